@@ -1,4 +1,4 @@
-"""What the three APIs of ACLs have in common."""
+"""The code that the three APIs of ACLs share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn (24), versions 0 to 5: add partitions to transactions, or tell whether they are in them.
+"""AddPartitionsToTxn (24), versions 0 to 5: add partitions to transactions, or check that they are in them.
 
 Behaviour: versions 0 to 3 are a producer's, with one transaction: it adds a partition before its first records for it.
 If one partition is refused, none is added, and the others are OPERATION_NOT_ATTEMPTED. Versions 4 and 5 are for the

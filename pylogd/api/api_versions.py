@@ -40,7 +40,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 @handles(ApiVersionsRequest, 0, 4)
 def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse | bytes:
-    """Return what is served, or INVALID_REQUEST for a malformed software name or version."""
+    """Return the supported APIs, or INVALID_REQUEST for a malformed software name or version."""
     if context.version >= _FIRST_WITH_SOFTWARE:
         name, version = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
@@ -56,7 +56,7 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
 
 @lru_cache(maxsize=1024)
 def _software(name: str, version: str) -> tuple[str, str]:
-    """Return both, as one object for the connections of all such clients."""
+    """Return both, as one object that the connections of all such clients share."""
     return name, version
 
 
@@ -87,6 +87,6 @@ def _encoded(version: int, epoch: int, levels: tuple[tuple[str, int], ...], push
 
 @cache
 def _served(pushed: bool) -> list[ApiVersion]:
-    """Return what is served. All handlers are registered before the first request."""
+    """Return the supported APIs. All handlers are registered before the first request."""
     found = [ApiVersion(key, found.advertise_from, found.last) for key, found in sorted(REGISTRATIONS.items())]
     return found if pushed else [one for one in found if one.api_key not in _TELEMETRY]

@@ -1,4 +1,4 @@
-"""What the audit log is told of administrative requests: what was asked, and with what result.
+"""Describe administrative requests and their results for the audit log.
 
 Strategy: one function for all APIs. Of a request it takes the fields that are known to be harmless, by their names; of
 a response every part that has an error code, with the names around it. A field that nobody has listed here is left
@@ -68,7 +68,7 @@ class _Room:
 
 
 def describe(request: Any, response: object, version: int = 0) -> tuple[dict[str, Any], bool]:
-    """Return what was asked with its results, and whether any part of it was done.
+    """Return a request's parts with their results, and whether any part took effect.
 
     response: encoded at `version`, if the handler has done that.
     """
@@ -121,7 +121,7 @@ def _shown(value: Any, room: _Room) -> Any:
 
 
 def _codes(message: Message) -> Iterator[int]:
-    """Yield the error code of each part of which `_results` tells."""
+    """Yield the error code of each part of a response that `_results` describes."""
     inner = False
     for part in _parts(message):
         for found in _codes(part):
@@ -133,7 +133,7 @@ def _codes(message: Message) -> Iterator[int]:
 
 
 def _results(message: Message, around: dict[str, Any], room: _Room) -> Iterator[dict[str, Any]]:
-    """Yield the outcome of each innermost part that has an error code, with the names of what is around it."""
+    """Yield the outcome of each innermost part that has an error code, with the names of the enclosing parts."""
     slots: tuple[str, ...] = message.__slots__
     about = around | {name: _shown(getattr(message, name), room) for name in _NAMES if name in slots}
     inner = False

@@ -50,17 +50,17 @@ _EVERYTHING = {
 
 
 def topic_operations(context: RequestContext, name: str) -> int:
-    """Return what the client may do to a topic."""
+    """Return the operations that the client may do on a topic."""
     return _authorized(context, ResourceType.TOPIC, name, TOPIC_OPERATIONS)
 
 
 def group_operations(context: RequestContext, group_id: str) -> int:
-    """Return what the client may do to a group."""
+    """Return the operations that the client may do on a group."""
     return _authorized(context, ResourceType.GROUP, group_id, GROUP_OPERATIONS)
 
 
 def cluster_operations(context: RequestContext) -> int:
-    """Return what the client may do to the cluster; 0 if it may not DESCRIBE it, as Kafka has it."""
+    """Return the operations that the client may do on the cluster; as in Kafka, 0 if it may not DESCRIBE it."""
     if not context.may_use_cluster(AclOperation.DESCRIBE):
         return 0
     return _authorized(context, ResourceType.CLUSTER, CLUSTER_NAME, CLUSTER_OPERATIONS)

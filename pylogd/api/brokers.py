@@ -41,7 +41,7 @@ def offline_replicas(live: Mapping[int, Broker], topic_id: bytes, state: Partiti
 
 
 def endpoints_of(context: RequestContext, leaders: Iterable[int]) -> Iterator[tuple[int, str, int, str | None]]:
-    """Return those of `reachable_brokers` that are in `leaders`."""
+    """Return the brokers of `reachable_brokers` that are in `leaders`."""
     wanted = set(leaders)
     return (found for found in reachable_brokers(context) if found[0] in wanted) if wanted else iter(())
 

@@ -1,4 +1,4 @@
-"""What a handler gets besides its request: the broker's parts, and the client.
+"""The context of a handler: the broker's parts, and the client.
 
 Rules: handlers use only the attributes of `BrokerParts`, so a test can give them a simple object with those it needs.
 Each is the part that a handler works with; a handler does not reach through one part for another.
@@ -136,7 +136,7 @@ class BrokerParts(Protocol):
 
 
 class Connection(Protocol):
-    """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is.
+    """A handler's view of a client's connection: the peer's address, the name of the listener, the client's principal.
 
     port: the peer's. on_lost: called when the connection has ended; set by whatever keeps something for it. claim:
     which broker of the cluster it says that it comes from, if any. software: the name and version of the client's
@@ -163,7 +163,7 @@ class Connection(Protocol):
     def receive_tokens(self, step: Callable[[bytes], Any]) -> None: ...
 
     def mute(self, seconds: float) -> None:
-        """Take no further request from the client for so many seconds."""
+        """Take no further request from the client for `seconds` seconds."""
 
 
 class RequestContext:

@@ -1,4 +1,4 @@
-"""What the four APIs of delegation tokens have in common."""
+"""The code that the four APIs of delegation tokens share."""
 
 from __future__ import annotations
 

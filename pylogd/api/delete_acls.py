@@ -34,7 +34,7 @@ from pylogd.wire.messages.delete_acls import (
 def delete_acls(
     context: RequestContext, request: DeleteAclsRequest
 ) -> DeleteAclsResponse | Deferred[DeleteAclsResponse | bytes]:
-    """Delete what the filters of the request select."""
+    """Delete the ACLs that the filters of the request select."""
     try:
         acls = acls_for(context, AclOperation.ALTER)
     except KafkaError as error:

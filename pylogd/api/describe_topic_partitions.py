@@ -56,7 +56,7 @@ def describe_topic_partitions(
 def _fill(
     context: RequestContext, request: DescribeTopicPartitionsRequest, response: DescribeTopicPartitionsResponse
 ) -> Iterator[int]:
-    """Add topics to the response until the page is full, or there are no more."""
+    """Add topics to the response until the page is full, or all topics are added."""
     registry, cursor, answers = context.broker.topics, request.cursor, response.topics
     asked = sorted({topic.name for topic in request.topics})
     names = asked or registry.ordered()

@@ -89,7 +89,7 @@ class Dispatcher:
         )
 
     def handle(self, connection: ClientConnection, event: RequestReceived | UnsupportedRequest) -> Any:
-        """Return what the handler returns: a response, a Deferred of it, or None where no reply is due.
+        """Return the handler's result: a response, a Deferred of it, or None if the request has no reply.
 
         Raises CloseConnection for an API or version that is not served, except ApiVersions, which is answered at any
         version (KIP-511).
@@ -174,7 +174,7 @@ def _leave(_connection: ClientConnection, _data: bytes) -> None:
 
 
 class AuditingDispatcher(Dispatcher):
-    """A dispatcher that tells the audit log of administrative requests, and handlers the name of their API.
+    """A dispatcher that reports administrative requests to the audit log, and tells handlers the name of their API.
 
     An administrative request that has begun is carried out even if its client leaves.
     """

@@ -81,7 +81,7 @@ Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 
 @handles(FetchRequest, 4, 18, overlaps=True)
 def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Deferred[FetchResponse]:
-    """Return the response if there is enough to read now; else a Deferred of it, for when there is or time is up."""
+    """Return the response if enough can be read now, or else a Deferred of it, which fires when the wait ends."""
     found = fast.answer(context, request)
     if found.response is not None:
         return found.response
@@ -178,7 +178,7 @@ class FetchJob:
             session.fetched_at = self._now
 
     def read(self) -> None:
-        """Read every partition, or those of the session that have changed. Fill `served` with those to report."""
+        """Read every partition, or the changed ones of the session. Add the partitions to report to `served`."""
         self._begin_read()
         self._look_at(self._in_turn())
 
@@ -211,7 +211,7 @@ class FetchJob:
                 self.served.append((entry, data))
 
     def read_and_answer(self, _: None) -> FetchResponse | Deferred[FetchResponse]:
-        """Read what is there now, after a wait, and return the response."""
+        """Read the records that are available after a wait, and return the response."""
         if self.session is not None:
             self.session.wait = None
         found = fast.answer(self._context, self._request)
@@ -295,7 +295,7 @@ class FetchJob:
     def _data_or_none(
         self, entry: Entry, partition: Partition, log_start: int, records: Sized | None
     ) -> PartitionData | None:
-        """Return the data of a partition; None if the session's client knows all that there is to report."""
+        """Return the data of a partition; None if the session's client knows all of it."""
         if records is None:
             session = self.session
             if session is not None and not entry.is_news(partition.high_watermark, log_start):
@@ -324,7 +324,7 @@ class FetchJob:
         )  # fmt: skip
 
     def _absent(self, entry: Entry) -> PartitionData:
-        """Return the answer for a partition that is not on this broker, with its leader if there is one."""
+        """Return the answer for a partition that is not on this broker, with its leader if it is known."""
         self.due = True
         broker, key, index = self._context.broker, entry.topic, entry.wanted.partition
         data = _failed(index, why_absent(broker, key, index))
@@ -344,7 +344,7 @@ class FetchJob:
             partition.check_leading()
 
     def _preferred_replica(self, partition: Partition, offset: int) -> PartitionData | None:
-        """Return the data that sends a consumer to a replica in its rack, None where there is none."""
+        """Return the data that directs a consumer to a replica in its rack; None if there is no such replica."""
         selector = self._context.broker.replica_selector
         assert selector is not None
         preferred = selector.preferred(partition, self.rack, offset)
@@ -356,7 +356,7 @@ class FetchJob:
         return data
 
     def _read_for_follower(self, entry: Entry) -> PartitionData | None:
-        """Read one partition for a follower. The offset that it asks for tells how much it has."""
+        """Read one partition for a follower. The requested offset shows how much the follower has."""
         wanted = entry.wanted
         partition = self.find((entry.topic, wanted.partition))
         if partition is None:
@@ -392,7 +392,7 @@ class FetchJob:
         return self._data_or_none(entry, partition, log_start, records)
 
     def is_urgent(self, entry: Entry, partition: Partition) -> bool:
-        """Return whether a follower should be answered at once, though there are no records.
+        """Return whether a follower should be answered at once, although there are no records.
 
         That is to tell it another log start, or, where consumers read from followers, another high watermark.
         """

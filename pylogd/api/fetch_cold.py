@@ -28,7 +28,7 @@ _NO_RECORDS = b""
 
 
 class ColdPartition:
-    """A read that has to wait for the disk. `data` is the part of the response that it fills.
+    """A read that has to wait for the disk. `data` is the part of the response that the read fills.
 
     directory: of the partition's log.
     """

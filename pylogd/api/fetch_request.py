@@ -1,4 +1,4 @@
-"""What a Fetch request asks for, by itself or together with its session, and who sends it."""
+"""The partitions that a Fetch request asks for, alone or together with its session, and the client that sent it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def wanted_entries(
 
 
 def named_entries(request: FetchRequest, by_id: bool) -> list[Entry]:
-    """Return an entry for each partition that the request names; as in Kafka, the last one of the same counts."""
+    """Return an entry for each partition that the request names; as in Kafka, the last of duplicate entries counts."""
     entries: dict[tuple[TopicKey, int], Entry] = {}
     for topic in request.topics:
         key = topic.topic_id if by_id else topic.topic

@@ -17,7 +17,7 @@ Entry: TypeAlias = SessionPartition[FetchPartition]
 
 
 class WaitingJob(Protocol):
-    """What is needed of a fetch that waits: see `fetch.FetchJob`."""
+    """The methods of a waiting fetch: see `fetch.FetchJob`."""
 
     total: int
     follower: int
@@ -64,7 +64,7 @@ class FetchWait(Operation[None]):
         job.served = []  # keep no files open while waiting
 
     def try_complete(self, key: Hashable) -> bool:
-        """Read the one partition of which there is news. Return whether the wait is over."""
+        """Read the one partition that has changed. Return whether the wait is over."""
         entry, partition, epoch = self.watched[key]
         if partition.leader_epoch != epoch or not partition.online:
             return self.complete(None)
@@ -96,7 +96,7 @@ class FetchWait(Operation[None]):
         return partition.last_stable_offset if self._job.committed else partition.high_watermark
 
     def look_again(self, entry: Entry) -> bool:
-        """As `try_complete`, for an entry of the job's session, with its partition as it was when the wait began."""
+        """As `try_complete`, for an entry of the job's session; its partition is the one at the start of the wait."""
         partition = entry.partition
         if partition is None:
             return False
@@ -104,4 +104,4 @@ class FetchWait(Operation[None]):
         return self.try_complete(partition.key)
 
     def on_expire(self) -> None:
-        """Do nothing: the job answers with what there is."""
+        """Do nothing: the job answers with the available records."""

@@ -80,7 +80,7 @@ def _find_each(
     found: list[Coordinator],
     waiting: list[_Waiting],
 ) -> Iterator[int]:
-    """Add the coordinator of each key to `found`, and to `waiting` those that are not known yet."""
+    """Add the known coordinators to `found`, and the keys with unknown ones to `waiting`."""
     for key in keys:
         coordinator = Coordinator(key, _NOBODY, "", _NOBODY, error_message=None)
         found.append(coordinator)
@@ -93,7 +93,7 @@ def _find_each(
 
 
 def _locate(coordinator: Coordinator, addresses: Mapping[int, tuple[str, int]], leader: int | ErrorCode) -> None:
-    """Fill the answer for a key: the address of its coordinator, or why there is none."""
+    """Fill the answer for a key: the address of its coordinator, or an error code."""
     if not isinstance(leader, ErrorCode) and leader in addresses:
         coordinator.node_id = leader
         coordinator.host, coordinator.port = addresses[leader]
@@ -103,7 +103,7 @@ def _locate(coordinator: Coordinator, addresses: Mapping[int, tuple[str, int]], 
 
 
 def _coordinator_of(context: RequestContext, key_type: int, key: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
-    """Return the node id of the coordinator of a key, or why there is none for this client."""
+    """Return the node id of the coordinator of a key, or an error code for this client."""
     if key_type == GROUP:
         if not context.may_use_group(AclOperation.DESCRIBE, key):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED

@@ -28,7 +28,7 @@ _CODECS: Final = [CompressionType.ZSTD, CompressionType.LZ4, CompressionType.GZI
 def get_telemetry_subscriptions(
     context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    """Return what the client should push."""
+    """Return the metrics that the client should push."""
     telemetry = context.broker.telemetry
     try:
         found = telemetry.ask(identity_of(context, request.client_instance_id))

@@ -11,7 +11,7 @@ from pylogd.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 @handles(HeartbeatRequest, 0, 4)
 def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Return NONE, or the error that tells the member what to do."""
+    """Return NONE, or the error code to which the member reacts."""
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return HeartbeatResponse(0, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     error = context.broker.groups.heartbeat(

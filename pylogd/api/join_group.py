@@ -27,7 +27,7 @@ _FIRST_WITH_SKIP = 9
 
 @handles(JoinGroupRequest, 0, 9)
 def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse | Deferred[JoinGroupResponse]:
-    """Return the response; a Deferred of it while the rebalance goes on."""
+    """Return the response, or a Deferred of it while the rebalance is in progress."""
     version = context.version
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return _response(JoinAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED, ""), version)

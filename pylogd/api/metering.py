@@ -1,4 +1,4 @@
-"""Count what clients use while any quota is set, and have those over their quota wait.
+"""Count what clients use while any quota is set, and make clients over their quota wait.
 
 Strategy: `metered_handlers` and `metered_batch` do what the handlers do, and charge the client for it afterwards; the
 dispatcher uses them only while a quota is set. The answer of a client over its quota leaves at once, with the records
@@ -51,7 +51,7 @@ _MOST_MS: Final = (1 << 31) - 1
 
 
 class _Owed(NamedTuple):
-    """For how many seconds a client has to wait, and which quota says so."""
+    """The seconds for which a client has to wait, and the quota that requires it."""
 
     seconds: float
     kind: QuotaKind
@@ -106,7 +106,7 @@ def _charge(api_key: int, context: RequestContext, size: int, work: WorkTime | N
 
 
 def _charged(broker: BrokerParts, kind: QuotaKind, user: str, client_id: str | None, amount: float) -> _Owed:
-    """Charge a client, and return what it owes."""
+    """Charge a client, and return the seconds that it has to wait."""
     return _Owed(broker.client_quotas.charge(kind, user, client_id, amount), kind)
 
 
@@ -183,10 +183,12 @@ def _is_broker(context: RequestContext, request: Any) -> bool:
 
 
 class MutationQuota:
-    """What one request uses of its client's `controller_mutation_rate`."""
+    """The use of one request that counts for its client's `controller_mutation_rate`."""
 
     def __init__(self, context: RequestContext, strict_from: int) -> None:
-        """`strict_from`: the first version in which a client over its quota is refused; it has to wait before."""
+        """strict_from: the first version in which a client over its quota is refused; in earlier versions it has to
+        wait.
+        """
         self._context = context
         self._strict = context.version >= strict_from
         self._owed = 0.0
@@ -210,7 +212,7 @@ class MutationQuota:
             )
 
     def applied(self, response: T) -> T:
-        """Return the response, with the time that the client has to wait, for which its connection is muted."""
+        """Return the response with the time that the client has to wait; its connection is muted for this time."""
         if self._owed > 0:
             throttled: Any = response
             throttled.throttle_time_ms = _mute(self._context.connection, _Owed(self._owed, QuotaKind.MUTATION))

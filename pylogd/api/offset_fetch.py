@@ -145,7 +145,7 @@ def _fill(
 def _mark_unstable(
     found: Iterable[_Found], context: RequestContext, unstable: Collection[tuple[str, int]]
 ) -> Iterator[_Found]:
-    """Return what was found, with an error for each partition that is `unstable`."""
+    """Return the found offsets, with an error for each partition that is `unstable`."""
     for topic, index, committed, error in found:
         known = context.broker.topics.by_id(topic.topic_id) if not topic.name else None
         partition = (topic.name if known is None else known.name), index
@@ -159,7 +159,7 @@ def _find(
     asked: Iterable[OffsetFetchRequestTopics],
     answers: list[OffsetFetchResponseTopics],
 ) -> Iterator[_Found]:
-    """Find what is asked for. Add each topic to `answers` before its partitions."""
+    """Find the requested offsets. Add each topic to `answers` before its partitions."""
     topics: dict[tuple[str, bytes], dict[int, None]] = {}
     for topic in asked:
         topics.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))

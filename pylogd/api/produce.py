@@ -131,7 +131,7 @@ def _append_all(context: RequestContext, request: ProduceRequest, job: _Job) -> 
 
 
 def _is_large(request: ProduceRequest) -> bool:
-    """Return whether a request has so many partitions that it is handled in several turns of the reactor."""
+    """Return whether a request has so many partitions that it must be handled in several turns of the reactor."""
     count = 0
     for topic in request.topic_data:
         count += len(topic.partition_data)
@@ -249,7 +249,7 @@ def _append(
     *,
     at_once: bool,
 ) -> PartitionProduceResponse | Deferred[PartitionProduceResponse]:
-    """Append to one partition and return its answer. Add to the job's `pending` what has to be waited for.
+    """Append to one partition and return its answer. If the answer has to wait, add it to the job's `pending`.
 
     at_once: whether a few records may be inspected here, on the reactor's thread; in a large request there are many.
     """

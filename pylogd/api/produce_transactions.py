@@ -188,7 +188,7 @@ class TransactionalProduce:
         return answers
 
     def _refusal(self, code: ErrorCode) -> KafkaError | None:
-        """Return the error that a client is told for what the coordinator said; None if the batch may be appended."""
+        """Return the client's error for the coordinator's answer; None if the batch may be appended."""
         if code is ErrorCode.NONE:
             return None
         version = self._context.version

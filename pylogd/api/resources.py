@@ -20,7 +20,7 @@ from pylogd.security.authorizer import AclOperation
 
 
 class Resource(Protocol):
-    """What the resources of the three requests have in common."""
+    """The fields that the resources of the three requests share."""
 
     resource_type: int
     resource_name: str

@@ -1,4 +1,4 @@
-"""Count requests, and measure how long they take, at next to no cost for those that carry the load.
+"""Count requests and measure their durations, at almost no cost for the most frequent ones.
 
 Strategy: every request is counted by its API, which is one addition to a list (`Dispatcher.handle`); what the fast path
 of Produce answers is counted by partition. Durations are measured only after `Dispatcher.sample` was called, as a timer
@@ -33,7 +33,7 @@ _MOST_ELEMENTS: Final = 1000
 
 
 class RequestStatistics:
-    """What is known of requests.
+    """The statistics of requests.
 
     requests: how many came, by API key; without those that the fast path of Produce answers. errors: how many errors
     clients were told, by API key and error code. durations: of sampled requests in seconds, by API key, from when the
@@ -82,7 +82,7 @@ STATISTICS: Final = RequestStatistics()
 
 
 def _error_codes(message: Any, budget: list[int]) -> Iterator[int]:
-    """Yield the error codes of a message and of those in it. budget: how many more may be looked at."""
+    """Yield the error codes of a message and of its parts. budget: how many more may be examined."""
     if code := getattr(message, "error_code", 0):
         yield code
     for name in getattr(message, "__slots__", ()):
@@ -95,7 +95,7 @@ def _error_codes(message: Any, budget: list[int]) -> Iterator[int]:
 
 
 def watched_handlers(handlers: Mapping[int, Handler], statistics: RequestStatistics) -> dict[int, Handler]:
-    """Return handlers that count errors, but those of Fetch and Produce, which do so themselves."""
+    """Return handlers that count errors, except the handlers of Fetch and Produce, which count them themselves."""
 
     def counted(api_key: int, response: Any) -> Any:
         statistics.count_errors(api_key, response)
@@ -115,7 +115,7 @@ def watched_handlers(handlers: Mapping[int, Handler], statistics: RequestStatist
 def timed_handlers(
     handlers: dict[int, Handler], statistics: RequestStatistics, seconds: Callable[[], float]
 ) -> dict[int, Handler]:
-    """Return handlers that measure a call, and put the present one of `handlers` back there."""
+    """Return handlers that measure one call, and then restore the current entry of `handlers`."""
     return {key: _timed(handlers, key, statistics, seconds) for key in handlers}
 
 

@@ -1,4 +1,4 @@
-"""What the APIs of transactions share: who may use a transactional id, and error codes for older clients."""
+"""The code that the APIs of transactions share: permission for a transactional id, error codes for older clients."""
 
 from __future__ import annotations
 

@@ -214,7 +214,10 @@ class _Sender:
         self, producer: Producer, topic: str, size: int, deliver: Callable[[int, Delivery], None], rate: float | None,
         run: int = 0,
     ) -> None:  # fmt: skip
-        """deliver: told when a record was due, in nanoseconds, and what became of it. rate: None for no limit."""
+        """deliver: called with the time at which a record was due, in nanoseconds, and its result.
+
+        rate: None for no limit.
+        """
         self._producer = producer
         self._topic = topic
         self._padding = size - _DUE.size
@@ -250,7 +253,7 @@ def _producer(connected: Any, load: dict[str, Any]) -> Producer:
 
 
 def _most(records: int | None, seconds: float | None, rate: float | None) -> int | None:
-    """Return how many records to send; None for as many as come in the time."""
+    """Return how many records to send; None for as many as are sent in the given time."""
     if records is None and seconds is None:
         return 1_000_000 if rate is None else max(1, int(rate * 10))
     return records

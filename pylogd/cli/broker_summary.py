@@ -1,4 +1,4 @@
-"""What a broker has and leads, for `pylogd cluster describe` and `pylogd brokers list`."""
+"""The replicas and leaderships of brokers, for `pylogd cluster describe` and `pylogd brokers list`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def broker_columns(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
 def broker_summaries(
     brokers: Sequence[Broker], topics: Sequence[Topic], labels: Mapping[int, Sequence[str]]
 ) -> list[dict[str, Any]]:
-    """Return a record for each broker: the live ones, and those that have replicas and are down.
+    """Return a record for each broker: live brokers, and brokers that are down and have replicas.
 
     labels: those of live brokers, by id. should_lead: partitions of which it is the preferred leader.
     """

@@ -152,7 +152,7 @@ def _move(admin: Admin, targets: Placement, throttle: int | None, no_wait: bool)
 
 
 def _check_empty(admin: Admin, broker: int, live: Mapping[int, str | None]) -> None:
-    """Wait until a live broker has deleted what it does not need any more, and say so."""
+    """Wait until a live broker has deleted the files that it no longer needs, and report it."""
     if broker not in live:
         note(f"broker {broker} has no replicas any more; it is down, and need not come back")
         return

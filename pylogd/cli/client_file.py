@@ -43,7 +43,7 @@ _FORMATS: Final = ("table", "json", "yaml", "tsv")
 
 
 class ClientFileError(PylogdError):
-    """The client file, or what it refers to, can't be used; the text says why."""
+    """The client file, or a file that it refers to, can't be used; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Profile:
     schema_registry: str | None = None
 
     def as_document(self) -> dict[str, Any]:
-        """Return what the profile says, without secrets."""
+        """Return the profile's contents, without secrets."""
         return {
             "profile": self.name, "bootstrap_server": self.bootstrap_server, "timeout": self.timeout,
             "output": self.output, "schema_registry": self.schema_registry,

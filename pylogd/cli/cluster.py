@@ -29,7 +29,7 @@ _NOT_ELIGIBLE = EligibleReplicas((), ())
 
 
 class _Labels(NamedTuple):
-    """The labels of live brokers, by id, and the one of each topic, by name; "" for none."""
+    """The labels of live brokers, by id, and the label of each topic, by name; "" for no label."""
 
     brokers: dict[int, tuple[str, ...]]
     topics: dict[str, str]

@@ -143,7 +143,7 @@ def _keep_properties(ctx: click.Context, source: str, properties: Mapping[str, s
 
 
 def replace_properties(ctx: click.Context, properties: Mapping[str, str]) -> None:
-    """Let properties, named as in Kafka, replace or add to those of `--command-config`. Raises ValueError."""
+    """Let properties, named as in Kafka, replace or extend those of `--command-config`. Raises ValueError."""
     from pylogd.client.properties import security_from
 
     merged = {**ctx.meta.get(_PROPERTIES, {}), **properties}
@@ -152,7 +152,7 @@ def replace_properties(ctx: click.Context, properties: Mapping[str, str]) -> Non
 
 
 def security() -> SecurityOptions | None:
-    """Return what the command's `--command-config` says of TLS and SASL; None if nothing."""
+    """Return the TLS and SASL options of the command's `--command-config`; None if it has none."""
     ctx = click.get_current_context(silent=True)
     found: SecurityOptions | None = None if ctx is None else ctx.meta.get(_SECURITY)
     return found
@@ -178,7 +178,7 @@ def kafka_options() -> dict[str, str]:
 
 
 def registry_settings() -> dict[str, str]:
-    """Return what the command's `--command-config` says of the schema registry (`pylogd.schemas.access`)."""
+    """Return the schema registry's options in the command's `--command-config` (`pylogd.schemas.access`)."""
     found: dict[str, str] = click.get_current_context().meta.get(_REGISTRY, {})
     return found
 

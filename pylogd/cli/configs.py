@@ -57,7 +57,7 @@ def _entity(function: Function) -> Function:
 
 
 def _settings(admin: Admin, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, ConfigEntry]:
-    """Return the settings of an entity by name. Raises ClickException for one of `keys` that it does not have."""
+    """Return the settings of an entity by name. Raises ClickException if it does not have one of `keys`."""
     asked = "" if kind == "broker" and name == ALL_BROKERS else name
     if kind == "broker" and asked and not asked.isdecimal():
         raise click.BadParameter(f'{name!r} is neither the id of a broker nor "{ALL_BROKERS}"', param_hint="NAME")

@@ -117,7 +117,7 @@ def _hosts(listen: str, options: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _configuration(bootstrap: str, config: Path | None, registry: str) -> Configuration:
-    """Return what the file of --config says, or the options for one cluster without a file. Raises BadConfiguration."""
+    """Return the configuration in the file of --config, or one for a single cluster. Raises BadConfiguration."""
     from pylogd.console.clusters import ClusterOptions
     from pylogd.console.configuration import Configuration, read
 

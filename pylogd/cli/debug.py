@@ -118,7 +118,7 @@ class _Bundle:
             self.write(name, found)
 
     def write(self, name: str, found: Any) -> None:
-        """Add a file: text as it is, anything else as JSON."""
+        """Add a file: text unchanged, anything else as JSON."""
         text = found if isinstance(found, str) else json.dumps(found, indent=1, ensure_ascii=False, default=_as_json)
         self._archive.writestr(f"{self._folder}/{name}", text.encode(errors="backslashreplace"))
 

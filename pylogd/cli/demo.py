@@ -105,7 +105,7 @@ def _explore(address: str, topic: str, directory: Path, picture: Path | None, fi
 
 
 class _Run:
-    """What one run of the demo sent and received."""
+    """The events that one run of the demo sent and received."""
 
     def __init__(self, source: Path | None, topic: str, partitions: int) -> None:
         self.topic = topic
@@ -200,7 +200,7 @@ def _events(source: Path | None) -> Iterator[Event]:
 
 
 def _compare(sent: _Account, received: _Account) -> None:
-    """Print that what was received is what was sent. Raises click.ClickException if it is not."""
+    """Check that the received events are the sent ones, and print it. Raises click.ClickException if they differ."""
     if sent.records != received.records:
         raise click.ClickException(f"{sent.records:,} events were sent, but {received.records:,} were read")
     kind = "key" if any(isinstance(key, bytes) for key in sent.hashes) else "partition"

@@ -56,7 +56,7 @@ def what_is_missing() -> str | None:
 
 
 def _use_java() -> bool:
-    """Find a Java that is new enough, and set JAVA_HOME to it for Spark. Return whether there is one."""
+    """Find a Java that is new enough, and set JAVA_HOME to it for Spark. Return whether one was found."""
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     found = [Path(home, "bin/java")] if home else []
     found += [Path(on_path)] if on_path else []

@@ -1,4 +1,4 @@
-"""What groups have committed, beside the ends of the logs."""
+"""The committed offsets of groups, compared with the ends of the logs."""
 
 from __future__ import annotations
 

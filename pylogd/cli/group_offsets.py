@@ -244,7 +244,7 @@ def _show_plan(plan: _Plan, committed: Mapping[TopicPartition, OffsetAndMetadata
 
 
 def _explain(plan: _Plan, partitions: Sequence[TopicPartition], spec: OffsetSpec | None) -> None:
-    """Say on standard error where the plan is not what was asked for. partitions: those asked for."""
+    """Report on standard error where the plan differs from the request. partitions: the requested ones."""
     if missing := len(set(partitions) - set(plan)):
         note(f"{missing} partitions have no committed offset to shift or delete; they stay unchanged")
     wanted = None if spec is None else spec.offsets

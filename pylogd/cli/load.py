@@ -139,7 +139,7 @@ def load(
 
 
 def _check_usage(topics: tuple[str, ...], table: str | None, root: str | None, given: Mapping[str, Any]) -> None:
-    """Raise UsageError unless there is one table, and one thing to do."""
+    """Raise UsageError unless the options name one table and one action."""
     modes = (bool(topics), bool(given["pattern"]), *(bool(given[name]) for name in _MODES))
     if (table is None) == (root is None):
         raise click.UsageError("give either --table or --to")

@@ -1,4 +1,4 @@
-"""Options of the commands that run a service: where its log goes, and in which format."""
+"""Options of the commands that run a service: the file and the format of its log."""
 
 from __future__ import annotations
 

@@ -62,13 +62,13 @@ def default_format(ctx: click.Context, name: str) -> None:
 
 
 def output_format() -> str:
-    """Return the format that was chosen, one of `FORMATS`."""
+    """Return the chosen format, one of `FORMATS`."""
     ctx = click.get_current_context(silent=True)
     return "table" if ctx is None else ctx.meta.get(_FORMAT, "table")
 
 
 def print_line(text: str, *, err: bool = False, bold: bool = False, colour: str | None = None) -> None:
-    """Print one line. All text for people goes through here: what a terminal would obey is escaped.
+    """Print one line. All text for people is printed here: control characters of terminals are escaped.
 
     err: on standard error. bold, colour: how to show it on a terminal.
     """
@@ -187,7 +187,7 @@ def note(text: str) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """Ask the user on a terminal. Return whether the answer is yes, or True if there is nobody to ask."""
+    """Ask the user on a terminal. Return whether the answer is yes; True if there is no terminal."""
     return not sys.stdin.isatty() or click.confirm(printable(question), err=True)
 
 

@@ -137,7 +137,7 @@ def _find_topic(connected: Cluster, name: str, create: bool) -> None:
 
 
 class _Tally:
-    """Count what was written, and keep the first error."""
+    """Count written records, and keep the first error."""
 
     def __init__(self) -> None:
         self.records = 0

@@ -227,7 +227,7 @@ def throttle_moves(admin: Admin, targets: Placement, rate: int) -> None:
 
 
 def unthrottle(admin: Admin, partitions: Mapping[TopicPartition, object]) -> None:
-    """Remove the throttles that `throttle_moves` set, where there are any."""
+    """Remove the throttles that `throttle_moves` set, if there are any."""
     for topic in {partition.topic for partition in partitions}:
         if any(entry.source == "topic" for entry in admin.describe_configs("topic", topic, _THROTTLED)):
             admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED))
@@ -238,7 +238,7 @@ def unthrottle(admin: Admin, partitions: Mapping[TopicPartition, object]) -> Non
 
 
 def check_outcome(outcome: Mapping[TopicPartition, KafkaError | None], what: str) -> None:
-    """Print errors, and raise ClickException with their number and `what` if there are any."""
+    """Print errors. Raises ClickException with their number and `what` if there are any."""
     errors = [f"{place}: {error}" for place, error in outcome.items() if error is not None]
     for error in errors:
         note(f"Error: {error}")

@@ -32,7 +32,7 @@ class InputRecord(NamedTuple):
 
 
 class InputFormat(Protocol):
-    """What makes a record of a line, without its line end."""
+    """The type of functions that make a record of a line, given without its line end."""
 
     def read(self, line: bytes) -> InputRecord:
         """Return the record. Raises BadInput."""
@@ -41,7 +41,7 @@ class InputFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Encoders:
-    """What makes the bytes of keys and values. None: they are bytes already."""
+    """The type of functions that encode keys and values. None: they are bytes already."""
 
     key: Encode | None = None
     value: Encode | None = None
@@ -49,7 +49,7 @@ class Encoders:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What the options say of every record."""
+    """The options that apply to every record."""
 
     key: bytes | None = None
     partition: int | None = None

@@ -1,4 +1,4 @@
-"""The options of commands that use a schema registry: those of `schemas`, and those of `produce` and `consume`."""
+"""The options of commands that use a schema registry: of `schemas`, and of `produce` and `consume`."""
 
 from __future__ import annotations
 

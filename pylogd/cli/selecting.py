@@ -19,7 +19,7 @@ def regex_option(function: Function) -> Function:
 
 
 def matching(names: Sequence[str], there: Iterable[str]) -> list[str]:
-    """Return those of the names `there` that match one of the regular expressions `names`.
+    """Return the names of `there` that match one of the regular expressions `names`.
 
     Raises BadParameter for an invalid expression, and ClickException if one matches nothing.
     """

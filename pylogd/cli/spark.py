@@ -225,6 +225,6 @@ def _connect(url: str, settings: Mapping[str, str], name: str) -> Any:
 
 
 def explain(text: str) -> str:
-    """Return one line of Spark's report on a failure: pylogd's own error if there is one, else the first line."""
+    """Return one line of Spark's report on a failure: pylogd's own error if it contains one, else the first line."""
     ours = re.findall(r"^pylogd\.[\w.]+: (.+)$", text, re.MULTILINE)
     return ours[-1] if ours else text.strip().splitlines()[0]

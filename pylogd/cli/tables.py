@@ -1,4 +1,4 @@
-"""Lay out tables as text. Widths are those of characters on a terminal, where some take two columns."""
+"""Lay out tables as text. Widths count columns on a terminal, where some characters take two."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ FORMATS: Final = ("plain", "key-value", "json")
 
 
 def renderer(form: str, separator: bytes, *, escaped: bool) -> Render:
-    """Return what writes records in a format: one of `FORMATS`, or a template.
+    """Return the function that writes records in a format: one of `FORMATS`, or a template.
 
     separator: between key and value. escaped: escape what a terminal would obey. Raises ValueError.
     """
@@ -54,7 +54,7 @@ def renderer(form: str, separator: bytes, *, escaped: bool) -> Render:
 
 
 class Decoding:
-    """Writes records whose keys or values are decoded first. What can't be decoded is written as it is, with a note."""
+    """Write records whose keys or values are decoded first. Undecodable ones are written unchanged, with a note."""
 
     def __init__(self, render: Render, decode: Callable[[bytes], Any], parts: str) -> None:
         """parts: "key", "value" or "both". decode: returns what JSON can have. Raises NotDecoded."""

@@ -18,7 +18,7 @@ _NAME: Final = "lagging.consumers.throttled"
 
 
 def throttled_clients(admin: Admin) -> list[dict[str, Any]]:
-    """Return the clients that had to wait in the last minute, with the broker, from all brokers that tell.
+    """Return the clients that had to wait in the last minute, with the broker, from all brokers that report them.
 
     One that is down, that may not be asked, or that is no pylogd of this release tells nothing.
     """
@@ -35,13 +35,13 @@ def throttled_clients(admin: Admin) -> list[dict[str, Any]]:
 
 
 def of_group(group: GroupDescription, clients: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return those of the clients that are members of a group."""
+    """Return the clients that are members of a group."""
     members = {(member.client_id, member.host.removeprefix("/")) for member in group.members}
     return [client for client in clients if (client["client"], client["host"]) in members]
 
 
 def line(client: dict[str, Any]) -> str:
-    """Return what is shown of a client."""
+    """Return the fields of a client that are shown."""
     busy = "" if client["utilization"] is None else f" at {client['utilization']:.0%}"
     return (
         f"throttled: {client['seconds']:.1f} s in the last minute: client {client['client']!r} of {client['host']}, "

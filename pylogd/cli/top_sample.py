@@ -51,7 +51,7 @@ class Look:
 
 
 class Sampler:
-    """Looks at a cluster again and again. Blocking: for a thread of its own."""
+    """Sample a cluster periodically. Blocking: run it in its own thread."""
 
     def __init__(self, admin: Admin, now: Callable[[], float] = time.monotonic) -> None:
         """now: a monotonic clock, in seconds."""
@@ -60,7 +60,7 @@ class Sampler:
         self._before: Look | None = None
 
     def look(self) -> Look:
-        """Ask the cluster. Rates are those since the last look, None at the first. Raises PylogdError."""
+        """Sample the cluster. Rates cover the time since the last sample; None at the first. Raises PylogdError."""
         admin, before = self._admin, self._before
         topics = admin.list_topics()
         every = admin.list_topics(internal=True)
@@ -109,7 +109,7 @@ class Sampler:
 
 
 def _rate(now: int, before: int | None, seconds: float) -> float | None:
-    """Return how much more there is in a second; None if that is not known. Deletions count as nothing."""
+    """Return the increase per second; None if it is unknown. Deletions count as 0."""
     if before is None or not seconds:
         return None
     return max(0.0, (now - before) / seconds)

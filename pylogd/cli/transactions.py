@@ -163,7 +163,7 @@ def abort(
 
 
 def _find(admin: Any, at: TopicPartition, start_offset: int | None, producer_id: int | None) -> ActiveProducer:
-    """Return the producer whose transaction is meant. Raises KafkaError if there is none."""
+    """Return the producer of the selected transaction. Raises KafkaError if it is not found."""
     for one in admin.describe_producers([at])[at]:
         producer: ActiveProducer = one
         if producer.transaction_start >= 0 and (

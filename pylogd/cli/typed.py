@@ -30,7 +30,7 @@ def schema_options(function: Function) -> Function:
 
 
 def schema_source(given: Mapping[str, Any]) -> SchemaSource | None:
-    """Return where the columns of a typed table come from, by the command's options; None for a table of records."""
+    """Return the source of a typed table's columns, by the command's options; None for a table of records."""
     if given["registry"] is None:
         if given["subject"] or given["message"]:
             raise click.UsageError("--subject and --message need --schema-registry")

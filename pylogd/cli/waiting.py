@@ -1,4 +1,4 @@
-"""A command's connection to a cluster: it says that it waits for a broker, and what a misspelt topic may be."""
+"""Connect a command to a cluster: report that it waits for a broker, and propose names for a misspelt topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console: pages for browsers on clusters, their topics, groups and brokers, in a process of its own.
+"""The console: pages for browsers on clusters, their topics, groups and brokers, in its own process.
 
 Where to look: `sampler` asks a cluster in the background, in bounded pieces (`asking`), and keeps the last `sample`;
 `pages/` shows it. `web` has routes, logins and headers; `actions/` has what changes something. Only the Kafka protocol

@@ -1,4 +1,4 @@
-"""What the console's handlers get and return: requests, answers, and errors for people."""
+"""The arguments and results of the console's handlers: requests, answers, and errors for people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Refused(PylogdError):
 
 
 class Answer(NamedTuple):
-    """An answer to a browser. headers: besides those that all answers have."""
+    """An answer to a browser. headers: in addition to the headers that all answers have."""
 
     body: bytes
     kind: str = HTML

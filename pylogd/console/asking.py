@@ -40,7 +40,7 @@ class FoundPartition(NamedTuple):
 
 
 class FoundTopic(NamedTuple):
-    """Partitions of a topic: all of it, or some that the next page goes on with."""
+    """Partitions of a topic: all of them, or a part that the next page continues."""
 
     name: str
     topic_id: bytes
@@ -144,7 +144,7 @@ async def groups_of(calls: Calls, node: int) -> list[list_groups.ListedGroup]:
 
 
 class Membership(NamedTuple):
-    """How many members a group has, and what they agreed on. state: empty if it is not known."""
+    """The number of members of a group, and their protocol. state: empty if it is unknown."""
 
     members: int
     protocol: str
@@ -172,7 +172,7 @@ async def memberships(calls: Calls, node: int, group_ids: Sequence[str], *, newe
 async def committed_offsets(
     calls: Calls, node: int, group_ids: Sequence[str]
 ) -> AsyncIterator[tuple[str, Iterable[tuple[str, int, int]]]]:
-    """Yield for each group what it has committed: topic, partition, offset. Raises PylogdError.
+    """Yield each group's committed offsets: topic, partition, offset. Raises PylogdError.
 
     Groups that this broker does not coordinate any more are left out.
     """

@@ -35,7 +35,7 @@ class AuditReader:
     """Reads the HTTP API of an audit service. Its calls block: use a thread."""
 
     def __init__(self, url: str) -> None:
-        """url: where the service answers, such as `http://localhost:8090/`."""
+        """url: of the service, such as `http://localhost:8090/`."""
         self._url = url.rstrip("/") + "/windows.json"
 
     def read(self) -> Audited:
@@ -45,10 +45,10 @@ class AuditReader:
 
 
 class Audited:
-    """The windows that a service told. stages: in their order. topics: sorted."""
+    """The windows that a service reported. stages: in their order. topics: sorted."""
 
     def __init__(self, documents: Iterable[Mapping[str, Any]]) -> None:
-        """Raises ValueError for what is not an answer of an audit service."""
+        """Raises ValueError if the text is not an answer of an audit service."""
         try:
             rows = [Row.from_document(one) for one in documents]
         except (KeyError, TypeError, AttributeError) as error:

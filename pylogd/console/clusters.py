@@ -1,4 +1,4 @@
-"""The clusters that the console shows: how to reach them, and what is sampled of each."""
+"""The clusters that the console shows: their addresses, and their samples."""
 
 from __future__ import annotations
 
@@ -97,11 +97,14 @@ class WatchedCluster:
         return float(self._reactor.seconds())
 
     async def pause(self, seconds: float) -> None:
-        """Return after so many seconds; the reactor goes on meanwhile."""
+        """Return after `seconds` seconds; the reactor continues meanwhile."""
         await deferLater(self._reactor, seconds, lambda: None)
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what a function returns that works for long. It must not change what the reactor's thread reads."""
+        """Run a function that takes long in a thread, and return its result.
+
+        It must not change what the reactor's thread reads.
+        """
         found: T = await self._pool.defer(function, *arguments)
         return found
 

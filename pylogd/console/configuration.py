@@ -55,7 +55,7 @@ class BadConfiguration(PylogdError):
 
 
 class Configuration(NamedTuple):
-    """What a file says. roles: None if it has none."""
+    """The contents of a configuration file. roles: None if it has none."""
 
     clusters: Sequence[ClusterOptions]
     masking: Sequence[MaskingRule] = ()

@@ -1,17 +1,17 @@
-"""What a sample of a cluster could not find out."""
+"""The parts of a sample that could not be read."""
 
 from __future__ import annotations
 
 
 class Gaps:
-    """What a sample could not find out. nodes: brokers that failed. texts: for people."""
+    """The parts of a sample that could not be read. nodes: brokers that failed. texts: for people."""
 
     def __init__(self) -> None:
         self.nodes: set[int] = set()
         self.texts: list[str] = []
 
     def add(self, node: int | None, text: str) -> None:
-        """Note a gap, and the broker that is not to be asked again if there is one."""
+        """Record a gap, and, if it was caused by a broker, the broker, which is not asked again."""
         if node is not None:
             self.nodes.add(node)
         self.texts.append(text)

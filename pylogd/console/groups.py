@@ -1,4 +1,4 @@
-"""Sample the groups of a cluster: states, members, what they committed, and how far they are behind.
+"""Sample the groups of a cluster: states, members, committed offsets, and lags.
 
 Strategy: each broker lists the groups that it coordinates and is asked about them, a hundred at a time. A group's lag
 in records is the sum over the partitions of which it has committed offsets; its lag in seconds is that of the partition

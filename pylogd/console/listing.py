@@ -28,7 +28,7 @@ class Listing(Generic[T]):
         self, items: Iterable[T], columns: Mapping[str, Column], name: Callable[[T], str], options: Mapping[str, str],
         sort: str = "",
     ) -> None:  # fmt: skip
-        """options: of the request: `q`, `sort`, `reverse` and `page`; what is not valid is ignored.
+        """options: of the request: `q`, `sort`, `reverse` and `page`; invalid values are ignored.
 
         sort: the column by which it is sorted if the request names none; "" for the first one.
         """

@@ -1,4 +1,4 @@
-"""Who uses the console: nobody in particular, users of a password file, owners of certificates, or of an OIDC provider.
+"""Identify the console's users: without a login, or by a password file, certificates, or an OIDC provider.
 
 Strategy: passwords are checked by the code that brokers check theirs with, in threads of their own, few and with a
 bounded queue; a wrong one is answered after a delay. A certificate was checked by TLS before any request; its common
@@ -28,7 +28,7 @@ _DELAY_SECONDS: Final = 1.0
 
 
 class Login:
-    """Finds out who somebody is, and which role they have.
+    """Determine the user of a request, and the user's role.
 
     Without users, certificates and provider everybody may use the console, without a name.
     """
@@ -37,7 +37,7 @@ class Login:
         self, reactor: Any, users: UsersFile | None = None, *, certificates: bool = False, provider: bool = False,
         roles: Roles = EVERYTHING,
     ) -> None:  # fmt: skip
-        """certificates: whether TLS requires one of browsers. provider: whether there is an OpenID provider."""
+        """certificates: whether TLS requires browsers to send one. provider: whether there is an OpenID provider."""
         self._reactor = reactor
         self._users = users
         self._certificates = certificates

@@ -32,7 +32,7 @@ class Masking:
         return any(fnmatchcase(topic, rule.topics) for rule in self._rules)
 
     def apply(self, topic: str, value: Any) -> Any:
-        """Return a decoded value without what is masked. The value given is not changed."""
+        """Return a decoded value without its masked parts. The argument is not changed."""
         rules = [rule for rule in self._rules if fnmatchcase(topic, rule.topics)]
         if not rules or value is None:
             return value

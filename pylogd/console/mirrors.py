@@ -1,4 +1,4 @@
-"""What mirrors copy to or from a cluster, by the metrics pages of their processes (`pylogd mirror run --listen`).
+"""The routes of mirrors to and from a cluster, by the metrics pages of their processes (`pylogd mirror run --listen`).
 
 Strategy: each process tells about the partitions that it copies itself, so a route is the sum of all processes. Rates
 are between the last two reads of a process. A process that does not answer is shown with the reason; the routes are
@@ -49,7 +49,7 @@ class Route:
 
     @property
     def state(self) -> str:
-        """What an operator has to know: `copying`, `starting`, `set aside` (after errors) or `no partitions`."""
+        """The state for operators: `copying`, `starting`, `set aside` (after errors) or `no partitions`."""
         if self.set_aside:
             return "set aside"
         if self.starting:
@@ -113,7 +113,7 @@ class MirrorReader:
         return Mirrors(dict(sorted(routes.items())), processes)
 
     def add(self, url: str, text: str, routes: dict[str, Route]) -> Process:
-        """Add what a page tells to the routes. Return its process. Raises ValueError for a page of something else."""
+        """Add a page's figures to the routes. Return its process. Raises ValueError if it is not a page of a mirror."""
         metrics = list(_metrics(text))
         if not any(one.name == "is_controller" for one in metrics):
             raise ValueError("it is not a page of a mirror")

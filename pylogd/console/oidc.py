@@ -72,7 +72,7 @@ def read_options(path: Path) -> ProviderOptions:
 
 
 class ProviderFailed(PylogdError):
-    """The provider can't be reached, or answered what it must not."""
+    """The provider can't be reached, or sent an invalid answer."""
 
 
 class Provider:

@@ -32,7 +32,7 @@ _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Message(NamedTuple):
-    """A message as it is shown: decoded, and masked."""
+    """A message to show: decoded, and masked."""
 
     partition: int
     offset: int
@@ -64,7 +64,7 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, topic: str, options: Mapping[str, str], most: int = MOST_SHOWN) -> Wanted:
-        """Return what a request asks for. Raises Refused for what it can't mean."""
+        """Return the parameters of a request. Raises Refused for invalid ones."""
         partition = options.get("partition", "").strip()
         if partition and not (partition.isdecimal() and len(partition) < 10):
             raise Refused(400, "A partition is a number.")
@@ -198,7 +198,7 @@ class Messages:
         return Found(_sorted(found, newest)[: wanted.most], scanned, "")
 
     async def shown(self, decoder: Decoder, wanted: Wanted, records: Sequence[Record]) -> list[Message]:
-        """Return those of the records that are to be shown, decoded and masked."""
+        """Return the records to show, decoded and masked."""
         shown: list[Message] = await self._pool.defer(self._shown, decoder, wanted, records)
         return shown
 

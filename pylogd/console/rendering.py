@@ -76,7 +76,7 @@ def known(value: Any) -> Any:
 
 
 def sparkline(values: Iterable[float], label: str) -> Markup:
-    """Return a small chart as SVG. label: what it shows, for people who can't see it."""
+    """Return a small chart as SVG. label: a description for people who can't see it."""
     points = [float(value) for value in values]
     if len(points) < 2:
         return Markup('<span class="unknown">…</span>')

@@ -1,4 +1,4 @@
-"""Read other services and tables again and again in the background, and keep what was read last.
+"""Read other services and tables periodically in the background, and keep the last readings.
 
 Strategy: each has a thread of its own, and is read anew so many seconds after the last read has ended: one that hangs
 holds up neither pages nor samples, and is not asked twice at a time.

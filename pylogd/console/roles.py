@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Role(IntEnum):
-    """What somebody may do; each role includes those before it."""
+    """The permissions of a user; each role includes the earlier ones."""
 
     NONE = 0
     VIEWER = 1
@@ -38,7 +38,7 @@ WAYS: Final = (USER, CERTIFICATE, OIDC, CLAIM)
 
 
 class Identity(NamedTuple):
-    """Who somebody is. way: how that was shown, one of `WAYS`. claims: of an id token, as `name=value`."""
+    """A user. way: how the user was identified, one of `WAYS`. claims: of an id token, as `name=value`."""
 
     user: str
     way: str
@@ -49,7 +49,7 @@ class Roles:
     """The roles of a configuration."""
 
     def __init__(self, members: Mapping[Role, Iterable[str]], others: Role = Role.NONE) -> None:
-        """members: by role, as in the table of the module. others: the role of whoever is named nowhere.
+        """members: by role, as in the table of the module. others: the role of users that are not named.
 
         Raises ValueError for a member that is not written as in the table.
         """
@@ -66,7 +66,7 @@ class Roles:
                 self._role_of[name] = max(role, self._role_of.get(name, Role.NONE))
 
     def of(self, identity: Identity) -> Role:
-        """Return the highest role of somebody."""
+        """Return the highest role of a user."""
         names = [f"{identity.way}:{identity.user}", *(f"{CLAIM}:{claim}" for claim in identity.claims)]
         return max((self._role_of[name] for name in names if name in self._role_of), default=self._others)
 

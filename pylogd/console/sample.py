@@ -1,4 +1,4 @@
-"""What the console knows of a cluster, as its pages read it: the last sample. Compact, for 200,000 partitions.
+"""The last sample of a cluster, which the console's pages read. Compact, for 200,000 partitions.
 
 Rules: a sample does not change once it is the last one. Numbers that are not known are None, or -1 in arrays.
 """
@@ -58,7 +58,7 @@ class TopicState:
 
     @property
     def records(self) -> int | None:
-        """Offsets between begin and end of all logs: at most so many records. None if not known."""
+        """The sum of end minus begin of all logs: an upper limit of the number of records. None if unknown."""
         ends = self.series.ends
         if len(ends) != len(self.begins) or UNKNOWN in ends or UNKNOWN in self.begins or not ends:
             return None
@@ -79,7 +79,7 @@ class TopicState:
 
 
 class Committed(NamedTuple):
-    """What a group has committed of a topic: offsets of the next record to read, by partition."""
+    """A group's committed offsets of a topic, by partition: offsets of the next record to read."""
 
     partitions: array[int]
     offsets: array[int]
@@ -141,7 +141,7 @@ class BrokerState:
 
 @dataclass(slots=True)
 class Sample:
-    """What is known of a cluster at one time.
+    """The data of a cluster at one time.
 
     number: 0 before the first one. at_ms: when it was complete, since 1970; seconds: how long it took. error: why the
     last attempt failed, None if it did not. by_topic: the groups that have committed offsets of a topic.

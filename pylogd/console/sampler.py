@@ -306,7 +306,7 @@ def _count(brokers: dict[int, BrokerState], leader: int, replicas: Nodes, isr: N
 
 
 def _add_sizes(results: list[Any], node: int, sample: Sample, found: dict[str, Directory]) -> Iterator[None]:
-    """Add the sizes that a broker told; what it leads counts as the size of the partition."""
+    """Add the sizes that a broker reported; the size of a leader counts as the size of its partition."""
     state = sample.brokers[node]
     for one in results:
         error = error_for(one.error_code).name if one.error_code else None

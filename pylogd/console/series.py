@@ -1,4 +1,4 @@
-"""What a topic's log ends were, and what a group's lag was, at the last samples. Constant in size.
+"""The ends of a topic's logs, and the lag of a group, at the last samples. Constant in size.
 
 Strategy: one array of log ends for all partitions of a topic at a time, which samples share as long as nothing is
 written. So a topic that nobody writes to costs two arrays, however many partitions it has; a history for each partition
@@ -92,7 +92,7 @@ class TopicSeries:
         return (now[partition] - before[partition]) / passed
 
     def seconds_behind(self, partition: int, offset: int, now: float) -> float:
-        """Return how long ago the record at `offset` was appended; 0 if there is none yet.
+        """Return how long ago the record at `offset` was appended; 0 if it does not exist yet.
 
         If it was before the first sample: how long ago that was, which is too short.
         """

@@ -24,7 +24,7 @@ _LONGEST_PROBLEM: Final = 500
 
 
 def read(name: str, location: str, properties: Mapping[str, str]) -> TableState:
-    """Return a table as it is now."""
+    """Return the current state of a table."""
     try:
         table = open_table(location, properties)
         if not table.exists:

@@ -103,7 +103,7 @@ class TableReader:
 
 
 def as_document(state: TableState) -> dict[str, Any]:
-    """Return a table as it was read, for JSON."""
+    """Return a table's state for JSON."""
     return state._asdict() | {"offsets": [(*key, offset) for key, offset in state.offsets.items()]}
 
 
@@ -115,7 +115,7 @@ def from_document(document: Mapping[str, Any]) -> TableState:
 
 
 def behind(table: TableState, sample: Sample) -> list[PartitionBehind]:
-    """Return how far a table is behind each partition of its topics, by the log ends of a sample.
+    """Return a table's lag behind each partition of its topics, by the log ends of a sample.
 
     Partitions that the table has nothing of are among them: it is behind by all that their logs have.
     """
@@ -141,6 +141,6 @@ def _begin(sample: Sample, topic: str, index: int) -> int:
 
 
 def total(rows: Sequence[PartitionBehind]) -> int | None:
-    """Return the records that all partitions together are behind; None if that of one is not known."""
+    """Return the lag of all partitions together; None if the lag of a partition is unknown."""
     lags = [row.lag for row in rows]
     return None if None in lags else sum(lag for lag in lags if lag is not None)

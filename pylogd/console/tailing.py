@@ -125,12 +125,12 @@ class _Tail:
             await consumer.close()
 
     def pauseProducing(self) -> None:
-        """Poll no more records until `resumeProducing`: the browser does not take what was sent."""
+        """Stop polling until `resumeProducing`: the browser does not accept more data."""
         if self._resumed is None:
             self._resumed = Deferred()
 
     def resumeProducing(self) -> None:
-        """Poll again: the browser has taken what was sent."""
+        """Poll again: the browser accepts data."""
         resumed, self._resumed = self._resumed, None
         if resumed is not None:
             resumed.callback(None)

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, FirstError, gatherResults
 
 
 async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines at the same time, until all have ended. Raises what the first one raised that failed."""
+    """Run coroutines at the same time, until all have ended. Raises the exception of the first that failed."""
     try:
         await gatherResults([Deferred.fromCoroutine(each) for each in work], consumeErrors=True)
     except FirstError as first:

@@ -1,4 +1,4 @@
-"""What all pages share: the layout's values, the clusters, and the packaged files."""
+"""The code that all pages share: the layout's values, the clusters, and the packaged files."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class ConsoleResource(Resource):
         return redirect("/login")
 
     async def _identify(self, request: Request, asked: PageRequest, found: Route) -> Session | None:
-        """Find out who asks, and check that a POST comes from a page of the console. Raises Refused."""
+        """Determine the user, and check that a POST comes from a page of the console. Raises Refused."""
         header = request.getHeader("authorization")
         if header is not None:
             identity = await self._login.by_header(header, _host(request))
@@ -235,7 +235,7 @@ class ConsoleResource(Resource):
 
 
 def _check_role(asked: PageRequest, needed: Role) -> None:
-    """Raise Refused if somebody's role is lower than the one that is needed."""
+    """Raise Refused if a user's role is lower than the required one."""
     if asked.role >= needed:
         return
     log.warn(

@@ -1,4 +1,4 @@
-"""Accept record batches for a log: check them, give them offsets, and say what has to be written.
+"""Accept record batches for a log: check them, give them offsets, and prepare the write.
 
 This is the general path, for any number of batches of any origin. Nothing of the log changes here: `Log.append` writes
 what was accepted at once, and `staged_append` in a thread.
@@ -41,7 +41,7 @@ pack_prefix = _PREFIX.pack
 
 
 class AcceptingLog(Protocol):
-    """What is needed of a `Log`. The attributes are the log's."""
+    """The attributes of a `Log` that this module needs."""
 
     topic: str
     partition: int
@@ -99,7 +99,7 @@ def accept(
     sequences: dict[int, tuple[int, int]] | None = None,
     terms: TransactionTerms | None = None,
 ) -> Accepted | AppendResult:
-    """Return what is to be written for an append, or the result of an earlier append that it repeats.
+    """Return the bytes to write for an append, or the result of an earlier append if this one is a duplicate.
 
     end: the offset that the first batch gets. sequences: by producer id, the epoch and the sequence number that have to
     come next, for producers of which batches are still being written. terms: for batches of a transaction, and markers.

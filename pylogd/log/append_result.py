@@ -1,4 +1,4 @@
-"""What an append to a log returns."""
+"""The result of an append to a log."""
 
 from __future__ import annotations
 

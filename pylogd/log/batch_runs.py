@@ -63,7 +63,7 @@ class BatchRun(Protocol):
 
 
 class BatchList:
-    """Batches as views. bases: the base offsets of those that were appended."""
+    """Batches as views. bases: the base offsets of the appended batches."""
 
     __slots__ = ("_batches", "bases")
 

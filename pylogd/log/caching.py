@@ -1,4 +1,4 @@
-"""What a log needs of a block cache: memory that holds the bytes that producers appended last, beside the files.
+"""The interface of a log to a block cache: memory with the bytes that producers appended last, beside the files.
 
 The cache itself is `pylogd.cache`; a `Storage` without one works as if this module did not exist. Each `Segment` has
 one `CachedRange`, so that what the cache holds goes with the object: no other segment can ever be taken for it, also
@@ -14,7 +14,7 @@ from pylogd.log.files import Buffer, FileSlice, SegmentFile
 
 
 class CachedRange(Protocol):
-    """The bytes of one segment that are held in memory: none, or those from one position to another."""
+    """The bytes of one segment that are held in memory: no bytes, or one range of positions."""
 
     def wrote(self, file: SegmentFile, position: int, buffers: Sequence[Buffer], size: int, keep: bool) -> None:
         """Take note of `size` bytes that were written to `file` at `position`. Reactor thread only.
@@ -26,7 +26,7 @@ class CachedRange(Protocol):
         """Return a copy of `length` bytes if all of them are held, else None. Any thread may call it."""
 
     def slice(self, file: SegmentFile, position: int, length: int, *, sealed: bool) -> FileSlice:
-        """Return a slice of the file that is sent from memory as far as it is held when it is sent.
+        """Return a slice of the file. The part that is in memory when the slice is sent is sent from memory.
 
         sealed: whether the file is not written to any more.
         """

@@ -19,7 +19,7 @@ from pylogd.log.registry import LogRegistry
 
 
 class _DirectoryState:
-    """What is written in one data directory, of which one thread at a time writes.
+    """The checkpoints of one data directory. One thread at a time writes them.
 
     lock: of all checkpoints but the cleaner's. truncations: how many there were; truncations_written: how many of them
     the checkpoints reflect.
@@ -116,7 +116,8 @@ class CheckpointWriter:
                             raise
 
     def forget_deleted(self, key: TopicPartition, target: LogDirectory) -> None:
-        """Remove the entries of deleted partitions, since one of the same name as `key` is to be created in `target`.
+        """Remove the entries of deleted partitions, because a partition named like `key` is about to be created in
+        `target`.
 
         After a crash before the next checkpoint they would be taken for those of the new log, which would then begin at
         the start offset of the old one. Writes nothing if there is no entry of `key`. Raises StorageFailure.

@@ -89,7 +89,10 @@ def write_leader_epochs(fs: FileSystem, directory: str, entries: Iterable[tuple[
 
 
 def read_leader_epochs(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
-    """Return the (epoch, start offset) pairs, both ascending; none if there is no file. Raises CorruptFile, OSError."""
+    """Return the (epoch, start offset) pairs, both ascending; empty if the file does not exist.
+
+    Raises CorruptFile, OSError.
+    """
     path = os.path.join(directory, LEADER_EPOCHS)
     try:
         entries = [(int(epoch), int(start)) for epoch, start in _entries(fs, path, 2)]
@@ -110,7 +113,7 @@ def write_offsets(fs: FileSystem, directory: str, name: str, offsets: Mapping[To
 
 
 def read_offsets(fs: FileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
-    """Return the offset of each partition; none if there is no file. Raises CorruptFile, OSError."""
+    """Return the offset of each partition; empty if the file does not exist. Raises CorruptFile, OSError."""
     path = os.path.join(directory, name)
     if not fs.exists(path):
         return {}
@@ -156,7 +159,7 @@ def sync_partition_metadata(fs: FileSystem, directory: str) -> None:
 
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:
-    """Return the topic id, None if there is no file. Raises CorruptFile, OSError."""
+    """Return the topic id, or None if the file does not exist. Raises CorruptFile, OSError."""
     try:
         return _read_topic_id(fs, os.path.join(directory, PARTITION_METADATA))
     except FileNotFoundError:
@@ -219,7 +222,7 @@ def write_meta_properties(fs: FileSystem, directory: str, properties: MetaProper
 
 
 def read_meta_properties(fs: FileSystem, directory: str) -> MetaProperties | None:
-    """Read `meta.properties`; None if there is no file. Reads the older version 0, with `broker.id`, too.
+    """Read `meta.properties`; None if the file does not exist. Reads the older version 0, with `broker.id`, too.
 
     Raises CorruptFile, OSError.
     """

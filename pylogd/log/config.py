@@ -14,7 +14,7 @@ NO_LIMIT = (1 << 63) - 1
 
 
 class TimestampType(Enum):
-    """Whose clock sets the time stamps of records. The values are those of `message.timestamp.type`."""
+    """The clock that sets the time stamps of records. The values are those of `message.timestamp.type`."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"

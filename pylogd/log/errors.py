@@ -36,7 +36,7 @@ class InspectionNeeded(StorageError):
 
 
 class AppendInTurn(InspectionNeeded):
-    """The log is being written or changed in another thread: the append has to wait its turn, as one that is inspected.
+    """The log is being written or changed in another thread: the append has to wait for its turn.
 
     Raised by logs that are written in threads at times (`log.paced`), and by logs at rest.
     """

@@ -63,7 +63,7 @@ def most_cached_files(descriptors: int) -> int:
 
 
 class FileSystem(Protocol):
-    """The calls that storage makes. Paths are absolute, descriptors are those of `open`, and errors are OSErrors."""
+    """The file system calls of the storage. Paths are absolute, descriptors come from `open`, errors are OSErrors."""
 
     def open(self, path: str, flags: int) -> int:
         """Open a file with the flags of `os`, and return its descriptor. Raises ELOOP if it is a symbolic link."""
@@ -78,13 +78,13 @@ class FileSystem(Protocol):
         """Read into the buffers; return how many bytes were read. With `NOWAIT`: EAGAIN instead of waiting."""
 
     def missing(self, fd: int, position: int, length: int) -> int:
-        """Return how many bytes of a range of a file are not in memory; 0 if that can't be told."""
+        """Return how many bytes of a range of a file are not in memory; 0 if this is unknown."""
 
     def send_resident(self, socket: int, head: bytes, fd: int, position: int, length: int) -> int:
         """Send bytes and then a range of a file to a socket: see `pylogd.log.residency`."""
 
     def never_read_ahead(self, fd: int) -> None:
-        """Have reads by this descriptor begin no reads of what is behind: these may wait for the disk."""
+        """Prevent read-ahead for reads by this descriptor: read-ahead may wait for the disk."""
 
     def open_direct(self, fd: int) -> int | None:
         """Open a file that is open once more, to read past the page cache; None if that is not possible.
@@ -102,7 +102,7 @@ class FileSystem(Protocol):
         """Make the entries of a directory durable."""
 
     def can_sync_volume(self, fd: int) -> bool:
-        """Return whether there is a `sync_volume` for the volume that contains an open file."""
+        """Return whether `sync_volume` is available for the volume that contains an open file."""
 
     def sync_volume(self, fd: int) -> None:
         """Make everything durable that was written to a volume, names included. `fd`: of any file on it.
@@ -120,7 +120,7 @@ class FileSystem(Protocol):
         """Return when a file was last written, in milliseconds since 1970."""
 
     def stamp(self, path: str) -> tuple[int, int] | None:
-        """Return size and time of the last change (in nanoseconds) of what is at the path; None if nothing is.
+        """Return size and time of the last change (in nanoseconds) of the file at the path; None if it does not exist.
 
         A symbolic link is not followed. The time of a directory changes with the names in it.
         """
@@ -141,10 +141,10 @@ class FileSystem(Protocol):
         """Return whether the path is a symbolic link."""
 
     def exists(self, path: str) -> bool:
-        """Return whether there is anything at the path."""
+        """Return whether a file or directory exists at the path."""
 
     def identity(self, path: str) -> tuple[int, int]:
-        """Return device and inode of what is at the path now."""
+        """Return device and inode of the file or directory that is at the path now."""
 
     def mkdir(self, path: str) -> None:
         """Create a directory and its parents, where they do not exist."""
@@ -209,7 +209,7 @@ class RealFileSystem:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def stamp(self, path: str) -> tuple[int, int] | None:
-        """Return size and time of the last change of what is at the path; None if nothing is."""
+        """Return size and time of the last change of the file at the path; None if it does not exist."""
         try:
             status = os.lstat(path)
         except FileNotFoundError:
@@ -221,7 +221,7 @@ class RealFileSystem:
         return os.listdir(path)
 
     def identity(self, path: str) -> tuple[int, int]:
-        """Return device and inode of what is at the path now."""
+        """Return device and inode of the file or directory that is at the path now."""
         status = os.stat(path)
         return status.st_dev, status.st_ino
 

@@ -79,7 +79,7 @@ class OffsetIndex:
         return self.base_offset + (self.entries[at] >> 32) if at < len(self.entries) else None
 
     def last_position(self) -> int:
-        """Return the position in the last entry, 0 if there is none."""
+        """Return the position in the last entry; 0 if the index is empty."""
         return self.entries[-1] & _LOW if self.entries else 0
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -87,7 +87,7 @@ class OffsetIndex:
         return [(self.base_offset + (entry >> 32), entry & _LOW) for entry in self.entries]
 
     def truncate(self, offset: int, position: int) -> None:
-        """Remove the entries from `offset` on, and those from `position` on."""
+        """Remove the entries from `offset` on, and the entries from `position` on."""
         keep = bisect_left(self.entries, (offset - self.base_offset) << 32)
         while keep and self.entries[keep - 1] & _LOW >= position:
             keep -= 1

@@ -10,7 +10,7 @@ from pylogd.log.index import IndexCorrupt, Indexes, TransactionIndex
 def write_index_files(
     fs: FileSystem, offsets: str, times: str, transactions: str, indexes: Indexes, *, sync: bool
 ) -> None:
-    """Write the indexes to the files with these paths. One of no transactions has no file. Raises OSError.
+    """Write the indexes to the files with these paths. An empty transaction index has no file. Raises OSError.
 
     That of transactions comes first, and is always synced: if it is missing, it is taken to be empty, and readers get
     records that were aborted. If one of the others is missing after a crash, all three are rebuilt.
@@ -29,7 +29,7 @@ def write_transaction_index(fs: FileSystem, path: str, index: TransactionIndex, 
 
 
 def read_transaction_index(fs: FileSystem, path: str, base_offset: int) -> TransactionIndex:
-    """Read a transaction index; it is empty if there is no file. Raises CorruptLog, StorageFailure."""
+    """Read a transaction index; it is empty if the file does not exist. Raises CorruptLog, StorageFailure."""
     try:
         return TransactionIndex.from_bytes(read_file(fs, path), base_offset)
     except FileNotFoundError:

@@ -59,7 +59,7 @@ _KNOWN_NAMES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
 
 @dataclass(slots=True)
 class FoundLog:
-    """A log on the disk that is to be loaded.
+    """A log on the disk that has to be loaded.
 
     topic_id: all zeros if unknown. recovery_point, log_start_offset: from the checkpoints of the data directory.
     clean: whether the data directory was closed cleanly. is_link: whether its directory is a symbolic link.
@@ -327,7 +327,7 @@ class _Loader:
         return last + 1, truncated
 
     def _orphan(self, segments: list[Segment], end: int) -> None:
-        """Rename the segments after a truncation: between the log's end and them there is a gap."""
+        """Rename the segments after a truncation, because they do not continue the log."""
         for segment in segments:
             segment.forget()
             for path in segment.file_paths():
@@ -341,7 +341,7 @@ class _Loader:
 
 
 def sort_files(fs: FileSystem, directory: str, names: Collection[str]) -> list[int]:
-    """Return the base offsets of the segments in a partition's directory, ascending. names: those of its files.
+    """Return the base offsets of the segments in a partition's directory, ascending. names: its file names.
 
     Removes leftovers of deletions and of interrupted writes; logs a warning for unknown files.
     """

@@ -371,7 +371,7 @@ def failed_directory(fs: FileSystem, path: str, failure: StorageFailure) -> LogD
 def claim(
     fs: FileSystem, path: str, node_id: int, cluster_id: str | None, boot_id: str | None = None
 ) -> MetaProperties:
-    """Compare `meta.properties` with this broker, add what is missing there, and return the result.
+    """Compare `meta.properties` with this broker, add missing fields to it, and return the result.
 
     node_id is -1 and cluster_id None if they are not known yet. A boot_id is written as that of the current use.
     Raises InconsistentMetadata if the directory belongs to another broker or cluster.

@@ -1,4 +1,4 @@
-"""The logs of a broker: those that are open, and those that can't be used, with the reason for each.
+"""The logs of a broker: open logs, and logs that can't be used, each with the reason.
 
 Every change of the set of open logs holds `lock`; looking a log up needs no lock.
 """
@@ -42,7 +42,7 @@ class LogRegistry:
 
     @contextmanager
     def removing(self, key: TopicPartition) -> Iterator[None]:
-        """Remove a log while the block runs: until then nobody else creates or removes one of its name."""
+        """Remove a log while the block runs; during this time no log with its name can be created or removed."""
         with self.lock:
             self.wait_until_removed(key)
             self._being_removed.add(key)
@@ -71,7 +71,7 @@ class LogRegistry:
         return list(self.logs.copy().items())
 
     def unopened(self) -> set[TopicPartition]:
-        """Return the logs that were not opened because there are too many partitions."""
+        """Return the logs that were not opened because the broker has too many partitions."""
         return {key for key, log in self.offline.items() if log.unopened_path is not None}
 
     def clear(self) -> None:

@@ -85,7 +85,7 @@ def rewind(producers: Producers, removed: Iterable[BatchHeader] | None, segment:
 
 
 def _look_back(segment: Segment, wanted: set[int]) -> dict[int, Producer] | None:
-    """Return the states of producers by their last batches in a segment, None if one of them has none there."""
+    """Return the states of producers by their last batches in a segment, or None if a producer has no batch there."""
     size = _FIRST_BYTES
     while size <= _MOST_BYTES:
         at = segment.batch_at(max(segment.size - size, 0), allow_cold=True)

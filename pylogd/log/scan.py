@@ -93,7 +93,7 @@ def _read(file: SegmentFile, position: int, length: int) -> bytes:
 
 
 def _length_at(data: memoryview, at: int, position: int, size: int) -> int | None:
-    """Return the size of the batch at `at`; None if the chunk is too short to tell.
+    """Return the size of the batch at `at`; None if the chunk is too short to determine it.
 
     position: of the batch in the file. size: of the file. Raises BadBatch if the file can't contain the batch.
     """

@@ -83,7 +83,7 @@ def restore_producers(
 def rebuild_transaction_indexes(
     fs: FileSystem, directory: str, segments: Sequence[Segment], bases: Collection[int]
 ) -> None:
-    """Write the transaction indexes of the segments with these base offsets anew, from the batches of the log.
+    """Rewrite the transaction indexes of the segments with these base offsets, from the batches of the log.
 
     A transaction may have begun in an earlier segment, so the producers before the first of them are restored too.
     Raises StorageFailure, CorruptLog.

@@ -44,7 +44,7 @@ _KIND = TRANSACTIONAL | CONTROL
 
 
 class AppendRequest(NamedTuple):
-    """What to append. inspections: the result of `Log.inspect` for the records, if they were inspected.
+    """The arguments of an append. inspections: the result of `Log.inspect` for the records, if they were inspected.
 
     terms: of batches that are transactional.
     """
@@ -92,13 +92,16 @@ class StagedAppend:
 
     @property
     def size(self) -> int:
-        """How many bytes there are to write; 0 if none of the appends has any."""
+        """The number of bytes to write; 0 if no append has any."""
         return self._size
 
     # -- prepare
 
     def add(self, request: AppendRequest) -> bool:
-        """Add an append, if it can go with those before it. Raises as `Log.append` for the first one only."""
+        """Add an append, if it can be written together with the earlier ones.
+
+        Raises as `Log.append`, for the first one only.
+        """
         first = not self.results
         if not first and self._size + len(request.records) > MOST_BYTES:
             return False
@@ -163,12 +166,12 @@ class StagedAppend:
         return True
 
     def _add_duplicate(self, result: AppendResult) -> bool:
-        """Take the result of an earlier append. Nothing is added behind it: that would be refused by its sequence."""
+        """Use the result of an earlier append. No append is added after it: its sequence would be refused."""
         self.results.append(result)
         return True
 
     def _is_of_one_kind(self, accepted: Accepted) -> bool:
-        """Return whether batches can go with those that were added, of the same producers."""
+        """Return whether batches can be written together with the added batches of the same producers."""
         for header, _ in accepted.checked:
             kind = header.attributes & _KIND
             if self._kinds.get(header.producer_id, kind) != kind or (
@@ -178,7 +181,7 @@ class StagedAppend:
         return True
 
     def _fits(self, accepted: Accepted) -> bool:
-        """Return whether batches can be written behind those that were added, to the same segment."""
+        """Return whether batches can be written after the added ones, to the same segment."""
         log, config = self._log, self._log.config
         segment = log.active
         if accepted.as_is is not None or self._roll_at is not None or not segment.size:

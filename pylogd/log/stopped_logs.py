@@ -49,7 +49,7 @@ Stamp = tuple[int, int]
 
 
 class StoppedSegment(NamedTuple):
-    """A segment of a closed log. The fields are those of `Segment`; max_timestamp is None if it is not known."""
+    """A segment of a closed log. The fields are those of `Segment`; max_timestamp is None if it is unknown."""
 
     base_offset: int
     size: int
@@ -107,7 +107,7 @@ def _parsed(row: list[Any]) -> StoppedLog:
 
 
 def remove_stopped_logs(fs: FileSystem, directory: str) -> None:
-    """Remove the file, if there is one. The caller syncs the directory. Raises OSError."""
+    """Remove the file, if it exists. The caller syncs the directory. Raises OSError."""
     path = os.path.join(directory, STOPPED_LOGS)
     if fs.exists(path):
         fs.unlink(path)
@@ -145,7 +145,7 @@ def _is_tidy(names: list[str], segments: Iterable[Segment]) -> bool:
 
 
 def is_unchanged(fs: FileSystem, directory: str, state: StoppedLog) -> bool:
-    """Return whether the log in a partition's directory is as it was at the stop. Raises OSError."""
+    """Return whether the log in a partition's directory is unchanged since the stop. Raises OSError."""
     if fs.stamp(directory) != state.directory:
         return False
     return fs.stamp(f"{directory}/{state.segments[-1].base_offset:020d}{LOG_SUFFIX}") == state.file
@@ -163,7 +163,7 @@ def restore_log(
     storage: Storage,
     now_ms: Callable[[], int],
 ) -> Log | None:
-    """Return the log, which `is_unchanged`, at rest; None if it has to be loaded from its files.
+    """Return the log, which `is_unchanged`, at rest; None if it must be loaded from its files.
 
     log_start_offset: from the checkpoint. Raises StorageFailure, and CorruptLog if the producers can't be restored.
     """

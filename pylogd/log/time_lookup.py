@@ -43,7 +43,7 @@ def find_timestamp(
 
 
 def largest_timestamp_from(segment: Segment, offset: int, *, allow_cold: bool) -> int:
-    """Return the largest time stamp of the records from `offset` on, -1 if there is none."""
+    """Return the largest time stamp of the records from `offset` on; -1 if there are no records."""
     if offset <= segment.base_offset:
         return segment.largest_timestamp(allow_cold=allow_cold)[0]
     if not allow_cold:

@@ -109,7 +109,7 @@ class VerificationGuard:
         self.created_ms = created_ms
 
     def note(self, epoch: int, sequence: int) -> None:
-        """Take another batch of the producer into account that is to be verified too."""
+        """Include another batch of the producer that must be verified too."""
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
             self.epoch, self.lowest_sequence = epoch, sequence
 

@@ -1,4 +1,4 @@
-"""Check batches before they are appended. This is the only place that says what is valid.
+"""Check batches before they are appended. Only this module decides which batches are valid.
 
 The CRC and the header are always checked. The records of a client are inspected by a compiled loop (`inspect`) if they
 are not compressed. Compressed records must start as the frames of their codec do; they are inspected only if the log
@@ -67,7 +67,7 @@ _CLIENT_BITS = COMPRESSION_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
 class AppendOrigin(Enum):
-    """Where batches come from, which determines what is checked and who assigns the offsets."""
+    """The origin of batches. It determines the checks, and who assigns the offsets."""
 
     CLIENT = "client"  # everything is checked; this log assigns the offsets
     COORDINATOR = "coordinator"  # the broker itself: its records are valid; this log assigns the offsets

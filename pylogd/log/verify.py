@@ -53,7 +53,7 @@ class Severity(Enum):
 
 @dataclass(slots=True, frozen=True)
 class Finding:
-    """A finding: the file, the byte position if there is one, the severity and a message."""
+    """A finding: the file, the byte position if it is known, the severity and a message."""
 
     path: str
     position: int | None

@@ -1,4 +1,4 @@
-"""Hand what was appended to the disk early, in small parts, instead of leaving all of it to the kernel.
+"""Write appended data to the disk early, in small parts, instead of leaving all of it to the kernel.
 
 The kernel collects dirty pages and writes many of them at once: those of one file by locking them first, among them the
 one that is being appended to. An append then waits until the last of them has been handed to the disk, hundreds of
@@ -52,13 +52,13 @@ sync_file_range: Final = _find_sync_file_range()
 
 
 class EarlyWriteBack:
-    """Starts to write to disk what was appended to logs since the last call. One thread at a time may call it."""
+    """Start to write the data that was appended to logs since the last call. Only one thread at a time may call it."""
 
     def __init__(self) -> None:
         self._written: dict[str, tuple[int, int]] = {}  # by a log's directory: segment, and up to where
 
     def write(self, logs: Iterable[Log]) -> None:
-        """Begin to write what was appended to these logs, but for the page that is appended to. Forget all others.
+        """Start to write the data appended to these logs, except the last, partial page. Forget all other logs.
 
         Of a log that was not among those of the last call, only what is appended from now on. Waits for the disk.
         """

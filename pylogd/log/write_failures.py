@@ -1,4 +1,4 @@
-"""The last write to a log that failed: why batches that were sent behind it are out of order."""
+"""The last failed write to a log: the reason why later batches are out of order."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pylogd.log.files import Buffer, FileSystem
 
 
 class WriteTimes:
-    """Measures the next write after each call of `sample`. seconds: of the writes, in whatever thread they were."""
+    """Measure the next write after each call of `sample`. seconds: the durations of writes, in any thread."""
 
     def __init__(self, fs: FileSystem, clock: Callable[[], float]) -> None:
         """clock: returns monotonic seconds."""

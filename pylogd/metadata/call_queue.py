@@ -19,7 +19,7 @@ log = Logger()
 
 
 class Call:
-    """One call: what it settles with, and the watch events that came for it before its turn."""
+    """One call: its result, and the watch events that arrived for it before its turn."""
 
     __slots__ = ("deferred", "error", "events", "fired", "settled", "value")
 

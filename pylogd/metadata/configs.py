@@ -40,7 +40,7 @@ Decode: TypeAlias = Callable[[str, bytes], dict[str, str]]
 
 
 class ConfigOperation(IntEnum):
-    """What to do to a setting, with the codes of IncrementalAlterConfigs."""
+    """The operation on a setting, with the codes of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -95,7 +95,7 @@ async def _accept(_values: Mapping[str, Value]) -> None:
 
 
 class BrokerConfigs:
-    """The dynamic settings of brokers. Those of this broker are put in force.
+    """The dynamic settings of brokers. The settings of this broker are applied.
 
     check: called with the effective settings by name before a change is written; raises ConfigError to refuse it.
     """
@@ -116,13 +116,13 @@ class BrokerConfigs:
         feed.add(self)
 
     def replace(self, broker: int | None, configs: Mapping[str, str], *, validate_only: bool = False) -> Deferred[None]:
-        """Replace the dynamic settings of a broker, or those of all brokers if None. Fails with `InvalidConfig`."""
+        """Replace the dynamic settings of a broker, or with None those of all brokers. Fails with `InvalidConfig`."""
         return Deferred.fromCoroutine(self._write(broker, None, configs, validate_only))
 
     def alter(
         self, broker: int | None, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> Deferred[None]:
-        """Change the dynamic settings of a broker, or those of all brokers if None.
+        """Change the dynamic settings of a broker, or with None those of all brokers.
 
         Fails with `InvalidConfig` or `InvalidChange`.
         """
@@ -230,7 +230,7 @@ async def change_configs(
 async def read_configs(
     store: IMetadataStore, path: str, decode: Decode = decode_configs
 ) -> tuple[dict[str, str], int | None]:
-    """Return the settings in a node, and its version; ({}, None) if there is no node."""
+    """Return the settings in a node, and its version; ({}, None) if the node does not exist."""
     try:
         node = await store.get(path)
     except NoNode:

@@ -56,7 +56,7 @@ class DelegationTokens:
 
     @property
     def tokens(self) -> Mapping[str, DelegationToken]:
-        """All tokens by their ids, also those that have expired and are not deleted yet."""
+        """All tokens by their ids, including expired tokens that are not deleted yet."""
         return MappingProxyType(self._tokens)
 
     def put(self, token: DelegationToken) -> Deferred[None]:

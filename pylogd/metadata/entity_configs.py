@@ -46,7 +46,10 @@ _NOT_QUOTED: Final = {".": "%2E", "..": "%2E%2E"}  # valid names, but no names o
 
 
 class Entity(NamedTuple):
-    """What has settings: a user, a client id, a client id of a user, or an IP address. None: not part of it."""
+    """An entity that has settings: a user, a client id, a client id of a user, or an IP address.
+
+    None: not part of it.
+    """
 
     user: str | None = None
     client_id: str | None = None
@@ -54,7 +57,7 @@ class Entity(NamedTuple):
 
 
 def sanitize(name: str) -> str:
-    """Return a name as it is in paths."""
+    """Return a name in the form that paths use."""
     return _NOT_QUOTED.get(name) or quote(name, safe="").replace("~", "%7E")
 
 
@@ -176,7 +179,7 @@ class EntityConfigs:
         self._tell(changed)
 
     def _put(self, configs: dict[Entity, Mapping[str, str]], path: str, data: bytes) -> None:
-        """Note what is in a node. One that can't be read keeps the settings that it had."""
+        """Apply the content of a node. An unreadable node keeps its earlier settings."""
         entity = entity_of_path(path)
         if entity is None:
             return

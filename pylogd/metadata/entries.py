@@ -1,4 +1,4 @@
-"""One topic's nodes, read and decoded: what the registry keeps of each topic.
+"""One topic's nodes, read and decoded: the entry of a topic in the registry.
 
 Strategy: a topic has three nodes: its own, which has the name of the second, the states of its partitions, and its
 settings. What was decoded from an unchanged node, or an unchanged part of it, stays the same object, down to the single
@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def configs_version(self) -> int:
-        """The version of the settings' node, -1 if there is none."""
+        """The version of the settings' node; -1 if it does not exist."""
         return self.nodes[2][1]
 
     @property
@@ -88,7 +88,7 @@ async def read_nodes(store: IMetadataStore, names: Iterable[str]) -> dict[str, t
 async def read_entries(
     store: IMetadataStore, nodes: Mapping[str, tuple[Node, Node | None]], known: Mapping[str, Entry]
 ) -> tuple[dict[str, Entry], dict[str, CorruptMetadata]]:
-    """Return topics, decoded from their nodes, and the errors of those that can't be read.
+    """Return topics, decoded from their nodes, and the errors of unreadable topics.
 
     nodes: as `read_nodes` returned them; the state nodes are read here. known: earlier entries, which are kept if they
     have not changed.

@@ -1,4 +1,4 @@
-"""What can go wrong with metadata, in two families.
+"""The errors of metadata, in two families.
 
 `StoreError`: the metadata store refused or failed (no such node, wrong version, session expired). Handled by those who
 use the store. `TopicError`: a request about topics, their settings or brokers can't be done; each class has the

@@ -1,4 +1,4 @@
-"""Topics and brokers as values: what the rest of the broker sees of the metadata.
+"""Topics and brokers as values: the view of the metadata that the rest of the broker has.
 
 Rules: everything here is immutable; a change is a new object. Must not know: how any of it is stored.
 """
@@ -71,7 +71,7 @@ class PartitionState:
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
     def effective_min_insync(self, min_insync: int) -> int:
-        """Return how many replicas have to be in sync: `min_insync`, or all if there are fewer.
+        """Return how many replicas must be in sync: `min_insync`, or all replicas if there are fewer.
 
         Replicas that are being added are not counted.
         """
@@ -126,7 +126,7 @@ class Topic:
 
     @property
     def internal(self) -> bool:
-        """Whether brokers keep state of their own in the topic."""
+        """Whether the topic is internal: brokers keep their own state in it."""
         return self.name in INTERNAL_TOPICS
 
 
@@ -255,7 +255,7 @@ class Broker:
         return self.endpoints[0].port
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Return the endpoint of a listener, None if the broker has no such listener."""
+        """Return the endpoint of a listener; None if the broker does not have it."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 

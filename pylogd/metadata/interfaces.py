@@ -42,7 +42,7 @@ MAX_DATA_BYTES: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """What a store knows of a node besides its data.
+    """The metadata of a node: everything that a store knows besides its data.
 
     version: counts the writes of its data from 0. created, modified: transaction numbers of the store. A node that was
     deleted and created again has another `created`, so (created, version) identifies its content. owner: the session of
@@ -57,14 +57,14 @@ class NodeStat:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as it was read."""
+    """A node's data and metadata."""
 
     data: bytes
     stat: NodeStat
 
 
 class EventType(Enum):
-    """What set off a watch."""
+    """The event that triggered a watch."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -149,7 +149,10 @@ class IMetadataStore(Interface):
         """Read a node. The watch is called when it is changed or deleted. Fails with `NoNode`."""
 
     def exists(path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
-        """Return what is known of a node, or None. The watch is called when it is created, changed or deleted."""
+        """Return a node's metadata, or None if it does not exist.
+
+        The watch is called when it is created, changed or deleted.
+        """
 
     def children(path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
         """Return the sorted names of a node's children. Fails with `NoNode`.

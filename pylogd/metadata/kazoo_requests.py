@@ -164,7 +164,7 @@ def transact(operations: Sequence[Operation], full: Callable[[str], str], acl_of
 
 
 def fault_of(operation: Operation) -> NodeError | None:
-    """Return the error of an operation that can't be done on any tree, None if there is none."""
+    """Return the error of an operation that is invalid on any tree; None if it is valid."""
     if not check_path(operation.path):
         return InvalidNode(operation.path)
     if isinstance(operation, Create | SetData) and len(operation.data) > MAX_DATA_BYTES:

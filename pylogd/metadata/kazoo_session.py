@@ -57,7 +57,7 @@ Send = Callable[[KazooClient], Any]
 
 
 class Reactor(Protocol):
-    """What a session needs of a reactor."""
+    """The methods of a reactor that a session needs."""
 
     def callFromThread(self, function: Callable[..., Any], *args: Any) -> object:
         """Call on the reactor thread."""
@@ -162,7 +162,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no
 
 
 class _KazooLog(logging.Handler):
-    """Keeps kazoo's last warning, which says why there is no connection."""
+    """Keep kazoo's last warning, which says why there is no connection."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -61,7 +61,7 @@ def shared_hosts(brokers: Mapping[int, Broker]) -> dict[int, str]:
 
 
 def machines(nodes: Iterable[int], brokers: Mapping[int, Broker]) -> int:
-    """Return on how many machines brokers are, those without a `host.id` each on one of its own."""
+    """Return the number of machines that brokers run on; a broker without a `host.id` counts as one machine."""
     hosts = shared_hosts(brokers)
     return len({hosts.get(node, node) for node in nodes})
 

@@ -1,4 +1,4 @@
-"""The paths and contents of the nodes in a metadata store. They are those of Kafka's ZooKeeper tree.
+"""The paths and contents of the nodes in a metadata store. They are the same as in Kafka's ZooKeeper tree.
 
 So tools for Kafka can read them. Particular to pylogd are: `/changes`, by which brokers hear of each other's writes
 (`changes`); one state node for each topic, below the topic's, where Kafka has one for each partition, so that a topic
@@ -69,7 +69,7 @@ _NO_STATE: Final[tuple[int, int, list[int], int]] = (NO_LEADER, 0, [], -1)
 
 
 class CorruptMetadata(StoreError):
-    """A node does not hold what it should."""
+    """A node has invalid content."""
 
     def __init__(self, path: str, reason: object) -> None:
         super().__init__(f"metadata node {path} is not readable: {reason}")

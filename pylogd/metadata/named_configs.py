@@ -1,4 +1,4 @@
-"""Settings of things with names, such as groups: one node for each below a parent, with Kafka's JSON.
+"""Settings of named entities, such as groups: each has a node below a parent, with Kafka's JSON.
 
 Strategy: every broker keeps all of them in memory and hears of writes by the change feed, so it uses a change at once.
 What has settings need not exist.
@@ -54,11 +54,11 @@ class NamedConfigs:
         feed.add(self)
 
     def get(self, name: str) -> Mapping[str, str]:
-        """Return the settings of a name, without those that it does not set itself."""
+        """Return the settings that are set for a name."""
         return self._configs.get(name, NO_SETTINGS)
 
     def names(self) -> list[str]:
-        """Return the names that have settings of their own, in order."""
+        """Return the names that have settings, in order."""
         return sorted(self._configs)
 
     def replace(self, name: str, configs: Mapping[str, str], *, validate_only: bool = False) -> Deferred[None]:
@@ -102,7 +102,7 @@ class NamedConfigs:
                 self.version += 1
 
     def _put(self, path: str, data: bytes, before: Mapping[str, Mapping[str, str]]) -> None:
-        """Note what is in a node. One that can't be read keeps the settings that it had."""
+        """Apply the content of a node. An unreadable node keeps its earlier settings."""
         name = desanitize(path[len(self._parent) + 1 :])
         try:
             found: Mapping[str, str] = {

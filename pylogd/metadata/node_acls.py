@@ -61,7 +61,7 @@ def protect(client: KazooClient, chroot: str, acl_of: AclOf = protected_acl) -> 
 
 
 def _tree(client: KazooClient, chroot: str, path: str) -> Iterator[str]:
-    """Yield the paths of a node and of all below it, apart from ZooKeeper's own and those of consumer groups."""
+    """Yield the paths of a node and of all nodes below it, except ZooKeeper's own and those of consumer groups."""
     yield path
     if path == CONSUMERS:
         return

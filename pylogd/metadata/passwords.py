@@ -45,7 +45,7 @@ class PasswordEncoder:
         return encoded
 
     def decode(self, configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-        """Return settings with the sensitive values decrypted, and the names of those that no secret decrypts."""
+        """Return settings with the sensitive values decrypted, and the names of values that no secret decrypts."""
         found: dict[str, str] = {}
         failed = []
         for name, value in configs.items():

@@ -47,7 +47,7 @@ class Registration(NamedTuple):
 
 
 def announcement(node_id: int) -> SetData:
-    """Return the operation that tells all brokers of a registration; it belongs to the multi that makes it."""
+    """Return the operation that tells all brokers of a registration; it is part of the registration's multi."""
     return SetData(REGISTRATIONS, encode_registered(node_id))
 
 
@@ -55,7 +55,7 @@ class Registrations:
     """All registrations that can be read, by broker id: `found`."""
 
     def __init__(self, store: IMetadataStore, changed: Callable[[], object]) -> None:
-        """changed: called when a watch says that there is something to `follow`."""
+        """changed: called when a watch reports a change to `follow`."""
         self._store = store
         self._changed = changed
         self._lock = DeferredLock()
@@ -74,7 +74,7 @@ class Registrations:
         return self._alone(self._read_all)
 
     def follow(self) -> Deferred[None]:
-        """Read what has changed since the last read. Fails with the store's errors."""
+        """Read the changes since the last read. Fails with the store's errors."""
         return self._alone(self._follow)
 
     def read(self, names: Iterable[str]) -> Deferred[None]:

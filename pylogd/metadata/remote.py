@@ -74,7 +74,7 @@ class _Connection(FramedConnection):
         self._pings.start(self._timeout_seconds / _PINGS, now=False)
 
     def call(self, name: str, fields: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> Deferred[_Answer]:
-        """Send a call. Its answer fires the Deferred; an error that it tells of fails it."""
+        """Send a call. The Deferred fires with its answer, or fails with the error in the answer."""
         return self._send(name, fields, blobs)
 
     def read(self, name: str, path: str, watch: Watch | None) -> Deferred[_Answer]:

@@ -75,7 +75,7 @@ class SqliteStore:
     """`IMetadataStore` on one SQLite file."""
 
     def __init__(self, path: str | Path, reactor: IReactorThreads | None = None, worker: IWorker | None = None) -> None:
-        """`start` opens the file at `path`. Either a reactor or a worker has to be given."""
+        """`start` opens the file at `path`. Either a reactor or a worker must be given."""
         if worker is None:
             assert reactor is not None, "a reactor or a worker"
             worker = ThreadWorker(reactor)

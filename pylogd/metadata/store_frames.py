@@ -39,7 +39,7 @@ def encode(header: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
 
 
 def decode(frame: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Return the header and the data of a frame. Raises ValueError for what is no frame."""
+    """Return the header and the data of a frame. Raises ValueError if it is malformed."""
     end = _LENGTH_BYTES + int.from_bytes(frame[:_LENGTH_BYTES], "big")
     header = json.loads(frame[_LENGTH_BYTES:end])
     if not isinstance(header, dict):
@@ -54,7 +54,7 @@ def decode(frame: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def encode_operations(operations: Sequence[Operation]) -> tuple[list[list[Any]], list[bytes]]:
-    """Return operations as lists, and the data of those that write a node."""
+    """Return operations as lists, and the data of operations that write a node."""
     words: list[list[Any]] = []
     blobs = []
     for one in operations:
@@ -90,7 +90,7 @@ def _decode_operation(kind: str, path: str, *rest: Any, data: Any) -> Operation:
 
 
 def stat_words(stat: NodeStat) -> list[int]:
-    """Return what is known of a node as a list."""
+    """Return a node's metadata as a list."""
     return [stat.version, stat.created, stat.modified, stat.owner]
 
 
@@ -100,7 +100,7 @@ def make_node(data: bytes, words: Sequence[int]) -> Node:
 
 
 def encode_error(failure: Failure) -> dict[str, Any]:
-    """Return the fields of a header that tell of an error."""
+    """Return the header fields that describe an error."""
     error = failure.value
     if isinstance(error, NodeError):
         return {"error": type(error).__name__, "path": error.path, "operation": error.operation}
@@ -108,7 +108,7 @@ def encode_error(failure: Failure) -> dict[str, Any]:
 
 
 def decode_error(header: Mapping[str, Any]) -> StoreError | None:
-    """Return the error of an answer, None if it tells of none. An unknown one is a `StoreFailure`."""
+    """Return the error of an answer, or None if it has none. An unknown error becomes a `StoreFailure`."""
     name = header.get("error")
     if name is None:
         return None
@@ -151,7 +151,7 @@ class FramedConnection(Int32StringReceiver, TimeoutMixin):
         self._refuse(f"it announced a frame of {length} bytes, of at most {MAX_FRAME_BYTES}")
 
     def expect_frames(self, seconds: float | None) -> None:
-        """From now on call `timeoutConnection` once nothing has come for some seconds; never, if None."""
+        """Call `timeoutConnection` when no bytes have arrived for `seconds` seconds; never, if None."""
         self.setTimeout(seconds)  # type: ignore[no-untyped-call]
 
     def send(self, header: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> None:

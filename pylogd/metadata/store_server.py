@@ -58,7 +58,7 @@ class StoreSession(FramedConnection):
     peer = "a client of the metadata store"
 
     def __init__(self, store: SqliteStore, clock: Any, sessions: set[StoreSession]) -> None:
-        """sessions: where this one is, as long as it is connected."""
+        """sessions: contains this session while it is connected."""
         super().__init__(clock)
         self._store = store
         self._sessions = sessions

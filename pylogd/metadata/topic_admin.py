@@ -70,7 +70,7 @@ class TopicAdmin:
     def __init__(
         self, store: IMetadataStore, settings: Settings, cluster: Cluster, feed: ChangeFeed, topics: TopicRegistry
     ) -> None:
-        """Made before the registry is started, so that every topic comes as a change."""
+        """Create it before the registry is started, so that every topic arrives as a change."""
         self._store = store
         self._settings = settings
         self._cluster = cluster
@@ -251,7 +251,7 @@ class TopicAdmin:
         raise InvalidChange("the topic is being changed by another request, try again")
 
     async def _delete_unreadable(self, name: str) -> None:
-        """Delete all nodes of a topic, whatever they hold."""
+        """Delete all nodes of a topic, even if their content is invalid."""
         path, config_path = topic_path(name), topic_config_path(name)
         below = [f"{path}/{child}" for child in await self._store.children(path)]
         overrides = [config_path] if await self._store.exists(config_path) is not None else []

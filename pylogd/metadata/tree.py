@@ -357,7 +357,7 @@ class Tree:
         return int(value)
 
     def _row(self, path: str) -> tuple[bytes, int, int, int, int, int] | None:
-        """Return (data, version, created, modified, owner, next sequence) of a node, None if there is none."""
+        """Return (data, version, created, modified, owner, next sequence) of a node; None if it does not exist."""
         _check(path)
         row: tuple[bytes, int, int, int, int, int] | None = self._sql(
             "SELECT data, version, created, modified, owner, next_sequence FROM node WHERE path = ?", (path,)
@@ -387,7 +387,7 @@ class Tree:
 
 
 def _own(path: Path) -> None:
-    """Create the file if it is missing, and let nobody else read it, since it controls the cluster."""
+    """Create the file if it is missing. Only its owner may read it, because it controls the cluster."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:
         if os.fstat(fd).st_mode & 0o077:

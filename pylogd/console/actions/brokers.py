@@ -72,7 +72,10 @@ class Maintenance:
 
 
 class _Change(NamedTuple):
-    """What a maintenance changes. targets: replicas in their new order. elected: partitions that get another leader."""
+    """The changes of a maintenance. targets: replicas in their new order.
+
+    elected: partitions that get another leader.
+    """
 
     targets: Placement
     elected: Collection[TopicPartition]
@@ -81,7 +84,7 @@ class _Change(NamedTuple):
 
 
 def _change(sample: Sample, node: int, do: str) -> _Change:
-    """Return what changes, by a sample, which stays as it is. Takes seconds with 200,000 partitions: use a thread."""
+    """Return the changes, by a sample that must not change. Takes seconds with 200,000 partitions: use a thread."""
     current = {
         TopicPartition(name, index): replicas
         for name, topic in sample.topics.items()

@@ -29,7 +29,7 @@ _QUOTAS: Final = (
 
 
 class OnCluster:
-    """What these actions share. heading: of their pages. after: where to go afterwards."""
+    """The fields that these actions share. heading: of their pages. after: the page to show afterwards."""
 
     section = "admin"
     secret = False
@@ -104,7 +104,7 @@ class Throttle(OnCluster):
         return [Field("rate", "Bytes a second", "number", hint="for each broker; empty removes the throttle")]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return what is changed: the rate of each broker, and the topics whose replicas move, which are throttled."""
+        """Return the changes: the rate of each broker, and the throttled topics, whose replicas move."""
         rate = number(asked.form, "rate", 1, 2**62) if asked.form.get("rate", "").strip() else None
         topics = sorted({place.topic for place in await cluster.admin.reassignments()})
 
@@ -128,7 +128,7 @@ class CancelMoves(OnCluster):
         return []
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return the moves that end, each with the replicas that the partition goes back to."""
+        """Return the moves to cancel, each with the former replicas of the partition."""
         moves = await cluster.admin.reassignments()
 
         async def run() -> str:

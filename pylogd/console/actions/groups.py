@@ -19,7 +19,7 @@ _PLACES: Final = ("earliest", "latest", "offset", "shift", "time")
 
 
 class OnGroup:
-    """What all actions on a group share."""
+    """The code that all actions on a group share."""
 
     section = "groups"
     secret = False
@@ -116,7 +116,7 @@ def _places(cluster: WatchedCluster, group_id: str, topic: str, partitions: str)
 
 
 class DeleteGroup(OnGroup):
-    """Delete a group and what it has committed."""
+    """Delete a group and its committed offsets."""
 
     path = "/groups/{group}/delete"
     name = "delete group"

@@ -40,7 +40,7 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an action will do. line: the command that does the same. run: does it, and returns a text for people.
+    """The plan of an action. line: the equivalent command. run: carries the action out, and returns a text for people.
 
     columns, rows: the dry run. warning: what can't be undone. logged: the line for the log, if values must not be in
     it.
@@ -70,11 +70,11 @@ class Action(Protocol):
         ...
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
-        """Return the form's fields, filled with what is known. Raises Refused."""
+        """Return the form's fields, filled with known values. Raises Refused."""
         ...
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return what will be done. Raises Refused for what was entered wrongly, PylogdError."""
+        """Return the plan. Raises Refused for invalid input, PylogdError."""
         ...
 
     def back(self, asked: PageRequest) -> str:
@@ -149,7 +149,7 @@ def number(form: Mapping[str, str], name: str, lowest: int, highest: int = 2**31
 
 
 def name_field(kind: str) -> Field:
-    """Return the input in which somebody writes the name of what is to be deleted. kind: `topic` or `group`."""
+    """Return the input in which the user writes the name of the object to delete. kind: `topic` or `group`."""
     return Field("typed", f"Write the {kind}'s name", hint="to show that you mean this one", required=True)
 
 

@@ -15,7 +15,7 @@ _MOST_PARTITIONS: Final = 100_000
 
 
 class OnTopic:
-    """What all actions on an existing topic share."""
+    """The code that all actions on an existing topic share."""
 
     section = "topics"
     secret = False
@@ -172,7 +172,7 @@ class DeleteTopic(OnTopic):
         return [name_field("topic")]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return what is lost: partitions, records, bytes, and the groups that read it. Raises Refused."""
+        """Return what is lost: partitions, records, bytes, and the groups that read the topic. Raises Refused."""
         topic = find_topic(cluster, asked.parts["topic"])
         check_name(asked, "topic", topic.name)
 

@@ -32,7 +32,7 @@ class SetUser(OnCluster):
         ]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return what is done, without the password. Raises Refused."""
+        """Return the plan, without the password. Raises Refused."""
         user, password = asked.form.get("user", "").strip(), asked.form.get("password", "")
         chosen = asked.form.get("mechanism", _BOTH)
         if not user or len(password) < _FEWEST:

@@ -50,7 +50,7 @@ class Access:
         return self._view.page("login.html", asked, login=self._login, problem="")
 
     async def check(self, asked: PageRequest) -> Answer:
-        """Return an answer with a session of the user whose password was sent, or the form with what is wrong."""
+        """Return an answer with a session of the user whose password was sent, or the form with an error."""
         host = str(getattr(asked.request.getClientAddress(), "host", ""))
         try:
             user = await self._login.check(asked.form.get("user", ""), asked.form.get("password", ""), host)

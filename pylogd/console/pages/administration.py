@@ -220,7 +220,9 @@ def entity_text(entity: QuotaEntity) -> str:
 async def _copied(
     cluster: WatchedCluster, moves: dict[TopicPartition, Reassignment]
 ) -> dict[TopicPartition, int]:  # fmt: skip
-    """Return how many bytes the slowest new replica of each partition has; nothing for those that are not known."""
+    """Return how many bytes the slowest new replica of each partition has; partitions without a known size are left
+    out.
+    """
     found: dict[TopicPartition, int] = {}
     nodes = {node for move in moves.values() for node in move.adding}
     for node in sorted(nodes):

@@ -1,4 +1,4 @@
-"""Brokers: what they lead, their directories, and the figures of their metrics pages."""
+"""Brokers: their leaderships, their directories, and the figures of their metrics pages."""
 
 from __future__ import annotations
 

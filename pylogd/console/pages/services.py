@@ -1,4 +1,4 @@
-"""What runs beside a cluster: mirrors, the audit, and tables that topics are loaded into, as they were last read."""
+"""The services beside a cluster: mirrors, the audit, and tables that topics are loaded into, as they were last read."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _BEHIND_COLUMNS: Final = {
 
 
 class TableRow(NamedTuple):
-    """A table in the list of tables. lag: records that it is behind its topics, None if not known."""
+    """A table in the list of tables. lag: records that it is behind its topics; None if unknown."""
 
     table: TableState
     lag: int | None
 
 
 class ServicePages:
-    """The pages of mirrors, the audit and tables, from what was read last: a page view asks no service."""
+    """The pages of mirrors, the audit and tables, from the last readings: a page view sends no request to a service."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -100,7 +100,7 @@ class ServicePages:
         )  # fmt: skip
 
     def tables(self, asked: PageRequest) -> Answer:
-        """Return a page with all tables: their formats, their last commits, and how far they are behind."""
+        """Return a page with all tables: their formats, their last commits, and their lags."""
         cluster = self._view.cluster(asked)
         found: Mapping[str, TableState] = {} if cluster.tables is None else cluster.tables.last or {}
         rows = [TableRow(table, total(behind(table, cluster.sampler.last))) for table in found.values()]
@@ -122,5 +122,5 @@ class ServicePages:
     def _page(
         self, template: str, asked: PageRequest, cluster: WatchedCluster, reading: Repeated[Any] | None, **values: Any
     ) -> Answer:
-        """Return a page about what was read. reading: None if the configuration does not name it."""
+        """Return a page about a reading. reading: None if the configuration does not name it."""
         return self._view.page(template, asked, cluster, _SECTION, reading=reading, **values)

@@ -159,7 +159,7 @@ class Cleaner:
         return len(self._working)
 
     def new_runner(self) -> JobRunner:
-        """Return a runner for one thread, which is to be closed."""
+        """Return a runner for one thread, which the caller must close."""
         return JobRunner(self._manager.fs, self.config)
 
     def _run(self) -> None:

@@ -29,7 +29,7 @@ _split = struct.Struct("QQ").unpack
 
 
 class OffsetMap:
-    """A map with at most `memory` bytes; `nbytes` is what it takes, `capacity` the number of keys it can hold."""
+    """A map with at most `memory` bytes. `nbytes` is its size, `capacity` the number of keys that it can hold."""
 
     def __init__(self, memory: int, load_factor: float = 0.9) -> None:
         self.slots = _prime_up_to(memory // ENTRY_BYTES)

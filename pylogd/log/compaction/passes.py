@@ -215,7 +215,7 @@ class _Compaction:
             raise
 
     def _copy(self, group: list[Segment], target: Segment, file: SegmentFile) -> bool:
-        """Write what is kept of the group to `file`; return whether any batch was changed or dropped."""
+        """Write the batches of the group that are kept to `file`; return whether any batch was changed or dropped."""
         result, interval = self.result, self.job.index_interval_bytes
         last_segment = [segment for segment in group if segment.size][-1]
         pending: list[Buffer] = []
@@ -247,7 +247,7 @@ class _Compaction:
         return changed
 
     def _kept_part(self, found: FoundBatch, is_last: bool) -> Buffer | None:
-        """Return what is kept of a batch: the batch itself, a smaller one, or None.
+        """Return the batch to keep: the batch itself, a smaller one, or None.
 
         is_last: whether the batch is the last of its new segment.
         """
@@ -270,7 +270,8 @@ class _Compaction:
         return None
 
     def _kept_records(self, header: BatchHeader, batch: Buffer, expired: bool) -> tuple[RecordColumns, list[int], bool]:
-        """Return the records of a batch as columns, the indexes of those to keep, and whether a tombstone is kept.
+        """Return the records of a batch as columns, the indexes of the records to keep, and whether a tombstone is
+        kept.
 
         expired: whether the batch's delete horizon has passed.
         """

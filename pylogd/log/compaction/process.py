@@ -113,7 +113,7 @@ class CompactionProcess:
         return ours
 
     def _end(self) -> int | None:
-        """Close the pipe and wait for the child; return its exit status, None if there is no child."""
+        """Close the pipe and wait for the child. Return its exit status, or None if no child was started."""
         process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
         if pipe is not None:
             pipe.close()
@@ -139,7 +139,7 @@ def _failure(value: tuple[str, Any]) -> StorageError:
 
 
 def serve(pipe: Connection[Any, Any], offset_map: OffsetMap) -> None:
-    """Do the jobs that come through the pipe. Raises EOFError when it is closed."""
+    """Do the jobs that arrive through the pipe. Raises EOFError when it is closed."""
 
     def ask(kind: str, value: Any) -> None:
         pipe.send((kind, value))

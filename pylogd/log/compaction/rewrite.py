@@ -143,7 +143,7 @@ def keep_records(header: BatchHeader, columns: RecordColumns, kept: Sequence[int
 
 
 def drop_records(header: BatchHeader) -> bytes:
-    """Return the batch without records. It still tells the last sequence of its producer, or the end of a segment."""
+    """Return the batch without records. It still has the last sequence of its producer, or the end of a segment."""
     stamp = header.max_timestamp if header.producer_id >= 0 else NO_TIMESTAMP
     return _encode(
         header._replace(

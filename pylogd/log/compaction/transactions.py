@@ -35,7 +35,7 @@ class TransactionOutcomes:
 
     @property
     def first_open(self) -> int | None:
-        """The offset of the first batch of an open transaction; None if there is no open transaction."""
+        """The offset of the first batch of an open transaction; None if no transaction is open."""
         return min(self._open.values(), default=None)
 
     def is_aborted(self, header: BatchHeader) -> bool:
