@@ -90,9 +90,7 @@ class Server:
 
 def written_bytes(operations: Sequence[Operation]) -> int:
     """Return the bytes of a write as `ZooKeeperStore.multi` counts them."""
-    return sum(
-        len(one.path) + 64 + (len(one.data) if isinstance(one, Create | SetData) else 0) for one in operations
-    )
+    return sum(len(one.path) + 64 + (len(one.data) if isinstance(one, Create | SetData) else 0) for one in operations)
 
 
 class _Work:
@@ -176,9 +174,7 @@ class ScaleStore(SimStore):
         asked = list(operations)
         if written_bytes(asked) > MAX_MULTI_BYTES:
             return fail(InvalidNode(asked[-1].path))
-        return self._call(
-            _Work(lambda: self._tree.multi(asked, self.session_id), lambda: self._of.write(asked))
-        )
+        return self._call(_Work(lambda: self._tree.multi(asked, self.session_id), lambda: self._of.write(asked)))
 
 
 def _only(results: Sequence[Result]) -> Any:
