@@ -42,7 +42,7 @@ def test_other_texts_are_refused(text: str) -> None:
         (["a=table:/x", "a=table:/y"], "two stages named a"),
         (["a=table:/x,from=m", "m=cluster:a:1"], "no cluster named m before it"),
         (["a=table:/x", "b=table:/y,from=a"], "no cluster named a before it"),
-        (["m=cluster:a:1,settle=soon"], "no number of seconds"),
+        (["m=cluster:a:1,settle=soon"], "not a number of seconds"),
         (["a=table:/x,markers=inside"], "markers=inside is neither true nor false"),
     ],
 )

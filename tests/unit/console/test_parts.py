@@ -144,7 +144,7 @@ def test_figures_of_a_metrics_page() -> None:
     figures = Figures(None, [])
     assert figures.parse(PAGE % (1.0, 100)) == (3, {"connections": 6})
     assert figures.parse(PAGE % (1.5, 200)) == (3, {"connections": 6, "reactor lag": 0.005})
-    with pytest.raises(ValueError, match="no page of a pylogd broker"):
+    with pytest.raises(ValueError, match="not a page of a pylogd broker"):
         figures.parse("up 1\n")
 
 
@@ -187,7 +187,7 @@ def test_the_page_s_files_are_read(tmp_path: Path) -> None:
         ('[clusters.a]\nbootstrap = 1\n', "has to be a str"), ("[", "console.toml"),
         ('[clusters.a]\nbootstrap = "b"\ncommand-config = "none"\n', "can't read"),
         ('[clusters.a]\nbootstrap = "b"\n[[masking]]\nfields = ["x"]\n', "needs `topics`"),
-        ('[clusters.a]\nbootstrap = "b"\n[roles]\nadmin = ["ada"]\n', "no member of a role"),
+        ('[clusters.a]\nbootstrap = "b"\n[roles]\nadmin = ["ada"]\n', "not a member of a role"),
         ('[clusters.a]\nbootstrap = "b"\n[roles]\nothers = "admin"\n', "one of none, viewer"),
         ('[clusters.a]\nbootstrap = "b"\n[clusters.a.tables.t]\nlocation = "delta:"\n', "names no table"),
         ('[clusters.a]\nbootstrap = "b"\naudit = "file:///etc"\n', "begin with http"),

@@ -75,7 +75,7 @@ def test_a_process_that_began_anew_has_no_rate() -> None:
 
 
 def test_other_pages_are_no_mirrors() -> None:
-    with pytest.raises(ValueError, match="no page of a mirror"):
+    with pytest.raises(ValueError, match="not a page of a mirror"):
         MirrorReader([], lambda: 0).add("x", "up 1\n", {})
     found = MirrorReader(["http://127.0.0.1:9/metrics"], lambda: 0).read()
     assert not found.routes and found.processes[0].problem

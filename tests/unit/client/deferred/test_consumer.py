@@ -242,7 +242,7 @@ def test_iteration(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> 
 def test_groups_need_a_group(reactor: MemoryReactor, make: Make) -> None:
     consumer = make()
     for call in (lambda: consumer.subscribe("t"), lambda: reactor.result(consumer.commit())):
-        with pytest.raises(ValueError, match="needs a group"):
+        with pytest.raises(ValueError, match="needs a consumer group"):
             call()
     for options in ({"auto_commit": "maybe"}, {"auto_offset_reset": "now"}, {"coordinator": "raft"}):
         with pytest.raises(ValueError, match="not '"):
