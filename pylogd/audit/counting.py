@@ -62,7 +62,7 @@ class Tally:
 
 @dataclass(slots=True)
 class WindowRows:
-    """What was counted of a window. begins: the lowest offset of the rows by partition."""
+    """The counts of a window. begins: the lowest offset of the rows by partition."""
 
     tallies: dict[Origin, Tally] = field(default_factory=dict)
     begins: dict[int, int] = field(default_factory=dict)

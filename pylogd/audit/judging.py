@@ -34,7 +34,7 @@ MOST_FAULTS: Final = 10
 
 
 class Verdict(StrEnum):
-    """What is known about a window at a stage."""
+    """The known data of a window at a stage."""
 
     OPEN = "open"  # not due yet
     PENDING = "pending"  # the stage has not passed it yet
@@ -59,7 +59,7 @@ class Fault(NamedTuple):
 
 
 class ServerCounts(NamedTuple):
-    """What the producers of one server reported, and what of it is missing or lost."""
+    """The messages that the producers of one server reported, and the missing and lost ones among them."""
 
     reported: int
     missing: int
@@ -87,7 +87,7 @@ class Judgement:
 
     @property
     def duplicates(self) -> int:
-        """The number of rows beyond the first one of each message."""
+        """The number of duplicate rows: rows beyond the first of each message."""
         return self.received - self.distinct
 
     @property
@@ -100,7 +100,7 @@ class Judgement:
 
 @dataclass(slots=True)
 class Reported:
-    """What the reports of a producer say of a window.
+    """The reports of a producer for a window.
 
     seen: the numbers of the reports that were read. settled: the messages that its reports are about, of which `failed`
     were not delivered. given: messages in reports made from its journal.
@@ -247,7 +247,7 @@ def _faults(each: Sequence[_OfProducer]) -> Iterator[Fault]:
 
 
 def runs(numbers: BitMap64, most: int) -> Iterator[tuple[int, int]]:
-    """Yield first and last of the first runs of consecutive numbers, at most so many."""
+    """Yield first and last of the first runs of consecutive numbers, at most `most` runs."""
     position = 0
     while most and (first := _next(numbers, position)) is not None:
         low, high = first, numbers.max() + 1  # the run ends between the two

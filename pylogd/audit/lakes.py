@@ -36,7 +36,7 @@ class LakeReader:
         return self._files.path("").rstrip("/")
 
     def refresh(self) -> None:
-        """See what was committed."""
+        """Read the commits."""
         if self._history is None or not self._history.number:
             self._history = History(self._files)
             self._snapshot = self._history.snapshot() if self._history.number else Snapshot()

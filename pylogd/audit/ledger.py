@@ -1,4 +1,4 @@
-"""Keep what was reported and counted of each window, and decide when a stage can be judged on it.
+"""Keep the reports and counts of each window, and decide when a stage can be judged.
 
 Strategy: a window is *due* when it ended `grace_ms` ago. From then on its *bound* is looked up: the end offsets of the
 audit topic, then those of the topic. All that was reported before is below it. A stage that has counted everything
@@ -47,7 +47,7 @@ class Ledger:
     """
 
     def __init__(self, stages: Sequence[StageSpec], topics: Iterable[str], options: LedgerOptions) -> None:
-        """`stages`: each behind its source; the first one is the serving cluster."""
+        """stages: each after its source; the first is the serving cluster."""
         self.stages = {stage.name: stage for stage in stages}
         self.topics = frozenset(topics)
         self.options = options
@@ -119,13 +119,15 @@ class Ledger:
         return self._skip.get((stage, topic), {})
 
     def trim(self, stage: str, topic: str, now_ms: int) -> None:
-        """Note that rows were deleted before they were counted: what is missing in windows until now may be those."""
+        """Record that rows were deleted before they were counted: missing messages of windows until now may be among
+        them.
+        """
         self.trimmed[stage, topic] = now_ms
         for key in [key for key in self.windows if key[0] == topic]:
             self._touch(key, stage)
 
     def rewind(self, stage: str, topic: str) -> None:
-        """Note that a topic was made anew: its offsets begin with 0 again."""
+        """Record that a topic was created again: its offsets start at 0 again."""
         self.positions[stage] = {each: offset for each, offset in self.positions[stage].items() if each[0] != topic}
         for (name, _), window in self.windows.items():
             if name == topic:
@@ -212,7 +214,7 @@ class Ledger:
         return Change(stage, *key, found, before)
 
     def close(self, now_ms: int, published: Mapping[str, int]) -> list[Change]:
-        """Close the windows of periods that are over, and of the oldest ones if there are too many counts.
+        """Close the windows of ended periods, and the oldest windows if there are too many counts.
 
         published: by topic, the end of the last period that all stages have published. Return the verdicts of those
         that were closed early.
@@ -238,7 +240,7 @@ class Ledger:
         return changes
 
     def _give_up(self, key: WindowKey, now_ms: int) -> Iterator[Change]:
-        """Judge the stages that have no verdict: what is missing there is unknown."""
+        """Judge the stages that have no verdict: their missing messages are unknown."""
         window = self.windows[key]
         for stage in self.stages:
             if window.stages[stage].passed_at_ms is None:
@@ -260,7 +262,7 @@ class Ledger:
     # Storing -------------------------------------------------------------------------------------------------------
 
     def take(self) -> Taken:
-        """Return what has to be stored, and regard it as stored. If that fails give it to `put_back`."""
+        """Return the data to store, and regard it as stored. If storing fails, pass it to `put_back`."""
         windows: list[Saved] = []
         reports: list[SavedReports] = []
         for (topic, start), window in self.windows.items():
@@ -331,13 +333,13 @@ class Ledger:
         return window
 
     def _touch(self, key: WindowKey, stage: str) -> None:
-        """Have a stage judged anew, and those behind it."""
+        """Have a stage, and the stages after it, judged again."""
         self._active.add(key)
         for name in self._from(stage):
             self.windows[key].stages[name].touched = True
 
     def _touch_chains(self, topic: str) -> None:
-        """Have windows judged anew in which a producer's reports may change whose copies count."""
+        """Have windows judged again in which a producer's reports may change whose copies count."""
         for key, window in self.windows.items():
             if key[0] == topic:
                 for stage, mine in window.stages.items():
@@ -345,7 +347,7 @@ class Ledger:
                         self._touch(key, stage)
 
     def _unbind(self, window: Window, stage: str) -> None:
-        """Have the bounds of a stage, and of those behind it, looked up anew."""
+        """Have the bounds of a stage, and of the stages after it, looked up again."""
         if stage == self._first:
             window.bound = None
         for name in self._from(stage):
@@ -355,7 +357,7 @@ class Ledger:
             mine.passed_at_ms, mine.touched = None, True
 
     def _from(self, stage: str) -> Iterator[str]:
-        """Yield a stage and those that come from it."""
+        """Yield a stage and the stages that are fed from it."""
         found = {stage}
         for spec in self.stages.values():  # each behind its source
             if spec.name in found or spec.source in found:
@@ -411,12 +413,12 @@ def _reached(positions: Mapping[int, int], bound: Mapping[int, int] | None) -> b
 
 
 def _raise(offsets: dict[int, int], others: Mapping[int, int]) -> None:
-    """Set each offset to the higher one of two."""
+    """Set each offset to the higher of the two."""
     for partition, offset in others.items():
         offsets[partition] = max(offset, offsets.get(partition, offset))
 
 
 def _lower(offsets: dict[int, int], others: Mapping[int, int]) -> None:
-    """Set each offset to the lower one of two."""
+    """Set each offset to the lower of the two."""
     for partition, offset in others.items():
         offsets[partition] = min(offset, offsets.get(partition, offset))

@@ -35,7 +35,7 @@ class MarkerFiles:
         self._in_table = in_table
 
     def write(self, marker: Marker) -> None:
-        """Write the file of a marker that says complete; remove the one of another."""
+        """Write the file of a marker for a complete period; remove the file of any other marker."""
         directory = f"{self._root}/{_IN_TABLE if self._in_table else marker.stage}/{marker.topic}"
         path = f"{directory}/{marker.period}.json"
         if not marker.is_complete:

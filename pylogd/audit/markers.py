@@ -1,4 +1,4 @@
-"""Tell the jobs behind a stage that a period, such as an hour, is complete there.
+"""Tell the jobs after a stage that a period, such as an hour, is complete there.
 
 Strategy: once a period is over and all of its windows have their verdict at a stage, a marker says which: one record in
 a compacted topic, with the key STAGE/TOPIC/START, and a file for periods that are complete. A period without messages
@@ -60,7 +60,7 @@ class Marker:
 
     @property
     def counts(self) -> tuple[Verdict, tuple[int, ...]]:
-        """What a later revision changes."""
+        """The changes of a later revision."""
         return self.verdict, tuple(getattr(self, name) for name in _COUNTS)
 
     @property
@@ -70,7 +70,7 @@ class Marker:
 
     @property
     def period(self) -> str:
-        """The period's start in UTC, such as `2026-11-23T07`, with minutes and seconds where it needs them."""
+        """The period's start in UTC, such as `2026-11-23T07`, with minutes and seconds if they are not 0."""
         return period_name(self.start_ms)
 
     def encode(self) -> bytes:
@@ -94,14 +94,14 @@ def window_name(start_ms: int) -> str:
 
 
 def period_name(start_ms: int) -> str:
-    """Return the start of a period in UTC, as it is in the names of files and in `pylogd audit wait`."""
+    """Return the start of a period in UTC, in the form of file names and of `pylogd audit wait`."""
     moment = datetime.fromtimestamp(start_ms / 1000, UTC)
     text = moment.strftime("%Y-%m-%dT%H-%M-%S")
     return text if start_ms % 60_000 else text[:-3] if start_ms % 3_600_000 else text[:-6]
 
 
 class Periods:
-    """Which periods have markers. `published` has the last one of each period that the ledger still keeps."""
+    """The periods that have markers. `published` has the last marker of each period that the ledger still keeps."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -172,7 +172,7 @@ class Periods:
         self.published = {each: marker for each, marker in self.published.items() if each[1:] in kept}
 
     def _find_first(self, topic: str, now_ms: int) -> bool:
-        """Begin with the period of the first window, at most `_MOST_PERIODS` ago. Return whether there is one."""
+        """Begin with the period of the first window, at most `_MOST_PERIODS` ago. Return whether there is a window."""
         starts = [start for each, start in self._ledger.windows if each == topic]
         if not starts:
             return False

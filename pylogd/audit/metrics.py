@@ -25,7 +25,7 @@ _BY_STAGE = ("stage", "topic")
 
 
 class AuditMetrics(Observer):
-    """Counts what the service does, and is a collector of `prometheus_client`."""
+    """Count the events of the service; a collector of `prometheus_client`."""
 
     def __init__(self, ledger: Callable[[], Ledger], now_ms: Callable[[], int]) -> None:
         """ledger: returns the service's ledger. now_ms: the wall clock."""

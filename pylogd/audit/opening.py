@@ -43,7 +43,7 @@ class InvalidStage(PylogdError):
 
 @dataclass(frozen=True, slots=True)
 class StageDescription:
-    """A stage as it was named. kind: "cluster" or "table". where: addresses, or a table's location."""
+    """A stage as the user named it. kind: "cluster" or "table". where: addresses, or a table's location."""
 
     name: str
     kind: str
@@ -68,7 +68,7 @@ class StageDescription:
 
     @property
     def spec(self) -> StageSpec:
-        """What the ledger has to know. Raises InvalidStage."""
+        """The settings of the stage for the ledger. Raises InvalidStage."""
         source = self.settings.get("from", SERVING)
         if (markers := self.settings.get("markers", "false")) not in ("true", "false"):
             raise InvalidStage(f"{self.name}: markers={markers} is neither true nor false")
@@ -85,7 +85,7 @@ class StageDescription:
 
 
 def check_stages(descriptions: Sequence[StageDescription]) -> None:
-    """Check that each stage has a name of its own and a source before it. Raises InvalidStage."""
+    """Check that each stage has a unique name and an earlier source. Raises InvalidStage."""
     kinds = {SERVING: "cluster"}
     for each in descriptions:
         if each.name in kinds:

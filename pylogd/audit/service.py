@@ -59,7 +59,7 @@ MakeStage = Callable[[Ledger, Since], Stage]
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """What the service is told.
+    """The options of the service.
 
     topics: the topics that it audits. since_ms: the first run begins with this time; None for now, 0 for the beginning
     of the logs. keep_ms: how long verdicts are kept in the state topic. marker_files: the directory for files of
@@ -78,7 +78,7 @@ class AuditOptions:
 
 
 class Observer:
-    """Is told what happens; the metrics are one."""
+    """Interface of listeners to the service's events, such as the metrics."""
 
     def turned(self, changes: Sequence[Change], markers: Sequence[Marker]) -> None:
         """Called when a turn has ended without an error."""
@@ -94,7 +94,7 @@ class AuditService:
         self, reactor: Any, options: AuditOptions, windows: LedgerOptions,
         stages: Sequence[tuple[StageSpec, MakeStage]], now_ms: Callable[[], int], observer: Observer | None = None,
     ) -> None:  # fmt: skip
-        """`stages`: each behind its source. now_ms: the wall clock."""
+        """stages: each after its source. now_ms: the wall clock."""
         self._reactor = reactor
         self._options = options
         self._windows = windows
@@ -212,7 +212,7 @@ class AuditService:
         return markers
 
     def _first_window(self) -> LedgerOptions:
-        """Return the options with the first window that can be judged: the first one of which all is read."""
+        """Return the options with the first window that can be judged: the first window that is read completely."""
         width, since = self._windows.width_ms, self._options.since_ms
         begin = self._now_ms() if since is None else since
         return replace(self._windows, from_ms=-(-begin // width) * width)

@@ -1,4 +1,4 @@
-"""What the service needs of a stage: `Stage`, and who tells what a stage has committed.
+"""The interfaces of the service to a stage: `Stage`, and the source of a stage's committed offsets.
 
 A stage reads messages, counts them and gives the counts to the ledger, each message of its topic once in each run of
 the service, from the offsets that it is given. It says which offsets it has counted up to; the ledger knows the rest:
@@ -35,7 +35,7 @@ class CommittedOffsets(Protocol):
 
 
 class Stage(Protocol):
-    """What the service needs of a stage: a cluster, a copy of it or a table, which it reads and counts."""
+    """The service's interface to a stage: a cluster, a copy of it or a table, whose messages it reads and counts."""
 
     spec: StageSpec
 
@@ -49,10 +49,10 @@ class Stage(Protocol):
         """Fire with the end offset of each partition of a topic, now. Not called for tables."""
 
     def refresh(self) -> Deferred[None]:
-        """Look up what the stage has committed, if it is a copy."""
+        """Look up the stage's committed offsets, if it is a copy."""
 
     def publish(self, marker: Marker) -> Deferred[None]:
-        """Tell those who read the stage of a period's verdict, beside its record in the topic of markers.
+        """Tell the readers of the stage a period's verdict, in addition to its record in the topic of markers.
 
         Fails with PylogdError or OSError; then it is called again.
         """

@@ -39,7 +39,7 @@ class InvalidState(PylogdError):
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where to continue: the offsets by stage, topic and partition, and those of the audit topic.
+    """Where to continue: the offsets by stage, topic and partition, and the offsets of the audit topic.
 
     trimmed, closed: of the ledger.
     """

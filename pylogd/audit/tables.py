@@ -53,7 +53,7 @@ class NotAudited(PylogdError):
 
 
 class ReadableTable(Protocol):
-    """What is needed of a table: a part of `tables.interface.Table`."""
+    """The methods of a table that this module needs: a part of `tables.interface.Table`."""
 
     @property
     def directory(self) -> str:
@@ -64,7 +64,7 @@ class ReadableTable(Protocol):
         """Up to where the table is."""
 
     def refresh(self) -> None:
-        """See what was committed."""
+        """Read the commits."""
 
     def files(self) -> list[DataFile]:
         """Return the data files."""
@@ -75,7 +75,7 @@ class ReadableTable(Protocol):
 
 @dataclass(slots=True)
 class Look:
-    """What one look at a table found: counts by topic, and the offsets that the table has reached."""
+    """The result of one reading of a table: counts by topic, and the offsets that the table has reached."""
 
     counted: dict[str, Counted] = field(default_factory=dict)
     reached: Mapping[Partition, int] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class TableReader:
 
 
 def stamped(batch: pa.RecordBatch, topic: str | None) -> dict[Partition, list[Row]]:
-    """Return the rows with stamps, as offset and those headers, by topic and partition. topic: None if a column has it.
+    """Return the rows with stamps, as offset and headers, by topic and partition. topic: None if a column has it.
 
     Rows without stamps make no Python object.
     """
@@ -190,7 +190,7 @@ def _greatest(file: Any, group: int) -> float:
 
 
 class TableStage:
-    """Implements `stages.Stage` on a table. `behind`: what its last look failed with; "" if it did not."""
+    """Implements `stages.Stage` on a table. `behind`: the error of the last reading; "" if it succeeded."""
 
     def __init__(
         self, reactor: Any, spec: StageSpec, open_table: Callable[[], ReadableTable], ledger: Ledger, since: Since,
@@ -226,15 +226,15 @@ class TableStage:
         self._running.addErrback(self._ended)
 
     def ends(self, topic: str) -> Deferred[dict[int, int]]:
-        """Raise: a table has no offsets of its own."""
+        """Raise NotImplementedError: a table has no offsets."""
         raise NotImplementedError(f"the table {self.spec.name} has no offsets of its own for {topic}")
 
     def refresh(self) -> Deferred[None]:
-        """Do nothing: each look finds what was committed."""
+        """Do nothing: each reading finds the commits."""
         return succeed(None)
 
     def publish(self, marker: Marker) -> Deferred[None]:
-        """Write the marker into the table, if it is to have markers."""
+        """Write the marker into the table, if markers are wanted."""
         if self._has_markers and self._reader is not None:  # without one nothing was judged
             return self._thread(self._reader.write, marker)
         return succeed(None)

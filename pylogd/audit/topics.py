@@ -50,7 +50,7 @@ class Since:
 
 
 class Sink(Protocol):
-    """What a reader passes on."""
+    """Interface of the objects that get a reader's messages."""
 
     def records(self, partition: TopicPartition, records: Sequence[Record]) -> None:
         """Take records in the order of their partition."""
@@ -59,7 +59,7 @@ class Sink(Protocol):
         """Note the offsets up to which everything was passed on."""
 
     def deleted(self, topic: str, *, rewound: bool) -> None:
-        """Note that records were deleted before they were read. rewound: the log is shorter than what was read."""
+        """Record that messages were deleted before they were read. rewound: the log ends before the position."""
 
 
 class TopicReader:
@@ -203,7 +203,7 @@ class TopicStage:
         return Deferred.fromCoroutine(self._reader.ends(topic))
 
     def refresh(self) -> Deferred[None]:
-        """Look up what was committed."""
+        """Look up the committed offsets."""
         return Deferred.fromCoroutine(self._refresh())
 
     def publish(self, marker: Marker) -> Deferred[None]:  # of a topic, the record is all
@@ -253,7 +253,7 @@ class ReportsReader:
         self._reader = TopicReader(reactor, bootstrap, [topic], self, since, security)
 
     async def start(self, positions: Mapping[int, int] | None) -> None:
-        """Begin to read at these offsets; None: where the service was told to begin."""
+        """Begin to read at these offsets; None: at the start that the service's options name."""
         found = None if positions is None else {(self._topic, each): offset for each, offset in positions.items()}
         await self._reader.start(found)
 

@@ -1,4 +1,4 @@
-"""The windows of a ledger: what is kept of each, and what is stored.
+"""The windows of a ledger: the data that is kept of each, and the data that is stored.
 
 Must not know: who decides when a window can be judged.
 """
@@ -20,7 +20,7 @@ MOST_COUNTS: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """What the ledger needs to know of a stage.
+    """The ledger's view of a stage.
 
     name: unique. source: the stage before it; "" for the first one. has_offsets: whether its rows have offsets of its
     own, as those of topics; else they have those of its source, as in tables. settle_ms: how long after its source it
@@ -75,7 +75,7 @@ class StageWindow:
 
 @dataclass(slots=True)
 class Window:
-    """A window of a topic at all stages. bound, begins: in the audit topic, as those of `StageWindow`."""
+    """A window of a topic at all stages. bound, begins: in the audit topic, as in `StageWindow`."""
 
     stages: dict[str, StageWindow]
     reports: dict[str, Reported] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Window:
 
 
 class Saved(NamedTuple):
-    """A window at a stage as it has to be stored: what was counted below the offsets `counted`, and the judgement.
+    """A stored window at a stage: the counts below the offsets `counted`, and the verdict.
 
     reports_bound: the window's bound in the audit topic.
     """
@@ -107,7 +107,7 @@ class SavedReports(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What to store, in this order.
+    """The data to store, in this order.
 
     resume: the offsets to read from after a restart, by stage. resume_reports: the same of the audit topic. trimmed: up
     to which time rows were deleted uncounted, by stage and topic.

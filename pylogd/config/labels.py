@@ -57,7 +57,7 @@ def check_label(label: str, setting: str) -> None:
 
 
 def check_labels(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError if one of a broker's labels can't be a label."""
+    """Raise ConfigError if one of a broker's labels is invalid."""
     for label in values[BROKER_LABELS.name]:
         check_label(label, BROKER_LABELS.name)
     if values[DEFAULT_LABEL.name]:

@@ -55,7 +55,7 @@ OWN_NAMES: Final = tuple(f"{protocol.value}:{protocol.value}" for protocol in Se
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address: where to listen or, with an empty `endpoint`, what to tell clients.
+    """One address: where to listen or, with an empty `endpoint`, the address to advertise.
 
     `host` is without brackets, empty for every interface or for one that only the endpoint knows; `port` 0 is chosen
     when the endpoint is bound. `endpoint` is a Twisted server endpoint description.
@@ -74,7 +74,7 @@ class Listener:
 
     @property
     def exposed(self) -> bool:
-        """Whether other machines may be able to connect, as far as the address tells."""
+        """Whether other machines may be able to connect, judging by the address."""
         if self.host in ("", "localhost"):
             return not self.host and self.endpoint.startswith("tcp")
         try:
@@ -137,7 +137,7 @@ def parse_listeners(
 def parse_advertised(
     texts: Iterable[str], listeners: tuple[Listener, ...], setting: str = "advertised.listeners"
 ) -> tuple[Listener, ...]:
-    """Parse the addresses that clients are told. Each has the name of a listener, by default the first one's.
+    """Parse the advertised addresses. Each has the name of a listener; the default is the first listener.
 
     Raises ConfigError.
     """
@@ -156,7 +156,7 @@ def parse_advertised(
 
 
 def inter_broker_listener(values: Mapping[str, Any], listeners: tuple[Listener, ...]) -> Listener:
-    """Return the listener that other brokers connect to. Raises ConfigError if there is none of the name given.
+    """Return the listener that other brokers connect to. Raises ConfigError if it does not exist.
 
     values: the settings by name. Without a name or a protocol it is the first listener.
     """

@@ -29,7 +29,7 @@ def listener_setting(listener: str, name: str) -> str:
 
 @lru_cache(_MOST_NAMES)
 def broker_setting(name: str) -> Setting | None:
-    """Return the broker setting of this name, None if there is none."""
+    """Return the broker setting of this name; None if it does not exist."""
     found = SETTINGS.get(name)
     if found is None and name.startswith(LISTENER_PREFIX):
         rest = name[len(LISTENER_PREFIX) :]
@@ -52,7 +52,7 @@ def known(find: Callable[[str], Setting | None], names: Mapping[str, Setting], n
 
 
 def known_broker_setting(name: str) -> Setting:
-    """Return the broker setting of this name. Raises ConfigError if there is none."""
+    """Return the broker setting of this name. Raises ConfigError if it does not exist."""
     return known(broker_setting, SETTINGS, name, "setting")
 
 

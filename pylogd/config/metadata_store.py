@@ -1,4 +1,4 @@
-"""Where the metadata of a broker is kept: ZooKeeper, a file of its own, or the socket of another process."""
+"""Where a broker's metadata is stored: in ZooKeeper, in a file, or behind the socket of another process."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A named set of settings. purpose: what such a cluster is for, and what it gives up for that."""
+    """A named set of settings. purpose: the use of such a cluster, and its trade-offs."""
 
     name: str
     purpose: str

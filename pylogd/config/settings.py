@@ -48,7 +48,7 @@ ChangeListener = Callable[[frozenset[str]], None]
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, with the codes of DescribeConfigs."""
+    """The source of a value, with the codes of DescribeConfigs."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -178,7 +178,7 @@ class Settings(TypedValues):
 
     @property
     def advertised_listeners(self) -> tuple[Listener, ...]:
-        """The addresses that clients are told, by listener name; empty for those of the listeners themselves."""
+        """The advertised addresses, by listener name; empty for the addresses of the listeners themselves."""
         return parse_advertised(self.words("advertised.listeners"), self.listeners)
 
     @property
@@ -355,7 +355,7 @@ class Settings(TypedValues):
         return changed
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Call `listener` each time settings were applied at run time, with the names of those that changed.
+        """Call `listener` each time settings are applied at run time, with the names of the changed settings.
 
         The names may be none: the same values were set again, which is how certificates are read again. Return a
         function that ends this.
@@ -366,7 +366,7 @@ class Settings(TypedValues):
     def try_dynamic(
         self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]
     ) -> tuple[Layers, dict[str, Value]]:
-        """Return what `set_dynamic` would apply. Raises what it would raise."""
+        """Return the settings that `set_dynamic` would apply. Raises as `set_dynamic`."""
         ignored = self.words("ignored.dynamic.settings")
         own, shared = (
             {name: value for name, value in _parse_all(self.check_dynamic(layer)).items() if name not in ignored}

@@ -188,7 +188,7 @@ def tls_options(value: Callable[[str], Any], listener: str) -> TlsOptions:
 
 
 def check_tls_values(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError if one of the TLS settings is malformed."""
+    """Raise ConfigError if a TLS setting is malformed."""
     for name, value in values.items():
         if name.endswith("ssl.principal.mapping.rules") and value is not None:
             check_rules(value, name)

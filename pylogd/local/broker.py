@@ -1,4 +1,4 @@
-"""A broker in a process of its own: start it as a user does, wait until it listens, pause, stop and kill it.
+"""A broker in its own process: start it as a user does, wait until it listens, pause, stop and kill it.
 
 `pylogd demo`, `pylogd cluster up`, the tests, the chaos, crash and kill runs, the conformance runs and the benchmarks
 all handle local brokers with this module.
@@ -41,7 +41,7 @@ class BrokerFailed(PylogdError):
 
 
 class Process(Protocol):
-    """What is needed of an operating-system process; `subprocess.Popen` has it."""
+    """The methods of an operating-system process that this module needs; `subprocess.Popen` has them."""
 
     @property
     def pid(self) -> int: ...
@@ -86,7 +86,7 @@ def free_row(count: int) -> int:
 
 
 def _reserve(port: int) -> None:
-    """Keep a port from other processes that call `free_ports`. Raises OSError if one of them has it.
+    """Keep a port from other processes that call `free_ports`. Raises OSError if another process has it.
 
     Names of abstract sockets are unique on a machine, and the kernel frees them when their process ends.
     """
@@ -179,7 +179,7 @@ class RunningBroker:
             self.kill()
 
     def kill(self) -> None:
-        """End the process at once, as a crash does, and wait until it is gone."""
+        """Kill the process, as a crash does, and wait until it has ended."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 

@@ -1,4 +1,4 @@
-"""Several brokers on this machine as child processes, with or without a ZooKeeper server of their own.
+"""Several brokers on this machine as child processes, with or without their own ZooKeeper server.
 
 Strategy: everything is in one directory (`zookeeper`, `broker1`, `broker1.log`, ...), which a later run resumes. A
 broker keeps its data directory, its log file and its port over restarts, so clients find it again.
@@ -159,7 +159,7 @@ class LocalBrokers:
 
 
 class LocalCluster(LocalBrokers):
-    """Brokers 1 to `count` and a ZooKeeper server of their own. A context manager: all of it runs inside `with`."""
+    """Brokers 1 to `count` and their own ZooKeeper server. A context manager: all of them run inside `with`."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class LocalCluster(LocalBrokers):
 
     @property
     def sasl_bootstrap(self) -> str:
-        """The addresses for clients that authenticate with a password; empty if there are none."""
+        """The addresses for clients that authenticate with a password; empty if the cluster has none."""
         return ""
 
     def hints(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Commands that run as child processes and end when the thread that started them ends, whatever ends it."""
+"""Commands that run as child processes, and end when the thread that started them ends for any reason."""
 
 from __future__ import annotations
 

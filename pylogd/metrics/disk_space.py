@@ -1,4 +1,4 @@
-"""Sample the free space of the data directories. Each disk is asked in a thread of its own, since it may hang."""
+"""Sample the free space of the data directories. Each disk has its own thread, because it may hang."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS: Final = 15.0
 
 
 class Space(NamedTuple):
-    """The size of a volume, and what is free for this process, in bytes."""
+    """The size of a volume, and the space that is free for this process, in bytes."""
 
     total: int
     free: int

@@ -58,7 +58,7 @@ class Page(Resource):
         self._answer = answer
 
     def render(self, request: Request) -> int:
-        """Answer with what the function returns, at once or when its Deferred fires."""
+        """Answer with the function's result, at once or when its Deferred fires."""
         if request.method not in _METHODS:
             _send(Reply(b"read-only\n", status=405), request)
             return NOT_DONE_YET
@@ -126,7 +126,7 @@ class _Site(Site):
     open = 0
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Return None, which closes the connection, if there are too many."""
+        """Return None, which closes the connection, if there are too many connections."""
         if self.open >= _MOST_CONNECTIONS:
             return None
         self.open += 1
@@ -134,7 +134,7 @@ class _Site(Site):
 
 
 def _no_access_log(request: Request) -> None:
-    """Do nothing: requests come every few seconds and change nothing."""
+    """Do nothing: requests arrive every few seconds and change nothing."""
 
 
 class HttpServer:

@@ -28,7 +28,7 @@ class ReactorLag:
         self._call = self._clock.callLater(SECONDS, self._fired, self._clock.seconds() + SECONDS)
 
     def stop(self) -> None:
-        """Measure no more. `lag` keeps what it has."""
+        """Stop measuring. `lag` keeps its values."""
         if self._call is not None and self._call.active():
             self._call.cancel()
 

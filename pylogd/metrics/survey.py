@@ -79,7 +79,7 @@ class PartitionCounts:
 
 @dataclass(slots=True)
 class DirectorySums:
-    """What a data directory, or a topic, has on this broker now. size: the bytes of all its logs."""
+    """The replicas of a data directory, or of a topic, on this broker. size: the bytes of all its logs."""
 
     partitions: int = 0
     segments: int = 0

@@ -61,7 +61,7 @@ class Writer:
 
 
 def _without_head(text: bytes) -> bytes:
-    """Return a metric's lines behind its name, type and meaning."""
+    """Return the lines of a metric that follow its name, type and meaning."""
     lines = text.splitlines(keepends=True)
     return b"".join(line for line in lines if not line.startswith((b"# HELP ", b"# TYPE ", b"# UNIT ")))
 

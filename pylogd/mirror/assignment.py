@@ -20,7 +20,7 @@ _TOLERANCE: Final = 0.9
 
 
 def assign(partitions: Collection[P], workers: Collection[str], current: Mapping[P, str]) -> dict[P, str]:
-    """Return the owner of each partition. current: the owners so far; those that are not among `workers` are gone.
+    """Return the owner of each partition. current: the owners so far; owners that are not in `workers` have ended.
 
     Without workers nothing has an owner.
     """
@@ -41,7 +41,7 @@ def assign(partitions: Collection[P], workers: Collection[str], current: Mapping
 
 
 def _fill(owned: dict[str, list[P]], share: int) -> None:
-    """Move partitions to workers that have clearly less than a share, from those that have the most."""
+    """Move partitions to workers that have clearly fewer than their share, from workers that have the most."""
     hungry = [found for found in owned.values() if len(found) < share and len(found) <= _TOLERANCE * share]
     for found in owned.values():
         if len(found) > share and hungry:

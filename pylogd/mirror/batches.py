@@ -1,4 +1,4 @@
-"""Decide how a batch of a source is copied, and make what a target accepts of one that can't be copied as it is.
+"""Decide how to copy a batch of a source, and rewrite batches that a target would not accept unchanged.
 
 Strategy: a batch is copied with its records as they are, compressed or not. Its header gets the producer id, epoch and
 sequence number of the mirror, because the numbers of the first producer would clash with those of other batches at the
@@ -30,7 +30,7 @@ class BatchCopy(NamedTuple):
 
 
 def copy_of(header: BatchHeader, batch: memoryview, position: int) -> BatchCopy | None:
-    """Return what to append of a batch that was read from `position`; None if nothing of it is to be copied.
+    """Return the batch to append for a batch that was read from `position`; None if none of its records is copied.
 
     Control batches are not for this function. Raises InvalidRecordBatch if the batch has to be decoded and can't.
     """

@@ -1,4 +1,4 @@
-"""What the controller knows of one cluster: its topics, and where those come from that mirrors fill."""
+"""The controller's view of one cluster: its topics, and the origins of topics that mirrors fill."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pylogd.mirror.tables import OriginTable, ensure_topics
 
 
 class ClusterTopics:
-    """What the controller knows of one cluster, for all routes that begin or end there."""
+    """The controller's view of one cluster, for all routes that begin or end there."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         """Nothing is known yet. name: in the mirror's file."""
@@ -31,7 +31,7 @@ class ClusterTopics:
         return self.cluster.metadata.cluster_id or ""
 
     async def refresh(self) -> None:
-        """Read all topics, and the origins of those that mirrors fill. Raises PylogdError."""
+        """Read all topics, and the origins of topics that mirrors fill. Raises PylogdError."""
         self.topics = (await describe_topics(self.cluster, None))[0]
         if CHECKPOINTS in self.topics:
             await self.table.refresh()
@@ -43,7 +43,7 @@ class ClusterTopics:
             self._prepared = True
 
     def origins(self, topic: str) -> list[Origin]:
-        """Return where the records of a topic come from."""
+        """Return the origin of the records of a topic."""
         return [origin for origin in self.table.origins.values() if origin.target_topic == topic]
 
     def passed(self, topic: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""The controller of a mirror: what is copied, and by whom.
+"""The controller of a mirror: it decides what is copied, and assigns partitions to workers.
 
 Strategy: every process stands for election; the one that has created the controller's node decides until its session
 ends. Its loop refreshes topics (`topics`), frees the partitions of workers that are gone, and writes assignments
@@ -47,7 +47,7 @@ Fence = Callable[[str, str], Awaitable[None]]
 
 
 class Wanted(NamedTuple):
-    """What is to be copied. unknown: routes whose clusters have not answered yet: their partitions stay as they are."""
+    """The partitions to copy. unknown: routes whose clusters have not answered yet: their partitions stay assigned."""
 
     partitions: Collection[PartitionRoute]
     unknown: Collection[str] = ()
@@ -67,7 +67,7 @@ class Controller:
         refresh_seconds: float,
         fence: Fence,
     ) -> None:
-        """member: who this is. refresh: called with the time, returns what is to be copied."""
+        """member: this process's name. refresh: called with the time, returns the partitions to copy."""
         self._store, self._paths, self._member = store, paths, member
         self._reactor = reactor
         self._refresh, self._refresh_seconds, self._fence = refresh, refresh_seconds, fence
@@ -168,7 +168,7 @@ class Controller:
     # Workers that are gone
 
     async def _free_gone(self, gone: Mapping[str, WorkerRecord]) -> set[PartitionRoute]:
-        """Fence workers that are gone, and forget them. Return the partitions of those that are not fenced yet."""
+        """Fence workers that have ended, and forget them. Return the partitions of workers that are not fenced yet."""
         taken: set[PartitionRoute] = set()
         for worker, record in gone.items():
             partitions = record.assignment.partitions | record.assignment.leaving

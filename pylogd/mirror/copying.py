@@ -55,7 +55,7 @@ _STARTS_OVER = (LogTruncation, TopicRecreated)
 
 
 class CommitPace(NamedTuple):
-    """A commit is due so many seconds after the first uncommitted batch, or once so many bytes were appended."""
+    """A commit is due this many seconds after the first uncommitted batch, or when this many bytes were appended."""
 
     seconds: float
     bytes: int = 512 << 20
@@ -157,7 +157,7 @@ class Copier:
             await self._sleeper.sleep(self._backoff.next())
 
     def stop(self) -> None:
-        """Commit what was appended, and end. The Deferred fires once that is done."""
+        """Commit the appended batches, and end. The Deferred fires when that is done."""
         self.stopped = True
         self._wanted = set()
         self._note_change()
@@ -192,7 +192,7 @@ class Copier:
                 await self._sleeper.sleep(self._next_pause(now))
 
     def _look(self, target: Target, now: float) -> None:
-        """Handle errors, drop partitions that are not wanted, and start those that are missing."""
+        """Handle errors, drop unwanted partitions, and start missing ones."""
         self._changed, self._look_at = False, now + _LOOK_SECONDS
         if now >= self._lag_at:
             self._lag_at = now + _LAG_SECONDS
@@ -402,7 +402,7 @@ class Copier:
                     self._tasks.start(self._start(route, some, target))
 
     async def _start(self, route: CopiedRoute, paths: list[PartitionRoute], target: Target) -> None:
-        """Look up the checkpoints of partitions, and start to read each behind its checkpoint."""
+        """Look up the checkpoints of partitions, and start to read each after its checkpoint."""
         try:
             checkpoints = await target.checkpoints()
             state = await route.look_up([path.source for path in paths])

@@ -1,4 +1,4 @@
-"""What can go wrong in a mirror, besides errors of brokers and of the metadata store."""
+"""The errors of a mirror, besides errors of brokers and of the metadata store."""
 
 from __future__ import annotations
 

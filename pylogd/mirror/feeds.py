@@ -16,7 +16,7 @@ from pylogd.mirror.throttle import Throttle
 
 
 class CopiedRoute(Protocol):
-    """What the copying loop needs of a route. name: unique in a mirror. start: where new topics begin."""
+    """The copying loop's view of a route. name: unique in a mirror. start: where new topics begin."""
 
     name: str
     start: StartAt

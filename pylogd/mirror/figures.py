@@ -1,4 +1,4 @@
-"""What operators want to know of the partitions that a worker copies to one target, added up by route."""
+"""Statistics for operators of the partitions that a worker copies to one target, added up by route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_REASONS: Final = 20
 
 @dataclass(slots=True)
 class RouteFigures:
-    """A route at one worker. Totals are those since the worker or the route began.
+    """A route at one worker. Totals count since the worker or the route began.
 
     partitions: that are copied. starting: that are assigned and not copied yet. set_aside: of these, those that had an
     error. lag, lag_max: records that are not committed at the target yet, of all partitions and of the last one.
@@ -44,7 +44,7 @@ def figures_of(
     feeds: Mapping[str, RouteFeed], copies: Mapping[PartitionRoute, PartitionCopy], wanted: Iterable[PartitionRoute],
     failed: Mapping[PartitionRoute, str], now: float,
 ) -> dict[str, RouteFigures]:  # fmt: skip
-    """Return the figures of each route that has partitions. failed: the errors of those that are set aside."""
+    """Return the figures of each route that has partitions. failed: the errors of partitions that are set aside."""
     found: dict[str, RouteFigures] = {}
     for path in wanted:
         route = found.setdefault(path.route, RouteFigures())

@@ -1,4 +1,4 @@
-"""Let settings and ACLs of topics follow those of the source.
+"""Let settings and ACLs of topics follow the source.
 
 Settings: what the source has set for the topic is set at the target, except what concerns a cluster's own brokers; the
 largest batch that a topic takes is always set, since a target with a smaller default would refuse batches. A setting
@@ -46,7 +46,7 @@ Configs = Mapping[str, tuple[str, bool]]
 
 
 async def topic_configs(admin: Admin, topics: Collection[str]) -> dict[str, Configs]:
-    """Return the settings of topics, without secrets and without those that can't be read. Raises PylogdError."""
+    """Return the settings of topics, without secrets and without unreadable settings. Raises PylogdError."""
     if not topics:
         return {}
     request = DescribeConfigsRequest(resources=[DescribeConfigsResource(_TOPIC, name, None) for name in topics])
@@ -66,7 +66,7 @@ async def topic_configs(admin: Admin, topics: Collection[str]) -> dict[str, Conf
 
 
 def followed_acls(acls: Iterable[Acl], topic: str, name: str) -> set[Acl]:
-    """Return the ACLs at the target for a topic that is called `name` there, from those of the source."""
+    """Return the ACLs at the target for a topic that is called `name` there, made from the source's ACLs."""
     found = set()
     for acl in acls:
         operation = acl.operation
@@ -90,7 +90,7 @@ class TopicFollower:
         self._acls = route.sync_acls
 
     async def follow(self, topics: Mapping[str, str], now: float) -> None:
-        """Let the target follow, if that is due. topics: names at the target by those at the source.
+        """Let the target follow, if it is time. topics: names at the target by names at the source.
 
         Raises PylogdError.
         """
@@ -109,7 +109,7 @@ class TopicFollower:
                 _log.info("route %s: ACLs are not copied: one of the clusters has none", self._route.name)
 
     def wanted(self, configs: Configs) -> dict[str, str]:
-        """Return the settings that a topic has to have at the target."""
+        """Return the settings that a topic must have at the target."""
         return {
             name: value
             for name, (value, is_set) in configs.items()

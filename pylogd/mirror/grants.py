@@ -15,7 +15,7 @@ from pylogd.mirror.partition_copy import PartitionRoute
 
 
 class WorkerRecord(NamedTuple):
-    """What the store has of one worker. version: that of the assignment's node. holdings: None if it has none."""
+    """A worker's nodes in the store. version: of the assignment's node. holdings: None if it has none."""
 
     assignment: Assignment
     version: int

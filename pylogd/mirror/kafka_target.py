@@ -106,7 +106,7 @@ class KafkaTarget:
     async def commit(
         self, checkpoints: Mapping[SourcePartition, Checkpoint], runs: Mapping[SourcePartition, Sequence[Run]]
     ) -> None:
-        """Commit what was appended together with these checkpoints and offset maps. Raises PylogdError."""
+        """Commit the appended batches together with these checkpoints and offset maps. Raises PylogdError."""
         await self.flush()
         for partition, found in runs.items():
             if found:

@@ -1,4 +1,4 @@
-"""Tell for how long a partition has been behind its source, without keeping the time of each record.
+"""Determine for how long a partition has been behind its source, without keeping the time of each record.
 
 Strategy: the source's end at one moment is remembered, a mark. Once everything in front of the mark is committed at the
 target, the partition is at most as late as the mark is old, and the next mark is set. So the result is never too small,

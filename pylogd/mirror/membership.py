@@ -1,4 +1,4 @@
-"""The nodes of a mirror in the metadata store, and what is in them.
+"""The nodes of a mirror in the metadata store, and their contents.
 
     /mirror/NAME/controller              who decides; ephemeral
     /mirror/NAME/workers/WORKER          a worker that is alive; ephemeral
@@ -49,21 +49,21 @@ class MirrorPaths:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a worker is to copy. leaving: partitions that it has had, and that may not be free yet."""
+    """A worker's assignment. leaving: partitions that it had, and that may not be free yet."""
 
     partitions: frozenset[PartitionRoute] = frozenset()
     leaving: frozenset[PartitionRoute] = frozenset()
 
 
 class Holdings(NamedTuple):
-    """What a worker copies. version: that of its assignment's node, as far as it has followed it; -1 for none."""
+    """The partitions that a worker copies. version: of the assignment's node that it has applied; -1 for none."""
 
     version: int
     partitions: frozenset[PartitionRoute]
 
 
 def dump_assignment(assignment: Assignment) -> bytes:
-    """Encode an assignment. Raises MirrorError if a node can't hold so many partitions."""
+    """Encode an assignment. Raises MirrorError if it is too large for a node."""
     return _dump({"partitions": _pack(assignment.partitions), "leaving": _pack(assignment.leaving)})
 
 
@@ -74,7 +74,7 @@ def parse_assignment(data: bytes) -> Assignment:
 
 
 def dump_holdings(holdings: Holdings) -> bytes:
-    """Encode what a worker holds. Raises MirrorError if a node can't hold so many partitions."""
+    """Encode a worker's holdings. Raises MirrorError if they are too large for a node."""
     return _dump({"version": holdings.version, "partitions": _pack(holdings.partitions)})
 
 

@@ -38,7 +38,7 @@ class TopicPatterns:
         return any(p.fullmatch(topic) for p in self._include) and not any(p.fullmatch(topic) for p in self._exclude)
 
     def select(self, topics: Iterable[str]) -> list[str]:
-        """Return those of these topics that are copied, sorted."""
+        """Return the topics that are copied, sorted."""
         return sorted(topic for topic in topics if self.matches(topic))
 
 

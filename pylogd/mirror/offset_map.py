@@ -36,7 +36,7 @@ def runs_of(offsets: Sequence[int], target: int) -> list[Run]:
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """Return ascending runs with those made one that continue each other at both ends."""
+    """Return ascending runs; adjacent runs that continue each other at both ends are merged."""
     found: list[Run] = []
     for run in runs:
         if found:
@@ -63,7 +63,7 @@ class OffsetMap:
         return list(self._runs)
 
     def add(self, runs: Iterable[Run]) -> None:
-        """Add runs that were copied later than those known."""
+        """Add runs that were copied after the known ones."""
         for run in runs:
             self._cut(run.source)
             if self._runs:
@@ -75,11 +75,11 @@ class OffsetMap:
             self._starts.append(run.source)
 
     def copied_to(self, source: int, target: int) -> None:
-        """Record the checkpoint: everything before `source` is copied, and what follows comes behind `target`."""
+        """Record the checkpoint: everything before `source` is copied; later records are appended from `target` on."""
         self._end = source, target
 
     def _cut(self, source: int) -> None:
-        """Forget what is at `source` and behind."""
+        """Drop the runs at and after `source`."""
         while self._runs and self._starts[-1] >= source:
             self._runs.pop()
             self._starts.pop()

@@ -1,4 +1,4 @@
-"""What is to be copied: the topics of all routes, refreshed from the clusters and by the settings of the moment."""
+"""Determine what is copied: the topics of all routes, refreshed from the clusters and by the current settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Plan:
     """Connections of the controller to all clusters, and the topics of all routes."""
 
     def __init__(self, settings: Callable[[], MirrorSettings], reactor: Any) -> None:
-        """settings: returns those of the moment."""
+        """settings: returns the current settings."""
         self._settings = settings
         self._reactor = reactor
         self._clusters: dict[str, ClusterTopics] = {}
@@ -30,7 +30,7 @@ class Plan:
         self._routes: dict[str, RouteTopics | TableTopics] = {}
 
     async def refresh(self, now: float) -> Wanted:
-        """Return what is to be copied. Creates topics where they are missing. Raises PylogdError."""
+        """Return the partitions to copy. Creates missing topics. Raises PylogdError."""
         await self._follow(self._settings())
         await refresh_all(self._clusters, self._routes, now)
         found: set[PartitionRoute] = set()

@@ -55,7 +55,7 @@ class MirrorProcess:
         await self.service.start()
 
     def stop(self) -> Deferred[None]:
-        """Commit what was appended, release all partitions, and end."""
+        """Commit the appended batches, release all partitions, and end."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:

@@ -22,7 +22,7 @@ _CHECKPOINT, _ORIGIN, _RUNS = "checkpoint", "origin", "runs"
 
 
 class Origin(NamedTuple):
-    """Where a topic of the target comes from: topic `topic` of the cluster with this id.
+    """The origin of a topic of the target: topic `topic` of the cluster with this id.
 
     via: the ids of all clusters that its records have passed, the source last. configs: the settings that the mirror
     has set at the target. acls: the ACLs that it has created there, each as a list of texts.
@@ -37,7 +37,7 @@ class Origin(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is the origin of: target topic, cluster id, topic."""
+        """The target topic, cluster id and source topic that this origin belongs to."""
         return self.target_topic, self.cluster, self.topic
 
 

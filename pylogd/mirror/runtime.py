@@ -52,7 +52,7 @@ class RouteRuntime:
         )  # fmt: skip
 
     async def look_up(self, partitions: Sequence[TopicPartition]) -> SourceState:
-        """Return what the source says of partitions that are to be started. Raises PylogdError."""
+        """Return the source's state of partitions that are about to be started. Raises PylogdError."""
         if self._admin is None:
             self._admin = Cluster(self.source.bootstrap, self._options, reactor=self._reactor)
         return await look_up(self._admin, partitions)
@@ -130,7 +130,7 @@ class Runtime:
         )  # fmt: skip
 
     async def fence(self, worker: str, route: str) -> None:
-        """Let whatever a worker still writes by a route fail. Raises PylogdError."""
+        """Make all further writes of a worker by a route fail. Raises PylogdError."""
         target = self.target_of(route)
         name = None if target is None else self.transactional_id(worker, target)
         if target is None or name is None:

@@ -53,7 +53,7 @@ def open_store(settings: MirrorSettings, reactor: Any) -> IMetadataStore:
 
 
 class MirrorService:
-    """See the module. `worker` and `controller` are those of the present session, None without.
+    """See the module. `worker` and `controller` belong to the current session; None without a session.
 
     file_error: why the file can't be used as it is now; "" if it is used.
     """
@@ -98,7 +98,7 @@ class MirrorService:
         self._main.addErrback(_unexpected)
 
     def stop(self) -> Deferred[None]:
-        """Commit what was appended, release all partitions, and end."""
+        """Commit the appended batches, release all partitions, and end."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:

@@ -108,7 +108,7 @@ class RouteSettings:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """What is in the file. Times in seconds, rates in bytes per second of each worker."""
+    """The contents of the file. Times in seconds, rates in bytes per second of each worker."""
 
     name: str
     clusters: Mapping[str, ClusterSettings]
@@ -283,7 +283,7 @@ class _Fields:
             raise InvalidMirrorFile(f"{self.where}: {error}") from None
 
     def schemas(self) -> SchemaSettings | None:
-        """Take what makes a table a typed one; None if there is no URL of a registry."""
+        """Remove and return the settings of a typed table; None if there is no URL of a registry."""
         url = self.take("schema.registry.url", _text, None)
         given = {f"{_REGISTRY}{name}": value for name, value in self.properties(_REGISTRY).items()}
         subject, message = self.take("subject", _text, ""), self.take("message", _text, "")

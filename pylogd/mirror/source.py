@@ -44,7 +44,7 @@ OnError = Callable[[TopicPartition, PylogdError], None]
 
 
 class BatchReader(Protocol):
-    """What the copying loop needs of a source. `SourceReader` implements it and documents the methods."""
+    """The copying loop's interface to a source. `SourceReader` implements it and documents the methods."""
 
     @property
     def is_ready(self) -> bool: ...
@@ -110,7 +110,7 @@ class SourceReader:
         self._driver.soon()
 
     def forget(self, partition: TopicPartition) -> None:
-        """Stop reading a partition, and drop what was fetched of it."""
+        """Stop reading a partition, and drop its fetched batches."""
         self._core.forget(partition)
 
     def epoch(self, partition: TopicPartition) -> int:
@@ -158,7 +158,7 @@ class SourceReader:
     # What the driver calls
 
     def turn(self, now: float) -> list[Call]:
-        """Do what is due at `now` (seconds of the loop's clock). Return the requests to send."""
+        """Do the work that is due at `now` (seconds of the loop's clock). Return the requests to send."""
         return self._core.turn(now)
 
     def next_time(self, now: float) -> float | None:
@@ -171,5 +171,5 @@ class SourceReader:
             self._on_ready()
 
     def reset(self) -> None:
-        """Forget requests in flight, whose connections are gone."""
+        """Drop requests in flight: their connections are closed."""
         self._core.reset()

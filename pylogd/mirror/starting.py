@@ -94,7 +94,7 @@ def start_of(
 async def describe_topics(
     cluster: Cluster, names: Collection[str] | None
 ) -> tuple[dict[str, Topic], dict[str, KafkaError]]:
-    """Return topics by name, or all, and the errors of those that can't be described. Raises PylogdError."""
+    """Return topics by name, or all, and the errors of topics that can't be described. Raises PylogdError."""
 
     async def attempt() -> tuple[dict[str, Topic], dict[str, KafkaError]]:
         metadata = cluster.metadata
@@ -110,7 +110,7 @@ async def describe_topics(
 
 
 class SourceState(NamedTuple):
-    """What a source says of partitions that are to be copied. errors: of topics that can't be described, by name."""
+    """A source's state of partitions to be copied. errors: of topics that can't be described, by name."""
 
     cluster_id: str
     topic_ids: Mapping[str, bytes]
@@ -119,7 +119,7 @@ class SourceState(NamedTuple):
 
 
 async def look_up(cluster: Cluster, partitions: Sequence[TopicPartition]) -> SourceState:
-    """Ask a source what has to be known to start partitions. Raises PylogdError."""
+    """Read a source's state that is needed to start partitions. Raises PylogdError."""
     topics, errors = await describe_topics(cluster, {partition.topic for partition in partitions})
     ranges = await log_ranges(cluster, [partition for partition in partitions if partition.topic in topics])
     ids = {name: topic.topic_id for name, topic in topics.items()}

@@ -68,7 +68,7 @@ class TypedColumns:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the rows, without those of directories; after `prepare`."""
+        """The columns of the rows, without the columns of directories; after `prepare`."""
         assert self._rows is not None
         return self._rows.schema
 

@@ -129,7 +129,7 @@ class TableLoader:
                     load.aside.write(rest)
 
     def _converted(self, partition: TablePartition, records: pa.RecordBatch) -> tuple[_OpenLoad, Converted]:
-        """Return the rows of records, those for the quarantine, and the load that takes both."""
+        """Return the rows of records, the rows for the quarantine, and the load that takes both."""
         load, columns = self._load(partition), self._columns
         assert self._rows is not None and columns is not None
         found = self._rows.convert(records)
@@ -144,7 +144,7 @@ class TableLoader:
         return load, found
 
     def commit(self, checkpoints: Mapping[TablePartition, Checkpoint], at_ms: int) -> None:
-        """Commit what was written, and move partitions to their checkpoints. Raises OffsetsMoved, CommitConflict."""
+        """Commit the written rows, and move partitions to their checkpoints. Raises OffsetsMoved, CommitConflict."""
         load, self._open = self._open, None
         loading = self._range(checkpoints)
         try:
@@ -195,7 +195,7 @@ class TableLoader:
         return Position(offsets, ids)
 
     def _load(self, partition: TablePartition) -> _OpenLoad:
-        """Return the open load. If there is none, open one, whose first rows are of this partition."""
+        """Return the open load. If no load is open, open one whose first rows are from this partition."""
         if self._open is None:
             start, topic = self._starts[partition], partition[0]
             self.table.refresh()
@@ -213,7 +213,7 @@ class TableLoader:
         self._rows = self._columns.prepare(self.table, topic)
 
     def _begin_files(self, partition: TablePartition, before: _OpenLoad | None = None) -> _OpenLoad:
-        """Begin files with the columns as they are now. before: the load as it is so far, whose files are finished."""
+        """Begin files with the current columns. before: the load so far, whose files are finished."""
         planned = _planned(partition, self._starts[partition])
         staging = self.table.staging(self._expected(planned), planned)
         self._open = _OpenLoad(staging, self._writer(staging))

@@ -104,7 +104,7 @@ class TableTarget:
         return TableCheckpoints(await self._thread(self._loader.position))
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return 0 for each partition: a table has no offsets of its own."""
+        """Return 0 for each partition: a table has no offsets."""
         return dict.fromkeys(partitions, 0)
 
     def start(self, key: SourcePartition, known: Checkpoint | None, offset: int, topic_id: bytes) -> None:
@@ -133,7 +133,7 @@ class TableTarget:
         return True
 
     def _write(self) -> None:
-        """Start writing all queued batches in the thread. If there are none, complete the waiting `flush` calls."""
+        """Start writing all queued batches in the thread. Without batches, complete the waiting `flush` calls."""
         queue, self._queue = self._queue, {}
         if not queue:
             self._writing = None
@@ -173,13 +173,13 @@ class TableTarget:
     async def commit(
         self, checkpoints: Mapping[SourcePartition, Checkpoint], runs: Mapping[SourcePartition, Sequence[Run]]
     ) -> None:
-        """Add what was written to the table, with these checkpoints. Raises TableError."""
+        """Add the written rows to the table, with these checkpoints. Raises TableError."""
         await self.flush()
         found = {(key.target_topic, key.partition): checkpoint for key, checkpoint in checkpoints.items()}
         await self._thread(self._loader.commit, found, self._now_ms())
 
     async def close(self) -> None:
-        """Drop what is not committed, and end the thread."""
+        """Drop uncommitted rows, and end the thread."""
         self._queue.clear()
         try:
             await self._threads.defer(self._loader.abort)

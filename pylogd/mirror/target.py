@@ -96,9 +96,9 @@ class Target(Protocol):
     async def commit(
         self, checkpoints: Mapping[SourcePartition, Checkpoint], runs: Mapping[SourcePartition, Sequence[Run]]
     ) -> None:
-        """Commit what was appended together with these checkpoints and offset maps. Raises PylogdError."""
+        """Commit the appended batches together with these checkpoints and offset maps. Raises PylogdError."""
         ...
 
     async def close(self) -> None:
-        """Undo what is not committed, and close the connections."""
+        """Undo uncommitted writes, and close the connections."""
         ...

@@ -1,4 +1,4 @@
-"""Limit bytes per second, without a clock of its own.
+"""Limit bytes per second; the time is passed in.
 
 Strategy: what was used beyond the limit is a debt that the limit pays off; while there is one, nothing more may be
 used. So a batch of any size passes, and the average is exact. Unused capacity is kept for one second.

@@ -1,4 +1,4 @@
-"""Keep the topics of a target as those of a source are: names, partitions, settings, ACLs; and refuse loops.
+"""Keep the topics of a target like those of its source: names, partitions, settings, ACLs; and refuse loops.
 
 Strategy: at each refresh the controller lists the topics of both clusters. What is missing at the target is created,
 what has grown there is extended, and the result is the set of partitions to copy. Settings and ACLs follow more slowly.
@@ -38,7 +38,7 @@ Claims = dict[tuple[str, str, str, str], str]
 
 
 class RouteTopics:
-    """The topics of one route. `refused` has those that are not copied, each with the reason."""
+    """The topics of one route. `refused` has the topics that are not copied, each with the reason."""
 
     def __init__(self, route: RouteSettings, source: ClusterTopics, target: ClusterTopics, map_days: int) -> None:
         """Begin without topics: `refresh` finds them."""
@@ -152,11 +152,11 @@ class RefreshedRoute(Protocol):
     partitions: frozenset[PartitionRoute] | None
 
     async def refresh(self, now: float, claims: Claims | None = None) -> None:
-        """Find out what is to be copied. Raises PylogdError."""
+        """Determine the topics to copy. Raises PylogdError."""
 
 
 async def refresh_all(clusters: Mapping[str, ClusterTopics], routes: Mapping[str, RefreshedRoute], now: float) -> None:
-    """Refresh clusters, and the routes between those that answer; the others keep what is known of them."""
+    """Refresh clusters, and the routes between clusters that answer; other routes keep their last state."""
     asked = {name: Deferred.fromCoroutine(_refresh(name, cluster)) for name, cluster in clusters.items()}
     unreachable = {name for name, answers in asked.items() if not await answers}
     asleep = [

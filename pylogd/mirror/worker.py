@@ -64,7 +64,7 @@ class Worker:
         self._failure: PylogdError | None = None
 
     async def run(self) -> None:
-        """Copy what is assigned, until cancelled. Raises StoreError or NotAMember once the session has ended."""
+        """Copy the assigned partitions, until cancelled. Raises StoreError or NotAMember when the session has ended."""
         await self._register()
         try:
             while True:
@@ -76,7 +76,7 @@ class Worker:
             self._tasks.stop()
 
     async def leave(self) -> None:
-        """Commit what was appended, release everything, and end."""
+        """Commit the appended batches, release everything, and end."""
         for copier in self.copiers.values():
             copier.stop()
         pauses = Sleeper(self._reactor)

@@ -39,7 +39,7 @@ Counter = AdmissionRate | WindowedRate | TokenBucket
 
 
 class Usage(NamedTuple):
-    """What an entity has used of a quota. used: since it was last idle. limit: what it may use in a second.
+    """An entity's use of a quota. used: since it was last idle. limit: the use allowed in a second.
 
     Both in the unit of the quota; `request_percentage` is used in percent of a second.
     """
@@ -110,7 +110,7 @@ class _Quotas:
 
 
 class ClientQuotas:
-    """What clients may use, and what they have used.
+    """The quotas of clients, and their use.
 
     active: whether any quota is set but those of IP addresses; checked before anything is counted.
     times_requests: whether any quota of request time is set. handled: for how many seconds handlers have worked since.
@@ -142,7 +142,7 @@ class ClientQuotas:
         self._listeners.append(listener)
 
     def charge(self, kind: QuotaKind, user: str, client_id: str | None, amount: float) -> float:
-        """Count what a client has used. Return for how many seconds it has to wait; 0 if it is within its quota.
+        """Count a client's use. Return for how many seconds it has to wait; 0 if it is within its quota.
 
         amount: bytes; for requests, how many percent of a second the broker's processor worked on one.
         """
@@ -200,16 +200,16 @@ class ClientQuotas:
         return counter.admit(limit, now)
 
     def usage(self, most: int) -> Iterator[Usage]:
-        """Yield what entities have used of their quotas: of each kind, `most` of those that used any lately."""
+        """Yield the use of quotas by entities: of each kind, `most` of the entities that used it recently."""
         for kind, quotas in self._kinds.items():
             yield from islice(quotas.usage(kind), most)
 
     def counted(self) -> dict[QuotaKind, int]:
-        """Return for how many entities each kind is counted, of those kinds of which any quota is set."""
+        """Return the number of entities that are counted, for each kind of quota that is set for anybody."""
         return {kind: len(quotas.counters) for kind, quotas in self._kinds.items() if quotas.table}
 
     def _changed(self, _: Iterable[Entity]) -> None:
-        """Make the tables anew."""
+        """Rebuild the tables."""
         tables = {kind: QuotaTable(per_client_id=self._per_client_id.get(kind)) for kind in QuotaKind}
         for entity, configs in self._configs.configs.items():
             for name, text in configs.items():

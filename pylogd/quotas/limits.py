@@ -18,7 +18,7 @@ from pylogd.metadata.entity_configs import DEFAULT_NAME, Entity
 
 
 class QuotaKind(Enum):
-    """What is limited; the values are the names of the settings."""
+    """The kinds of quotas; the values are the names of the settings."""
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
@@ -104,7 +104,7 @@ def read_limit(text: str) -> float | None:
 
 
 def write_limit(kind: QuotaKind, limit: float) -> str:
-    """Return a quota as it is stored. Raises ValueError for a value that makes no sense, with the reason."""
+    """Return a quota in its stored form. Raises ValueError for an invalid value, with the reason."""
     if not (limit > 0 and math.isfinite(limit)):
         raise ValueError(f"{kind.value} must be greater than 0")
     if not kind.is_whole:

@@ -1,4 +1,4 @@
-"""Measure what a client uses, and how long it has to wait to be within its quota again. The clock is passed in.
+"""Measure a client's use, and how long it must wait to be within its quota again. The clock is passed in.
 
 Strategy: three measures. `WindowedRate` is Kafka's rate, for the time spent on requests: windows without records count,
 so an idle client may use the quota of all windows at once. `PacedRate` is for bytes: time counts from the first record,
@@ -111,7 +111,8 @@ class PacedRate(WindowedRate):
 
 
 class TokenBucket:
-    """Tokens that come at the rate of a quota, up to those of all windows, and that changes use up. It begins full.
+    """A token bucket: it fills at the rate of a quota, up to the tokens of all windows; changes use tokens up. It
+    starts full.
 
     A change is accepted while there are tokens, even if it takes more than are left: the next one waits then.
     used: all tokens that were taken.
@@ -125,18 +126,18 @@ class TokenBucket:
         self._at = self.used = 0.0
 
     def take(self, tokens: float, limit: float, now: float) -> None:
-        """Use up tokens, also more than there are. limit: how many come in a second."""
+        """Use up tokens, possibly more than are left. limit: tokens per second."""
         self._fill(limit, now)
         self._tokens -= tokens
         self.used += tokens
 
     def owed(self, limit: float, now: float) -> float:
-        """Return in how many seconds there are no tokens missing; 0 if none are."""
+        """Return in how many seconds no tokens will be missing; 0 if none are missing."""
         self._fill(limit, now)
         return max(-self._tokens / limit, 0.0)
 
     def idle(self, now: float) -> bool:
-        """Return whether nothing was taken for so long that the bucket is full again, unless much was missing."""
+        """Return whether nothing was used for so long that the bucket is full again, unless much was missing."""
         return now - self._at >= self._windows.length and self._tokens >= 0
 
     def _fill(self, limit: float, now: float) -> None:

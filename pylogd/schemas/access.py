@@ -83,7 +83,7 @@ def _authorization(parts: SplitResult, settings: Mapping[str, str]) -> Callable[
 
 
 def _user_info(source: str | None, parts: SplitResult, settings: Mapping[str, str]) -> str | None:
-    """Return `user:password`, None if there is none."""
+    """Return `user:password`; None without credentials."""
     if source == "USER_INFO" or (source is None and _USER_INFO in settings):
         return settings.get(_USER_INFO, "")
     if source in (None, "URL"):

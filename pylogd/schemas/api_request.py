@@ -59,7 +59,7 @@ class ApiRequest:
         return self._in_context(self.text("subject"))
 
     def start(self, default: str) -> str:
-        """Return what the names of subjects begin with. default: for a request that does not say."""
+        """Return the prefix of the subjects' names. default: for a request without a prefix."""
         if self.context != DEFAULT:
             default = ""
         return self._in_context(self.text("subjectPrefix", default))

@@ -84,7 +84,7 @@ class Authenticator:
         self._pool.stop()
 
     async def name(self, header: str | None, host: str) -> str:
-        """Return the user's name, "" if nobody needs one. Raises Unauthorized, Overloaded.
+        """Return the user's name, "" if no credentials are required. Raises Unauthorized, Overloaded.
 
         header: the request's Authorization. host: where it comes from, for the log.
         """

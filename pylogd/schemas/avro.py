@@ -124,7 +124,7 @@ class AvroDeserializer:
 
 
 def schema_id_of(message: bytes) -> int:
-    """Return the schema id at the start of a message. Raises NotAvro if there is none."""
+    """Return the schema id at the start of a message. Raises NotAvro if it has none."""
     if len(message) < _HEAD.size or message[0] != _MAGIC:
         raise NotAvro("the message does not begin with a schema id: a zero byte and four bytes of id")
     return int(_HEAD.unpack_from(message)[1])

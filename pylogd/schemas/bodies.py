@@ -103,7 +103,7 @@ class BoundedRequest(Request):
         self.channel.transport.abortConnection()  # type: ignore[union-attr]
 
     def connectionLost(self, reason: Any) -> None:
-        """Release what the request holds."""
+        """Release the request's memory."""
         self._release()
         if self._closing is not None and self._closing.active():
             self._closing.cancel()
@@ -139,7 +139,7 @@ class _CountedChannel(DeadlineChannel):
 
 
 class _Refusal(Protocol):
-    """A connection that is one too many: it is told so, whatever it asks for, and closed."""
+    """A connection beyond the limit: each of its requests is refused, and it is closed."""
 
     _BODY: Final = b"too many connections; try again later\n"
 

@@ -1,4 +1,4 @@
-"""Check and compare schemas in child processes, so that a schema that takes too long holds up nobody else.
+"""Check and compare schemas in child processes, so that a slow schema delays no other requests.
 
 Strategy: a few `worker` processes, started when they are first needed. A task that is not done in time has its process
 killed, and is answered with InvalidSchema. Tasks wait in a queue for each client, and no client has more than one task

@@ -64,7 +64,7 @@ def _metadata(general: Contract | None, special: Contract | None) -> Contract | 
 
 
 def _rules(general: Contract | None, special: Contract | None) -> Contract | None:
-    """Return rules of both, of those with the same name that of `special`."""
+    """Return the rules of both; of rules with the same name, the one in `special`."""
     if not general or not special:
         return special or general
     merged: dict[str, Any] = {**general, **special}

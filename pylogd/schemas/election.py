@@ -46,7 +46,7 @@ _FORGOTTEN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.MEMBER_ID_
 
 
 class LeaderElection:
-    """A member of the group. `leader`: where the leader is, None while there is none."""
+    """A member of the group. `leader`: the leader's address; None while there is no leader."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class LeaderElection:
         self._cluster.close()
 
     async def wait(self, seconds: float) -> Identity:
-        """Return the leader, as soon as there is one. Raises UnknownLeader after so many seconds."""
+        """Return the leader when it is known. Raises UnknownLeader after `seconds` seconds."""
         if self.leader is None or (self._leads and not self.is_leader):
             done: Deferred[None] = Deferred()
             self._waits.append(done)

@@ -37,7 +37,7 @@ _PAUSE_SECONDS: Final = 0.5
 
 
 class Answer(NamedTuple):
-    """What the leader answers. document: None without a body."""
+    """The leader's answer. document: None without a body."""
 
     status: int
     document: Any
@@ -74,7 +74,7 @@ class Forwarder:
             raise ForwardingFailed(f"{_FAILED} {leader.url}: {_reason(error)}") from error
 
     def pause(self) -> Deferred[None]:
-        """Wait before the next try, while the other registries notice that the leader is gone."""
+        """Wait before the next attempt, until the other registries notice that the leader has ended."""
         return deferLater(self.reactor, _PAUSE_SECONDS, lambda: None)
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What the registry's HTTP API answers, by method and path.
+"""The handlers of the registry's HTTP API, by method and path.
 
 Strategy: a table (`routes`) maps method and path to a handler. A handler takes an ApiRequest and returns the JSON
 document to send, a `Text`, a Deferred of one, or a coroutine. It raises the errors of `schemas.errors`.
@@ -42,7 +42,7 @@ _ID: Final = f"/schemas/ids/{_ONE}"
 
 
 class Text(NamedTuple):
-    """An answer that is sent as it is: a schema."""
+    """An answer that is sent unchanged: a schema."""
 
     text: str
 

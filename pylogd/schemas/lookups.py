@@ -1,4 +1,4 @@
-"""Questions about the registry's state: which subjects, versions, schemas, settings and modes there are.
+"""Queries on the registry's state: subjects, versions, schemas, settings and modes.
 
 Must not know: HTTP, brokers.
 """
@@ -45,7 +45,7 @@ class Lookups(RegistryState):
         return [DEFAULT, *sorted(self._contexts)]
 
     def subjects(self, *, deleted: bool = False, only: bool = False, start: str = WILDCARD) -> list[str]:
-        """Return the full names of subjects, sorted. only: of those without a live version only.
+        """Return the full names of subjects, sorted. only: only subjects without a live version.
 
         start: what they begin with: `:.context:` for a context, `:*:` and a text for all contexts.
         """

@@ -112,12 +112,12 @@ class Schema:
 
     @property
     def contract(self) -> dict[str, Any]:
-        """Its metadata and rules (`metadata`, `ruleSet`), those that it has."""
+        """Its metadata and rules (`metadata`, `ruleSet`), as far as it has them."""
         found: dict[str, Any] = json.loads(self.extras) if self.extras else {}
         return found
 
     def members(self) -> dict[str, Any]:
-        """Return the members that a schema has in the API and in the topic, without those of default value."""
+        """Return a schema's members in the API and in the topic, without default values."""
         document: dict[str, Any] = {} if self.kind == AVRO else {"schemaType": self.kind}
         if self.references:
             document["references"] = [reference.as_json() for reference in self.references]
@@ -144,7 +144,7 @@ def extras_of(document: Mapping[str, Any]) -> str:
 
 
 def contract_of(document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return metadata or rules that a document has by a name. Raises InvalidRuleSet for what has another form."""
+    """Return a document's metadata or rules by name. Raises InvalidRuleSet if their form is invalid."""
     found = document[name]
     if not isinstance(found, dict):
         raise InvalidRuleSet(f"{name} must be an object")

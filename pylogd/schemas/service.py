@@ -31,7 +31,7 @@ _JOIN_SECONDS: Final = 10.0
 
 
 class Membership(NamedTuple):
-    """How a registry takes part in the election of a leader among those that share its topic.
+    """The options of a registry in the election of a leader among the registries of a topic.
 
     group: the group that they join. advertised: host and port at which the others reach it, ("", 0) for where it
     listens. eligible: whether it may lead. session_timeout: seconds without a heartbeat after which it no longer leads.
@@ -60,7 +60,7 @@ class SchemaRegistryService:
         forwarder: Forwarder | None = None,
         membership: Membership | None = None,
     ) -> None:
-        """`listen` is a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`.
+        """listen: a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`.
 
         security: of connections to brokers. authenticator: who may send requests; None for everybody. tls: a
         `tls.ReloadedTls`; None for plain HTTP. forwarder: sends changes to the leader.

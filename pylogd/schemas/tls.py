@@ -76,7 +76,7 @@ class LeaderTls:
     """TLS of connections to the leader of the registries: its certificate is checked, and names its host."""
 
     def __init__(self, authorities: str | None, own: TlsFiles) -> None:
-        """authorities: PEM file of those that sign registries' certificates, None for the system's.
+        """authorities: PEM file of the authorities that sign registries' certificates; None for the system's.
 
         own: this registry's certificate, which is shown if the leader asks for one. Raises BadCertificate.
         """

@@ -28,7 +28,7 @@ _Fields: TypeAlias = tuple[bool, ...]
 
 
 class FilterTable:
-    """Many filters, each known by its place among those that were given."""
+    """Many filters, each identified by its position in the request."""
 
     def __init__(self, filters: Iterable[AclFilter] = ()) -> None:
         """Raises KafkaError(INVALID_REQUEST) for too many of the pattern type MATCH."""
@@ -40,7 +40,7 @@ class FilterTable:
             self.add(one)
 
     def add(self, one: AclFilter) -> None:
-        """Add a filter behind the others. Raises KafkaError as the constructor."""
+        """Add a filter at the end. Raises KafkaError as the constructor."""
         place, self._count = self._count, self._count + 1
         if one.pattern is PatternType.MATCH and one.name is not None:
             self._matching.setdefault(one, place)

@@ -1,4 +1,5 @@
-"""The paths and contents of the nodes that hold ACLs in a metadata store. They are those of Kafka's ZooKeeper tree.
+"""The paths and contents of the nodes that hold ACLs in a metadata store. They are the same as in Kafka's ZooKeeper
+tree.
 
 A literal pattern is `/kafka-acl/<Type>/<name>`, a prefixed one `/kafka-acl-extended/prefixed/<Type>/<name>`. A node
 holds `{"version":1,"acls":[{"principal":"User:alice","permissionType":"Allow","operation":"Read","host":"*"}]}`.

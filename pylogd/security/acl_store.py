@@ -97,7 +97,7 @@ class AclStore:
     def create(
         self, bindings: Sequence[AclBinding], pause: Pause = without_pause
     ) -> Deferred[dict[AclBinding, KafkaError | None]]:
-        """Store bindings; those that exist count as created. Return for each why it failed, None if it did not.
+        """Store bindings; existing ones count as created. Return an error for each, None for success.
 
         pause: awaited in loops over all bindings, so that others can have their turn.
 
@@ -238,7 +238,7 @@ class AclStore:
 
 
 async def _selects(table: FilterTable, pattern: ResourcePattern, entries: Sequence[AclEntry], pause: Pause) -> bool:
-    """Return whether a filter selects one of the ACLs of a pattern."""
+    """Return whether a filter selects an ACL of a pattern."""
     for entry in entries:
         await pause()
         if table.first(pattern, entry) is not None:

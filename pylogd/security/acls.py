@@ -61,7 +61,7 @@ class ResourcePattern(NamedTuple):
 
 
 class AclEntry(NamedTuple):
-    """What a principal, connected from a host, is allowed or denied to do."""
+    """A rule that allows or denies an operation to a principal, connected from a host."""
 
     principal: Principal
     host: str

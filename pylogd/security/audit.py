@@ -51,7 +51,7 @@ Client: TypeAlias = tuple[str, str]
 
 
 class _Window:
-    """The events of one client since a time, to count those that repeat."""
+    """The events of one client since a time, to count repeated events."""
 
     def __init__(self, since: float) -> None:
         self.since = since
@@ -97,7 +97,7 @@ class Limiter:
         return True
 
     def over(self, now: float) -> list[dict[str, Any]]:
-        """End the windows whose time is over. Return lines about what was counted in them."""
+        """End the windows whose time is over. Return lines with their counts."""
         lines: list[dict[str, Any]] = []
         for client, window in [*self._windows.items()]:
             if now - window.since < WINDOW_SECONDS:
@@ -115,7 +115,7 @@ class Limiter:
 
 
 class _Event(NamedTuple):
-    """An event in the queue. fields: those of its line, or a function that makes them; None: reopen the file."""
+    """An event in the queue. fields: the fields of its line, or a function that makes them; None: reopen the file."""
 
     time_ms: int
     client: Client
@@ -134,7 +134,7 @@ def make_audit_log(settings: Settings, now_ms: Callable[[], int], seconds: Calla
 
 
 class AuditLog:
-    """Writes events to a file, in a thread of its own."""
+    """Write events to a file, in its own thread."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class AuditLog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is queued and close the file. Waits for the disk."""
+        """Write the queued events and close the file. Waits for the disk."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -242,7 +242,7 @@ class AuditLog:
                 log.failure("Unexpected error in the audit log; {count} events are lost", count=len(events))
 
     def _wait(self) -> list[_Event]:
-        """Return what is queued, after at most a second."""
+        """Return the queued events, after at most a second."""
         events: list[_Event] = []
         try:
             events.append(self._queue.get(timeout=0 if self._closing.is_set() else _TICK_SECONDS))
@@ -253,7 +253,7 @@ class AuditLog:
         return events
 
     def write(self, events: Iterable[_Event]) -> None:
-        """Write the events that are to be written, and the counts of those that were not."""
+        """Write the events of the queue, and the counts of dropped events."""
         lines: list[str] = []
         for event in events:
             if event.fields is None:

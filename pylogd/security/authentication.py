@@ -57,7 +57,7 @@ class AuthenticationState(Enum):
 
 
 class AuthenticationEvent(Enum):
-    """What happens to an authentication."""
+    """An event of an authentication."""
 
     CHOSEN = "The client chose a mechanism that the listener offers."
     SUCCEEDED = "The mechanism has determined who the client is."
@@ -88,7 +88,7 @@ AUTHENTICATION = MachineTable(
 
 @dataclass(slots=True)
 class AuthenticationCounts:
-    """What happened on a listener so far. expired: connections closed because their session had ended."""
+    """The counts of a listener. expired: connections closed because their session had ended."""
 
     succeeded: int = 0
     failed: int = 0
@@ -110,7 +110,7 @@ class AuthenticationLimits:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to tell the client: an error, or the mechanism's message and, at the end, the session's length."""
+    """The answer to the client: an error, or the mechanism's message and, at the end, the session's length."""
 
     error: ErrorCode = ErrorCode.NONE
     text: str | None = None
@@ -129,7 +129,7 @@ class Connection(Protocol):
 
 
 class Authenticator:
-    """Authenticates the connections of one listener. mechanisms: those that it offers, by name."""
+    """Authenticate the connections of one listener. mechanisms: the offered ones, by name."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Authenticator:
         return Authentication(self, connection)
 
     def pause(self) -> Deferred[None]:
-        """Wait before a client is told of its failure."""
+        """Wait before the answer to a failed authentication is sent."""
         done: Deferred[None] = Deferred(lambda _: call.cancel())
         call = self.clock.callLater(self.limits.failure_delay_ms / 1000, done.callback, None)
         return done
@@ -208,7 +208,7 @@ class Authentication:
 
     @property
     def refused(self) -> bool:
-        """Whether the connection has to be closed once the client has been told."""
+        """Whether the connection must be closed when the answer was sent."""
         return self.state is AuthenticationState.REFUSED
 
     def choose(self, mechanism: str) -> Answer | Deferred[Answer]:

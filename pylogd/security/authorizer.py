@@ -13,7 +13,7 @@ from pylogd.security.principal import Principal
 
 
 class AclOperation(IntEnum):
-    """What is done to a resource. ALL stands for every operation in an entry, ANY matches every one in a filter."""
+    """An operation on a resource. ALL in an ACL means every operation; ANY in a filter matches every operation."""
 
     ANY = 1
     ALL = 2

@@ -34,7 +34,7 @@ _SESSION_SECONDS: Final = 24 * 60 * 60
 
 
 class Identity(NamedTuple):
-    """A private key, and its certificate with those between it and its authority."""
+    """A private key, and its certificate with the intermediate certificates."""
 
     key: Any
     chain: tuple[x509.Certificate, ...]
@@ -76,7 +76,7 @@ def read_credentials(options: TlsOptions) -> Credentials:
 
 
 def fingerprint(options: TlsOptions) -> tuple[object, ...]:
-    """Return a value that changes when one of the files does, or when one is added or removed."""
+    """Return a value that changes when a file changes, is added or is removed."""
     found: list[object] = [options]
     for location in (options.keystore, options.truststore):
         for path in _files(location):
@@ -224,7 +224,7 @@ def _certificates(text: bytes, source: str) -> list[x509.Certificate]:
 
 
 def _key_block(text: bytes) -> bytes:
-    """Return the PEM block of the private key, without the certificates around it; all of the text if there is none."""
+    """Return the PEM block of the private key, without surrounding certificates; the whole text if it has none."""
     begin = text.find(b"-----BEGIN ")
     while begin >= 0:
         label = text[begin + 11 : text.find(b"-----", begin + 11)]

@@ -10,7 +10,7 @@ DEFAULT_CIPHERS: Final = ("ECDHE+AESGCM", "ECDHE+CHACHA20", "DHE+AESGCM", "!aNUL
 
 
 def split_ciphers(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the suites for TLS 1.2 and those for TLS 1.3, by OpenSSL's names, in the given order."""
+    """Return the suites for TLS 1.2 and the suites for TLS 1.3, by OpenSSL's names, in the given order."""
     older, newer = [], []
     for name in names:
         if name.startswith("TLS_") and "_WITH_" not in name:

@@ -38,7 +38,7 @@ _MOST_BYTES: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class TokenLimits:
-    """Times in milliseconds, and a number; each is the setting named behind it."""
+    """Times in milliseconds, and a number; the comment of each names its setting."""
 
     max_lifetime_ms: int  # delegation.token.max.lifetime.ms
     expiry_ms: int  # delegation.token.expiry.time.ms
@@ -52,7 +52,7 @@ class TokenManager:
     def __init__(
         self, tokens: DelegationTokens, key: str | None, limits: TokenLimits, now_ms: Callable[[], int]
     ) -> None:
-        """key: `delegation.token.secret.key`; None: there are no tokens."""
+        """key: `delegation.token.secret.key`; None: delegation tokens are off."""
         self._tokens = tokens
         self._key = None if key is None else key.encode("utf-8", "surrogatepass")
         self._limits = limits

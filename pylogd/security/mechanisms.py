@@ -53,7 +53,7 @@ class MechanismSettings:
 
 
 def make_mechanisms(values: ListenerSettings, users: ScramUsers) -> dict[str, ServerMechanism]:
-    """Return the mechanisms that a listener offers, by name. users: those of SCRAM. Raises ConfigError.
+    """Return the mechanisms that a listener offers, by name. users: of SCRAM. Raises ConfigError.
 
     May read files and take a while.
     """

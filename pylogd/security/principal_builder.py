@@ -14,7 +14,7 @@ from pylogd.security.principal import Principal
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """What is known of an authenticated connection.
+    """The properties of an authenticated connection.
 
     listener: the name of the listener. protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. host: the client's
     address. name: the SASL user (with OAUTHBEARER and GSSAPI after the mapping rules), or the name that

@@ -47,7 +47,7 @@ class _Loaded(NamedTuple):
 
 
 def _load(options: TlsOptions, session_id: bytes, before: _Loaded | None) -> _Loaded | None:
-    """Return what the files have now; None if they are as `before`. Raises ConfigError. Runs in a thread."""
+    """Return the current contents of the files; None if they have not changed. Raises ConfigError. Runs in a thread."""
     seen = fingerprint(options)
     if before is not None and seen == before.seen:
         return None

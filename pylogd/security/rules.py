@@ -148,10 +148,10 @@ def select(items: Iterable[tuple[ResourcePattern, Sequence[AclEntry]]], wanted: 
 
 
 class AclAuthorizer:
-    """Decides by an index of bindings. `changed` has to be called after each change of the index."""
+    """Decide by an index of bindings. `changed` must be called after each change of the index."""
 
     def __init__(self, index: AclIndex, super_users: Iterable[Principal] = (), allow_if_no_acl: bool = False) -> None:
-        """super_users: principals who may do everything, whatever the ACLs say.
+        """super_users: principals who may do everything, independent of ACLs.
 
         allow_if_no_acl: whether everyone may use a resource that has no ACL (`allow.everyone.if.no.acl.found`).
         """

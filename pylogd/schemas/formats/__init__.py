@@ -33,7 +33,10 @@ class Format(Protocol):
 
 
 def format_of(kind: str) -> Format:
-    """Return the module for a schema type. Raises InvalidSchema if there is none, or its libraries are missing."""
+    """Return the module for a schema type.
+
+    Raises InvalidSchema if the type is unknown, or its libraries are missing.
+    """
     if kind not in _MODULES:
         raise InvalidSchema(f"Invalid schema type {kind}: use one of {', '.join(KINDS)}")
     try:

@@ -57,7 +57,7 @@ class _Comparison(Changes):
         }  # fmt: skip
 
     def _tried(self, old: Node, new: Node) -> list[str]:
-        """Compare without reporting. Return what was found."""
+        """Compare without reporting. Return the differences."""
         kept, self.found = self.found, []
         try:
             self.compare(old, new)
@@ -350,7 +350,7 @@ def _constant(keyword: str) -> str:
 
 
 def _distinct(parts: tuple[Node, ...]) -> list[Node]:
-    """Return the parts without those that say the same as an earlier one."""
+    """Return the parts without duplicates."""
     return list({(part.kind, part.integer, json.dumps(part.schema, sort_keys=True)): part for part in parts}.values())
 
 

@@ -18,7 +18,7 @@ from pylogd.schemas.errors import InvalidSchema
 
 
 class Kind(Enum):
-    """What a node asks of a value."""
+    """The kinds of conditions of a node on a value."""
 
     TRUE = "anything"
     FALSE = "nothing"
@@ -99,7 +99,7 @@ class Node:
 
 
 class JsonSchemas:
-    """A schema and those that it refers to. `unresolvable`: the resolver's error."""
+    """A schema and the schemas that it refers to. `unresolvable`: the resolver's error."""
 
     def __init__(self, resolver: Any, document: Any, unresolvable: type[Exception]) -> None:
         self._resolver = resolver

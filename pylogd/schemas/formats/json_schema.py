@@ -35,7 +35,7 @@ def canonical(definitions: Definitions, *, normalize: bool) -> str:
 
 
 def rendered(definitions: Definitions, form: str) -> str:
-    """Return the schema as it is."""
+    """Return the schema unchanged."""
     return definitions[-1].text
 
 

@@ -153,7 +153,7 @@ def _compiled(definitions: Definitions) -> FileDescriptorSet:
 
 
 def _run(source: Path, target: Path) -> str | None:
-    """Run the compiler, in this process. Return its errors, None if there are none."""
+    """Run the compiler, in this process. Return its errors; None if it succeeded."""
     places = [str(source), str(_STANDARD), str(_CONFLUENT)]
     common = find_spec("google.type")
     if common is not None and common.submodule_search_locations:

@@ -39,7 +39,10 @@ _LATEST: Final = 253_402_300_799
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token has to say. Empty lists allow anything; each of `scopes` has to be there, one of `audiences`."""
+    """The required contents of a token.
+
+    Empty lists allow anything; all of `scopes` are required, and one of `audiences`.
+    """
 
     audiences: tuple[str, ...] = ()
     issuer: str | None = None
@@ -80,7 +83,7 @@ class IssuerKeys:
         self._fetched = self._tried = float("-inf")
 
     def load(self) -> None:
-        """Fetch the keys, if there are none. Raises MechanismUnavailable."""
+        """Fetch the keys, if they are not known yet. Raises MechanismUnavailable."""
         if self._fetch_again(wait=True) is None:
             raise self._unavailable()
 
@@ -106,7 +109,7 @@ class IssuerKeys:
         return self._seconds() - since >= seconds
 
     def _fetch_again(self, wait: bool) -> Any:
-        """Return new keys, or those known before: if the last attempt was just now, or fails, or is another thread's.
+        """Return new keys; the known keys if the last attempt was just now, fails, or is made by another thread.
 
         wait: whether to wait for the attempt of another thread, unless keys are known and a third one waits already.
         """

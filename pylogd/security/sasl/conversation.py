@@ -1,4 +1,4 @@
-"""What all SASL mechanisms have in common: the interface of the two sides, their results and their errors.
+"""The common part of all SASL mechanisms: the interface of the two sides, their results and their errors.
 
 A conversation serves one authentication and is used once. Errors never contain credentials, and say nothing that a
 client may not know: the broker logs them, and clients get one text for all.

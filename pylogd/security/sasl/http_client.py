@@ -82,7 +82,7 @@ class _Socket:
 
 
 class _Response(http.client.HTTPResponse):
-    """A response that has to be there in time."""
+    """A response that must arrive in time."""
 
     def __init__(self, sock: Any, *arguments: Any, **named: Any) -> None:
         bounded: Any = _Socket(sock)

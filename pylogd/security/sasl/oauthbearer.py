@@ -69,7 +69,7 @@ class OAuthBearerServer:
         self._refused: AuthenticationFailed | None = None
 
     def is_slow(self, message: bytes) -> bool:
-        """Return True: a signature has to be checked, perhaps with a key that has to be fetched."""
+        """Return True: a signature must be verified, and its key may have to be fetched."""
         return self._refused is None
 
     def step(self, message: bytes) -> Step:

@@ -60,7 +60,7 @@ SCRAM_CODES: Mapping[int, Algorithm] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a broker stores of a password. The keys check a proof, but do not allow to log in."""
+    """The stored form of a password at a broker. Its keys check a proof, but do not allow to log in."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -184,7 +184,7 @@ def read_client_first(message: bytes) -> ClientFirst:
 
 
 def write_server_first(nonce: str, credential: ScramCredential) -> ServerFirst:
-    """Return the broker's first message. nonce: the client's with the broker's behind it."""
+    """Return the broker's first message. nonce: the client's nonce followed by the broker's."""
     text = f"r={nonce},s={_base64(credential.salt)},i={credential.iterations}"
     return ServerFirst(text, nonce, credential.salt, credential.iterations)
 
