@@ -197,7 +197,7 @@ class Broker:
         return logs
 
     def _make_disks(self) -> Disks | None:
-        """Return the data directories with threads of their own, None if `log.write.queues` is off."""
+        """Return the data directories that have their own threads; None if `log.write.queues` is off."""
         settings, reactor = self.settings, self._reactor
         if settings.text("log.write.queues") == OFF:
             return None
@@ -345,7 +345,7 @@ class Broker:
             self._reactor.callFromThread(log.info, "loaded {done} of {total} logs", done=done, total=total)
 
     def _directory_hangs(self, path: str, seconds: float) -> None:
-        """Take a data directory offline in which a call has not returned for so many seconds."""
+        """Take a data directory offline because a call has not returned for so many seconds."""
         reason = f"a call has not returned for {seconds:.1f} s (log.dir.failure.timeout.ms)"
         failure = StorageFailure(path, OSError(errno.ETIMEDOUT, reason))
 
@@ -418,7 +418,7 @@ class Broker:
                 log.failure("Unexpected error while stopping a part of the broker; the stop continues")
 
     async def _hand_over(self) -> None:
-        """Have others lead what this broker leads, if there are others, in the time that the settings give."""
+        """Hand over this broker's leaderships to other brokers, if there are any, within the time of the settings."""
         others = [broker for node, broker in self.cluster.brokers.items() if node != self.node_id]
         wanted = self._may_hand_over and self.settings.flag("controlled.shutdown.enable")
         if not wanted or all(broker.stopping for broker in others):
@@ -439,7 +439,7 @@ class Broker:
         await self.listening.drain(self.settings.integer("controlled.shutdown.drain.ms") / 1000)
 
     def abort_connections(self) -> None:
-        """Close every connection at once, whatever is still owed on it; hand over no more."""
+        """Close every connection at once, without sending outstanding replies; hand over no more leaderships."""
         if self._leaving is not None:
             self._leaving.cancel()
         self.listening.abort()
@@ -489,7 +489,7 @@ def _labels_not_written(failure: Failure) -> None:
 
 
 def _when_done(deferred: Deferred[None]) -> Deferred[None]:
-    """Fires with None when `deferred` has, however that ended; its result stays for whoever else looks at it."""
+    """Return a Deferred that fires with None when `deferred` has fired or failed; the result of `deferred` is kept."""
     done: Deferred[None] = Deferred()
 
     def told(result: Any) -> Any:

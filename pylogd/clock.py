@@ -66,7 +66,7 @@ class WorkTime:
             self.seconds += self._clock() - begun
 
     def begin(self, function: Callable[..., T], *args: Any) -> T:
-        """As `run`, for the call that begins the work: what it starts in threads with `timed` is added later."""
+        """As `run`, for the call that begins the work. Work that it starts in threads with `timed` is added later."""
         before = _current.set(self)
         try:
             return self.run(function, *args)
@@ -74,7 +74,7 @@ class WorkTime:
             _current.reset(before)
 
     def take(self) -> float:
-        """Return the sum, and begin anew."""
+        """Return the sum, and reset it."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 

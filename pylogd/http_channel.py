@@ -1,4 +1,4 @@
-"""HTTP connections on which a whole request has to arrive within Twisted's idle time (`timeOut`)."""
+"""HTTP connections on which a whole request must arrive within Twisted's idle time (`timeOut`)."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Listeners:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """What to register: the advertised addresses."""
+        """The addresses to register: the advertised ones."""
         return tuple(Endpoint(one.name, *self._advertised[one.name], one.protocol.value) for one in self.bound)
 
     @property

@@ -97,7 +97,7 @@ class MachineTable(Generic[S, E]):
         return UnexpectedEvent(f"{self.title}: no transition from {state.name} by {event.name}")
 
     def __iter__(self) -> Iterator[tuple[S, E, S]]:
-        """Iterate over (state, event, next state), without those of `everywhere`."""
+        """Iterate over (state, event, next state), without the events of `everywhere`."""
         for state, row in self.transitions.items():
             for event, target in row.items():
                 yield state, event, target

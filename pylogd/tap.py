@@ -36,7 +36,7 @@ class RotatedFile(LogFile):
     """twistd's log file, which rotates itself, and can be reopened after another program has moved it away."""
 
     def reopen(self) -> None:
-        """Continue in the file that has the name now; create it if there is none.
+        """Open the file that has the path now, and continue in it; create it if it does not exist.
 
         Raises OSError if it can't be opened. The old file then stays in use.
         """

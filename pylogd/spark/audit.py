@@ -1,4 +1,4 @@
-"""Compare the messages that producers report as delivered with those received at a later stage.
+"""Compare the messages that producers report as delivered with the messages received at a later stage.
 
 Strategy: the audit topic contains reports (`client.core.audit`): counts by producer, topic and window of time. Each
 message has a header, its stamp, with its producer, its time and its number. So at any later stage (this cluster's
@@ -71,7 +71,7 @@ class Completeness:
 
     @property
     def duplicates(self) -> int:
-        """The number of rows beyond the first one of each message."""
+        """The number of duplicate rows: rows beyond the first of each message."""
         return self.rows - self.distinct
 
     @property

@@ -130,7 +130,7 @@ def _over_arrow(arrow_udf: Any, function: Any, kind: DataType) -> Callable[[Colu
 
 
 def _as_avro(value: Any, kind: DataType) -> Any:
-    """Convert a value of Arrow to one of fastavro: Arrow has maps as lists of pairs. fastavro checks the types."""
+    """Convert a value of Arrow for fastavro: Arrow returns maps as lists of pairs. fastavro checks the types."""
     if isinstance(kind, MapType) and isinstance(value, list):
         return {name: _as_avro(each, kind.valueType) for name, each in value}
     if isinstance(kind, ArrayType) and isinstance(value, list):

@@ -35,7 +35,7 @@ _OWN: Final = ("topic", "partition", "offset", "timestampType", "headers")
 
 @dataclass(frozen=True)
 class _Convert:
-    """What a task does: a function of batches of records to batches of rows. It is pickled and sent there."""
+    """The function of a task: from batches of records to batches of rows. It is pickled and sent to the task."""
 
     rows: Rows
     columns: pa.Schema
@@ -53,7 +53,7 @@ class _Convert:
 def write(
     records: DataFrame, staging: SparkStaging, rows: TypedRows, layout: Layout, *, codec: str, gather: bool
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:  # fmt: skip
-    """Write the rows of a load. Return the files of the table and those of its quarantine.
+    """Write the rows of a load. Return the files of the table and the files of its quarantine.
 
     records: those of the source, with `headers` and `timestampMs`. rows: makes rows of them. codec: the files'
     compression. gather: whether rows are shuffled so that each directory gets one file.

@@ -48,7 +48,7 @@ TIMES: Final = {
 def write(
     rows: DataFrame, staging: SparkStaging, layout: Layout, *, codec: str, gather: bool
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
-    """Write the rows of a load. Return the files of the table and those of its quarantine.
+    """Write the rows of a load. Return the files of the table and the files of its quarantine.
 
     rows: those of the source, with `timestampMs`. codec: the files' compression. gather: whether rows are shuffled so
     that each directory gets one file.

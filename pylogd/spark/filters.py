@@ -1,4 +1,4 @@
-"""Which offsets a batch query has to read, by the filters that Spark pushes down.
+"""Determine the offsets that a batch query has to read, from the filters that Spark pushes down.
 
 Strategy: the topic and the partition are the same for all records of a partition, so any filter on them is decided for
 the whole partition. Filters on the offset bound the range. A time stamp only moves the start: all records before the
@@ -50,7 +50,7 @@ _NEVER_NULL: Final = (*_OF_PARTITION, "offset", "timestampType")
 
 @dataclass(slots=True)
 class Filters:
-    """What the filters of a query leave: offsets from `first` up to, not including, `end`, of some partitions.
+    """The remainder after a query's filters: offsets from `first` up to, not including, `end`, of some partitions.
 
     since_ms: the least time stamp, in milliseconds since 1970.
     """
@@ -66,7 +66,7 @@ class Filters:
         return all(_holds(given, constant[column]) for column, given in self._of_partition)
 
     def take(self, given: Filter) -> bool:
-        """Narrow what is read. Returns whether Spark need not apply the filter again."""
+        """Narrow the partitions and offsets to read. Return whether Spark need not apply the filter again."""
         column = _column(given)
         if column in _NEVER_NULL and isinstance(given, IsNotNull):
             return True

@@ -127,7 +127,7 @@ class LagListener(StreamingQueryListener):
 
 @dataclass(frozen=True, slots=True)
 class BehindLatest:
-    """How many offsets the partitions of a source are behind their ends: the least, the mean and the greatest."""
+    """The lags of a source's partitions: minimum, average and maximum, in offsets."""
 
     least: int
     mean: float
@@ -145,7 +145,7 @@ class BehindLatest:
 
 
 def behind_latest(source: Mapping[str, Any]) -> BehindLatest | None:
-    """Return how far a source is behind, from its part of a progress report as parsed JSON; None if it does not say."""
+    """Return a source's lags, from its part of a progress report as parsed JSON; None if it lacks the offsets."""
     found = list(_of_source(source).values())
     return BehindLatest(min(found), sum(found) / len(found), max(found)) if found else None
 

@@ -55,7 +55,7 @@ _CONFLICTS: Final = 5  # how often in a row a load may contradict those of other
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What to load, and how.
+    """The source, the target and the options of a load.
 
     subscription: one of the source's options `subscribe`, `subscribePattern`, `assign`, with its value.
     max_offsets: the largest number of offsets of one commit; None for all.
@@ -89,7 +89,7 @@ class LoadPlan:
 
     @property
     def topic(self) -> str:
-        """The topic of a typed table. Raises OptionError if there are several."""
+        """The topic of a typed table. Raises OptionError if there are several topics."""
         kind, topics = self.subscription
         if kind != "subscribe" or "," in topics:
             raise OptionError("a typed table has one topic: load each topic into a table of its own")
@@ -155,7 +155,7 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
 def _write(
     records: DataFrame, staging: TaskStaging | SparkStaging, rows: TypedRows | None, plan: LoadPlan
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
-    """Write the files of the table and those of its quarantine. rows: of a typed table; None for rows of records."""
+    """Write the files of the table and of its quarantine. rows: of a typed table; None for rows of records."""
     layout, gather = plan.layout, plan.gather
     if not isinstance(staging, SparkStaging):
         return tasks.write(records, staging, rows or RecordRows(layout), layout, gather=gather)
@@ -238,7 +238,7 @@ def compact(
 
 
 def _columns_of_files(table: Table, lock: Lock) -> pa.Schema | None:
-    """Return the columns that the files of a typed table may have by now; None of a table of records.
+    """Return the columns that the files of a typed table may have by now; None for a table of records.
 
     Files that others add meanwhile may be among those that are merged, and have columns that were added for them.
     """

@@ -103,7 +103,7 @@ class OffsetBound:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The partitions of a query: those of named topics, those of topics that match a pattern, or a list."""
+    """The partitions of a query: of named topics, of topics that match a pattern, or a list of partitions."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -274,7 +274,7 @@ class RawOptions:
         return default if value is None else value
 
     def choice(self, name: str, default: str, other: str) -> str:
-        """Return an option that is one of two words, case-insensitive."""
+        """Return an option that must be one of two words, case-insensitive."""
         value = (self.text(name) or default).lower()
         if value not in (default, other):
             raise OptionError(f"{name} must be {default!r} or {other!r}, got {value!r}")
@@ -316,7 +316,7 @@ class RawOptions:
         }
 
     def subscription(self) -> Subscription:
-        """Return the subscription, which exactly one of three options must give."""
+        """Return the subscription. Exactly one of three options must give it."""
         given = [name for name in _SUBSCRIPTIONS if name in self._options]
         if not given:
             raise OptionError(
@@ -369,7 +369,8 @@ class RawOptions:
         return OffsetBound(offsets=offsets)
 
     def client(self, passed: Mapping[str, tuple[str, Callable[[str], Any]]], *, strict: bool = False) -> dict[str, Any]:
-        """Return the client's arguments from the options that begin with `kafka.`. `passed`: those that it has.
+        """Return the client's arguments from the options that begin with `kafka.`. passed: the arguments that it
+        supports.
 
         strict: whether one that the client does not have is an error, instead of being logged and ignored.
         """

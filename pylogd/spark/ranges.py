@@ -108,5 +108,5 @@ def grouped(ranges: Sequence[OffsetRange], least: int) -> list[list[OffsetRange]
 
 
 def lag(consumed: ByPartition, latest: ByPartition) -> ByPartition:
-    """Return how many offsets lie between what was consumed of each partition and its end."""
+    """Return each partition's lag: the offsets between the consumed ones and its end."""
     return {partition: max(end - consumed.get(partition, 0), 0) for partition, end in latest.items()}

@@ -172,7 +172,7 @@ def _rows(columns: pa.RecordBatch, task: ReadTask, schema: pa.Schema) -> Iterato
 
 
 def _times(columns: pa.RecordBatch, task: ReadTask) -> pa.Array:
-    """Return the time stamps, with null for those that Spark can't represent, or raise InvalidTimestamp for them."""
+    """Return the time stamps. Those that Spark can't represent become null, or raise InvalidTimestamp."""
     stamps = columns.column("timestamp")
     is_valid = representable(stamps)
     if is_valid is None:

@@ -27,7 +27,7 @@ _ATTEMPT_PARTS: Final = STAGING.count("/") + 2
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return whether a session is one of Spark Connect."""
+    """Return whether a session uses Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 

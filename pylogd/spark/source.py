@@ -55,7 +55,7 @@ _NUMBER = ", timestampMs bigint"
 
 
 class PylogdDataSource(DataSource):
-    """The source of `format("pylogd")`. Its options are those of `format("kafka")`."""
+    """The source of `format("pylogd")`. Its options are the same as for `format("kafka")`."""
 
     @classmethod
     def name(cls) -> str:
@@ -63,7 +63,7 @@ class PylogdDataSource(DataSource):
         return "pylogd"
 
     def schema(self) -> str:
-        """Return the columns, which are those of Spark's Kafka source."""
+        """Return the columns, which are the same as in Spark's Kafka source."""
         return (
             SCHEMA
             + (_HEADERS if self._asks_for("includeHeaders") else "")
@@ -232,7 +232,7 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends(StreamOffset({}))
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:
-        """Return the end of the next micro-batch, or `start` if there is nothing new: Spark makes no batch then."""
+        """Return the end of the next micro-batch, or `start` if there are no new records: Spark then makes no batch."""
         read = StreamOffset.read(start)
         latest = self._known_latest(read)
         self._latest = end = latest.offsets
@@ -255,7 +255,7 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(ends, topic_ids, epochs)
 
     def _still_there(self, read: StreamOffset, topic_ids: Mapping[str, str]) -> ByPartition:
-        """Return how far partitions were read, without those of topics that were created again.
+        """Return the offsets read so far, without topics that were created again.
 
         Raises TopicRecreated unless `onRecreatedTopic` is `restart`.
         """

@@ -71,7 +71,7 @@ def of_lake(
 def _not_loaded(
     lake: Lake, read: ByPartition, bootstrap: str, topics: Sequence[str], client: Mapping[str, str]
 ) -> tuple[ByPartition, ByPartition, list[str]]:
-    """Return the start and end offsets of what is still to be loaded, and the topics of which that is unknown.
+    """Return the start and end offsets that are still to be loaded, and the topics for which they are unknown.
 
     It is unknown of a topic that does not exist, was never loaded, or was created again after it was loaded.
     """

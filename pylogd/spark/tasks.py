@@ -1,4 +1,4 @@
-"""Write the files of a table in Spark's tasks with pyarrow, for formats that need to know what is in their files.
+"""Write the files of a table in Spark's tasks with pyarrow, for formats that need metadata of their files.
 
 Strategy: each task converts and writes its rows, and returns only the facts of its files. Spark counts one result of
 each task, so files of failed and repeated attempts are never committed.
@@ -30,7 +30,7 @@ _GATHER: Final = {
 
 @dataclass(frozen=True)
 class _Write:
-    """What a task does: a function of batches of rows to batches of results. It is pickled and sent there."""
+    """The function of a task: from batches of rows to batches of results. It is pickled and sent to the task."""
 
     staging: TaskStaging
     rows: Rows
@@ -60,7 +60,7 @@ def _close(writer: FileWriter | None) -> list[DataFile]:
 def write(
     rows: DataFrame, staging: TaskStaging, convert: Rows, layout: Layout, *, gather: bool
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
-    """Write the rows of a load. Return the files of the table and those of its quarantine.
+    """Write the rows of a load. Return the files of the table and the files of its quarantine.
 
     rows: those of the source, with `headers` and `timestampMs`. convert: makes rows of the table of them. gather:
     whether rows are shuffled so that each directory gets one file.

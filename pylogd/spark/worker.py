@@ -1,4 +1,4 @@
-"""What a Python worker of Spark keeps from one task to the next: consumers with their connections.
+"""The state that a Python worker of Spark keeps between tasks: consumers with their connections.
 
 Strategy: Spark reuses its Python workers (`spark.python.worker.reuse`), so a module of this process outlives a task. A
 task that has read its range gives its consumer back, and a later task with the same brokers and settings goes on with
@@ -31,7 +31,7 @@ _CLOSE_SECONDS: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class Lent:
-    """A consumer that one task uses. `was_kept`: an earlier task has used it too, so its connections may be gone."""
+    """A consumer that one task uses. `was_kept`: an earlier task has used it too, so its connections may be closed."""
 
     consumer: Consumer
     bootstrap: str
@@ -120,7 +120,7 @@ CONSUMERS: Final = KeptConsumers()
 
 @functools.cache
 def spare_collector() -> None:
-    """Have full garbage collections pass over what is loaded by now. To be called in Spark's Python workers only.
+    """Exclude all existing objects from full garbage collections. Call it in Spark's Python workers only.
 
     PySpark's worker collects all garbage after each task. With pyarrow, pandas and this package loaded, that took 35 ms
     of processor time, several times as long as reading a small range. Modules are never garbage. Only the first call

@@ -1,4 +1,4 @@
-"""The columns of tables without a registered schema: those of Spark's Kafka source, and when a record was made.
+"""The columns of tables without a registered schema: the columns of Spark's Kafka source, and the creation time.
 
 Must not know: formats.
 """
@@ -23,7 +23,7 @@ _DIRECTORIES = {"date": pa.date32(), "hour": pa.int32()}
 
 
 def of_records(layout: Layout) -> pa.Schema:
-    """Return the columns of a table of records, with those of the layout's directories behind them."""
+    """Return the columns of a table of records, followed by the columns of the layout's directories."""
     value = pa.field("value", pa.string() if layout.value == "string" else pa.binary())
     return with_directories([*RECORD, value, pa.field("headers", HEADERS)], layout)
 

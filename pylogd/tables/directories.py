@@ -23,7 +23,7 @@ Directory = Mapping[str, Any]
 
 
 def with_time_columns(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Return rows with the columns `date` and `hour`, those of them that are among `names`, from `timestamp`."""
+    """Return rows with the columns `date` and `hour`, as far as they are among `names`, computed from `timestamp`."""
     micros = rows.column("timestamp").cast(pa.int64()) if {"date", "hour"} & set(names) else None
     if "date" in names:
         days = pc.subtract(pc.divide(pc.add(micros, _SHIFT * _DAY_US), _DAY_US), _SHIFT)

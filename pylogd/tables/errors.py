@@ -1,4 +1,4 @@
-"""Errors of tables, whatever their format."""
+"""The errors of tables of all formats."""
 
 from __future__ import annotations
 

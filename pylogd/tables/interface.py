@@ -1,4 +1,4 @@
-"""What a table of any format does: `Table`, and what passes through it.
+"""The interface of tables of all formats: `Table`, and its arguments and results.
 
 A load has three steps, each of which may be the last one of its process:
 
@@ -135,13 +135,13 @@ class FileWriter(Protocol):
     """Writes the rows of one task to files, in the directories of the layout."""
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Add rows. They have the columns of the table, or of the quarantine, without those of `DIRECTORIES`."""
+        """Add rows. They have the columns of the table, or of the quarantine, without the columns of `DIRECTORIES`."""
 
     def close(self) -> list[DataFile]:
         """Finish the files and return their facts."""
 
     def abort(self) -> None:
-        """Close what is open after an error. The files are garbage, whether they are deleted or not."""
+        """Close open files after an error. The files are garbage, even if they are not deleted."""
 
 
 class TaskStaging(Protocol):
@@ -161,7 +161,7 @@ class Rows(Protocol):
     """How records become rows of a table. It is pickled and sent to the tasks."""
 
     def convert(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return the rows of the table, and those of its quarantine (`pylogd.tables.columns.of_quarantine`).
+        """Return the rows of the table, and the rows of its quarantine (`pylogd.tables.columns.of_quarantine`).
 
         records: the columns of the Spark source, with `headers` and `timestampMs`, the time stamp as a number;
         `timestamp` is null where it can't be represented.
@@ -264,7 +264,7 @@ class Table(Protocol):
         """Return the commits, the oldest first, as far back as the table keeps them."""
 
     def files(self, number: int | None = None) -> list[DataFile]:
-        """Return the data files of the table as it is, or as of the commit of a number (`Committed.number`).
+        """Return the data files of the table, as of now or of the commit with a number (`Committed.number`).
 
         Raises TableError if the table does not keep that commit any more.
         """
@@ -279,7 +279,7 @@ class Table(Protocol):
         """
 
     def clean(self, changed_before_ms: int) -> int:
-        """Delete files of loaders that died: those that no commit names and that are older than a time.
+        """Delete files of loaders that died: files that no commit names and that are older than a time.
 
         changed_before_ms: in milliseconds since 1970, well before the beginning of any load that is running. Returns
         how many files were deleted.

@@ -30,7 +30,7 @@ _S3_PROPERTIES: Final = MappingProxyType(
 
 
 def parse_table(text: str) -> tuple[str, str]:
-    """Return the format and the rest of a table's name, such as `delta:/data/flights`.
+    """Return the format of a table's name such as `delta:/data/flights`, and the rest of the name.
 
     A name without a format is the directory of a Parquet lake. Raises TableError.
     """

@@ -43,7 +43,7 @@ def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LoadRange:
-    """What a load reads: the offsets from `start` up to, not including, `end`.
+    """The range of a load: the offsets from `start` up to, not including, `end`.
 
     topic_ids: the ids of the topics that were read, as hexadecimal digits, where they are known.
     leader_epochs: the leader epoch at which each end was looked up, where it is known.
@@ -76,7 +76,10 @@ class Position:
     schema_ids: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, loading: LoadRange) -> Position:
-        """Return the position after a load. What it did not read stays, unless its topic was recreated."""
+        """Return the position after a load.
+
+        Partitions that it did not read keep theirs, unless their topic was recreated.
+        """
         replaced = recreated(self.topic_ids, loading.topic_ids)
         offsets, epochs = _without(self.offsets, replaced), _without(self.leader_epochs, replaced)
         offsets.update(loading.end)

@@ -37,7 +37,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadRecord:
-    """What the commit of a load says, in the table.
+    """The record of a load's commit, which is stored in the table.
 
     number: how many loads the table has had. attempt: a unique id of the attempt at this commit. position: where the
     table is with it. loading: what it read. quarantined: the files of the quarantine, without their facts.
@@ -189,7 +189,7 @@ class RecordedTable(ABC):
 
     @abstractmethod
     def _read(self) -> None:
-        """Read the table as it is, and set `_record`."""
+        """Read the table, and set `_record`."""
 
     @abstractmethod
     def _number(self) -> int:

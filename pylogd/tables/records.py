@@ -32,14 +32,14 @@ class RecordRows:
     layout: Layout
 
     def convert(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return the rows of the table, and those of its quarantine."""
+        """Return the rows of the table, and the rows of its quarantine."""
         good, rest = divide(records, INVALID_TIME)
         schema = without_directories(of_records(self.layout), self.layout)
         return select(good, schema), rest
 
 
 def divide(records: pa.RecordBatch, reason: str) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Divide records by whether they have a time stamp. Those without become rows of the quarantine."""
+    """Divide records into those with a time stamp and those without, which become rows of the quarantine."""
     stamps = records.column("timestamp")
     if not stamps.null_count:
         return records, quarantined(records.slice(0, 0), [])
@@ -63,7 +63,7 @@ def select(records: pa.RecordBatch, schema: pa.Schema, more: Mapping[str, pa.Arr
 
 
 def without_directories(schema: pa.Schema, layout: Layout) -> pa.Schema:
-    """Return the columns that rows have before they are written: those without the date and the hour."""
+    """Return the columns of rows before they are written: without the date and the hour."""
     derived = set(DIRECTORIES[layout.by]) - {"topic"}
     return pa.schema([field for field in schema if field.name not in derived])
 

@@ -1,4 +1,4 @@
-"""The columns of Spark's Kafka source, made from those of a fetch (`pylogd.client.core.consumer.columns`).
+"""The columns of Spark's Kafka source, made from the columns of a fetch (`pylogd.client.core.consumer.columns`).
 
 Must not know: Spark, brokers.
 """

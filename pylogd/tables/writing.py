@@ -31,7 +31,7 @@ _ASCENDING: Final = ("offset", "timestamp", "timestampMs")
 
 
 class Target(Protocol):
-    """What a format does with the files of a task."""
+    """The operations of a format on the files of a task."""
 
     def create(self, directory: Directory) -> tuple[str, Any]:
         """Return the path and the open stream of a new file for a directory."""
@@ -89,7 +89,7 @@ class DirectoryWriter:
         return self._done
 
     def abort(self) -> None:
-        """Close what is open after an error."""
+        """Close open files after an error."""
         for file in self._open.values():
             for each in (file.writer, file.stream):
                 with suppress(Exception):  # the first error is the one that counts

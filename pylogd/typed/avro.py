@@ -192,7 +192,7 @@ class _Columns:
         return dict(schema)
 
     def _node(self, schema: Any) -> Node | None:
-        """Return the node of a type; None of null."""
+        """Return the node of a type; None for null."""
         self._budget.take(self._depth)
         self._depth += 1
         try:

@@ -152,7 +152,7 @@ class Decoder:
         return self._in_order(len(values), places, arrays, reasons)
 
     def _parts(self, frame: Frame, reasons: Reasons) -> Iterator[tuple[Reader, pa.Array, pa.Array]]:
-        """Divide the messages of one schema id by reader. Those that have none get a reason."""
+        """Divide the messages of one schema id by reader. Messages without a reader get a reason."""
         try:
             is_protobuf = self._readers.is_protobuf(frame.schema_id)
         except UnknownSchema as error:
@@ -220,7 +220,10 @@ class Decoder:
 def _built(
     values: list[Item], build: Callable[[list[Item]], pa.Array], refuse: Callable[[int, Exception], None]
 ) -> Iterator[pa.Array]:
-    """Yield arrays of values, in order, without those that can't be built, which `refuse` gets with the error."""
+    """Yield arrays of values, in order.
+
+    Values that can't be built are left out and passed to `refuse` with the error.
+    """
     waiting = [(0, len(values))]
     while waiting:
         start, end = waiting.pop()

@@ -32,7 +32,7 @@ _TAKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """What a schema changes in a table.
+    """The changes that a schema makes to a table.
 
     columns: the table's columns afterwards. changes: what is changed, in words; empty if the schema fits as it is.
     conflicts: why the table can't follow, and stays as it is; empty if it can.
@@ -44,7 +44,7 @@ class Evolution:
 
     @property
     def fits(self) -> bool:
-        """Whether rows of the schema fit the table as it was."""
+        """Whether rows of the schema fit the unchanged table."""
         return not self.changes and not self.conflicts
 
 
@@ -73,7 +73,7 @@ def _inner(kind: pa.DataType) -> Sequence[pa.Field]:
 
 
 class _Merge:
-    """One comparison. Collects what it finds."""
+    """One comparison. Collects the differences."""
 
     def __init__(self, can_change: bool) -> None:
         self.changes: list[str] = []
@@ -125,7 +125,7 @@ class _Merge:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """Return a column's type as schemas have it, whatever form of it a table's format gives back."""
+    """Return a column's type in the form that schemas use, for any form that a table's format returns."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, plain(field.type)) for field in kind])
     if pa.types.is_map(kind):

@@ -55,7 +55,7 @@ def schema_ids(values: pa.Array, headers: pa.Array | None) -> set[SchemaId]:
 
 
 def frames(values: pa.Array, headers: pa.Array | None, reasons: Reasons) -> Iterator[Frame]:
-    """Divide a batch by schema id, without values of null. Adds those that name no schema to `reasons`.
+    """Divide a batch by schema id, without null values. Add messages that name no schema to `reasons`.
 
     values: binary. headers: lists of structs of `key` and `value`, or None.
     """

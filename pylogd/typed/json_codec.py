@@ -216,7 +216,7 @@ _FORMS: Final[Mapping[str, type[_Form]]] = {"AVRO": _Avro, PROTOBUF: _Protobuf}
 
 
 def _add(pool: Any, file: Any, known: Mapping[str, Any], done: set[str]) -> None:
-    """Add a file to a pool, after all that it imports. Raises KeyError for an import that nobody has."""
+    """Add a file to a pool, after all files that it imports. Raises KeyError for an import that is not found."""
     done.add(file.name)
     for name in file.dependency:
         if name not in done:

@@ -154,7 +154,7 @@ class _Columns:
         return None, document
 
     def _referred(self, reference: str, document: Schema) -> tuple[Schema, Schema]:
-        """Return what a reference means, and the document that it is in; None for what is not found."""
+        """Return the target of a reference, and the document that contains it; None if it is not found."""
         name, pointer = urldefrag(reference)
         if name:
             document = self._others.get(name)
@@ -214,7 +214,7 @@ class _Columns:
 
 
 def _open(members: list[Member]) -> Node:
-    """Return the struct of an object that may have other properties: they are in a column of their own."""
+    """Return the struct of an object that may have other properties, which are in a separate column."""
     columns = {member.column.lower() for member in members}
     rest = _REST
     while rest in columns:
@@ -246,7 +246,7 @@ def _but_null(schema: Mapping[str, Any]) -> Schema:
 
 
 def _type_of(schema: Mapping[str, Any]) -> str:
-    """Return the type of a schema's values beside null; "" if there are several, or it is not known."""
+    """Return the type of a schema's values besides null; "" if there are several, or it is unknown."""
     kind = schema.get("type")
     if kind is None:
         return _implied_type(schema)

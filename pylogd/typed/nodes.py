@@ -1,4 +1,4 @@
-"""What a type of a schema becomes: the Arrow type in which a library gives its values, and the column's type.
+"""Map the types of a schema: the Arrow type in which a library returns values, and the type of the column.
 
 Strategy: each schema language builds a tree of `Node`s, one for each field. A library (fastavro, ptars, orjson) reads
 messages; Arrow builds arrays of a node's physical type from them in one call; then the leaves whose columns have
@@ -54,11 +54,11 @@ class Node:
     size: int = 1
 
     def applied(self, array: pa.Array) -> pa.Array:
-        """Return an array of physical values as one of logical values."""
+        """Convert an array of physical values to one of logical values."""
         return array if self.convert is None else self.convert(array)
 
     def prepared(self, value: Any) -> Any:
-        """Return a value of the library as it goes into the array."""
+        """Convert a value of the library to the array's type."""
         return value if self.prepare is None or value is None else self.prepare(value)
 
 
@@ -72,7 +72,10 @@ class Member:
 
 
 class Budget:
-    """The fields that a schema may still have. Types that are used twice count twice: expansion is what is bounded."""
+    """The number of fields that a schema may still have.
+
+    A type that is used twice counts twice: expansion is limited.
+    """
 
     def __init__(self, most: int = MOST_FIELDS) -> None:
         self._most = most
@@ -108,7 +111,7 @@ def dates() -> Node:
 
 
 def timestamps(unit: str, zone: str | None = "UTC") -> Node:
-    """Return the node of points in time since 1970. Those outside of the years 1 to 9999 do not fit.
+    """Return the node of points in time since 1970. Times outside the years 1 to 9999 do not fit.
 
     unit: "ms", "us" or "ns" (rounded down to microseconds). zone: "UTC", or None for local times.
     """

@@ -25,7 +25,7 @@ _warned: set[tuple[str, str, int]] = set()  # (table, subject, version)
 
 @dataclass(frozen=True, slots=True)
 class SchemaSource:
-    """Where the columns of a typed table come from.
+    """The source of a typed table's columns.
 
     registry: the schema registry. subject: "" for `<topic>-value`. message: the full name of a Protobuf message type,
     "" for the first of the file.

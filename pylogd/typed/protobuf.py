@@ -105,11 +105,11 @@ class ProtobufReader:
         self.node = _Columns(replaced.fields, reserved).struct(message, kind)
 
     def read(self, body: bytes) -> bytes:
-        """Return the message as it is; `array` reads it."""
+        """Return the message unchanged; `array` reads it."""
         return body
 
     def array(self, values: list[Any]) -> pa.StructArray:
-        """Return messages in columns. Raises ValueError if one of them is not valid."""
+        """Return messages in columns. Raises ValueError if a message is not valid."""
         with _no_panic(Misfit):
             return self._handler.list_to_record_batch(values).to_struct_array()
 
@@ -218,7 +218,7 @@ class _Replaced:
         self._inside: list[str] = []
 
     def search(self, message: Descriptor) -> None:
-        """Search a message and those within it. Raises NotColumns if it is too large, or has groups."""
+        """Search a message and its nested messages. Raises NotColumns if it is too large, or has groups."""
         self._inside.append(message.full_name)
         nodes.check_names([field.name for field in message.fields])
         for field in message.fields:

@@ -1,4 +1,4 @@
-"""Get schemas by their ids from a registry, with what they refer to.
+"""Get schemas by their ids from a registry, with the schemas that they refer to.
 
 Strategy: a schema of an id never changes, so it is asked for once; what the registry does not have is asked for again,
 since it may be registered later. Failures of the registry are tried again, and then
@@ -42,7 +42,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A schema as it is registered.
+    """A registered schema.
 
     kind: "AVRO", "JSON" or "PROTOBUF". text: JSON, or a Protobuf file descriptor in base64. references: all schemas
     that it refers to, directly or not, each after those that it refers to itself.

@@ -1,4 +1,4 @@
-"""Make rows of a typed table from records: what is known of each record, and the columns of its value.
+"""Make rows of a typed table from records: the fields of each record, and the columns of its value.
 
 Strategy: the driver decides the columns, from all versions of the topic's subject (`plan`), and sends them to the tasks
 with these schemas. Tasks ask the registry only for schemas of other subjects. A task's process keeps a decoder for each
@@ -117,11 +117,11 @@ class TypedRows:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the rows, without those of directories."""
+        """The columns of the rows, without the columns of directories."""
         return pa.schema([*RECORD_COLUMNS, *self.columns])
 
     def convert(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return the rows of the table, and those of its quarantine. Raises SchemaRegistryError."""
+        """Return the rows of the table, and the rows of its quarantine. Raises SchemaRegistryError."""
         timed, timeless = divide(records, INVALID_TIME)
         found = _decoder(self).decode(timed.column("value"), timed.column("headers"))
         schema = self.schema

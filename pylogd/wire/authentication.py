@@ -30,7 +30,7 @@ class Conversation(Protocol):
         ...
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Take the broker's message, and return the next one, or None when there is none. Raises PylogdError."""
+        """Process the broker's message, and return the next one, or None at the end. Raises PylogdError."""
         ...
 
 

@@ -59,7 +59,7 @@ def _applied(tables: _Map, value: int) -> int:
 
 
 def _tables(images: list[int]) -> _Map:
-    """Return a linear map as tables, by what it makes of each single bit."""
+    """Return the tables of a linear map, given its result for each single bit."""
     tables = []
     for number in range(_BYTES):
         table = [0]

@@ -14,7 +14,10 @@ class RemoteProtocolError(ProtocolError):
 
 
 class TooManyElements(RemoteProtocolError):
-    """A message has more array elements or tagged fields than the decoder may build. total: at least so many."""
+    """A message has more array elements or tagged fields than the decoder may build.
+
+    total: a lower bound of their number.
+    """
 
     def __init__(self, text: str, total: int) -> None:
         super().__init__(text)

@@ -123,7 +123,7 @@ class FrameDecoder:
 
     @property
     def partial_bytes(self) -> int:
-        """The memory that a partial frame takes; 0 if there is none."""
+        """The memory used by a partial frame; 0 if there is none."""
         return 0 if self._partial is None else len(self._partial)
 
     @property
@@ -133,7 +133,10 @@ class FrameDecoder:
 
     @property
     def progress(self) -> tuple[int, int] | None:
-        """How far a partial frame is: a number that differs for each, and the bytes received. None if there is none."""
+        """The progress of a partial frame: a number that differs for each frame, and its received bytes.
+
+        None if there is none.
+        """
         return None if self._partial is None else (self._begun, self._filled)
 
     def receive_buffer(self) -> memoryview | None:

@@ -28,7 +28,7 @@ MakeRecords = Callable[[Iterable[tuple[Any, ...]]], Iterable[Any]]
 
 
 class BatchFields(NamedTuple):
-    """What the records of a batch have in common. `timestamp`: that of all records, None if each has its own."""
+    """The common fields of a batch's records. `timestamp`: of all records; None if each has its own."""
 
     topic: str
     partition: int
@@ -50,7 +50,7 @@ class _Shape(NamedTuple):
 
 
 class Run:
-    """Decodes the records of one batch, run by run. `position` and `last_delta` are those of the last record."""
+    """Decode the records of one batch, run by run. `position` and `last_delta` belong to the last record."""
 
     __slots__ = ("_data", "_make", "_records", "fields", "last_delta", "position")
 
@@ -209,7 +209,7 @@ _SHORT = _TABLED - 32  # of values: the records that have them are shorter than 
 
 
 class _ValueHeads(dict[int, bytes]):
-    """What stands in front of a value of so many bytes in a record without a key: both lengths."""
+    """The bytes before a value of a given length in a record without a key: both lengths."""
 
     def __missing__(self, size: int) -> bytes:
         head = self[size] = NULL + varint(size)

@@ -118,7 +118,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch contains control records such as transaction markers, which consumers are not given."""
+        """Whether the batch contains control records such as transaction markers, which consumers do not get."""
         return bool(self.attributes & CONTROL)
 
 
@@ -312,7 +312,7 @@ def control_type(record: Record) -> int:
 
 
 class BatchOptions(TypedDict, total=False):
-    """What a batch has besides its records; `make_batch` has the defaults.
+    """The fields of a batch besides its records; `make_batch` has the defaults.
 
     compression: a codec of `CompressionType`. level: the codec's level, None for the default. attributes: bits in
     addition to the codec's.

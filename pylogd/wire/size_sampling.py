@@ -21,7 +21,7 @@ class SizeSampler:
     """See the module. It works on the codecs of the process."""
 
     def __init__(self, request: Observe, response: Observe) -> None:
-        """request, response: told the API and the size of each that is measured."""
+        """request, response: called with the API and the size of each sampled message."""
         self._request = request
         self._response = response
 

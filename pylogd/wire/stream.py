@@ -56,7 +56,7 @@ class Cursor:
 
 
 class Opaque:
-    """A part that is passed on as it is, such as a slice of a file."""
+    """A part that is passed on unchanged, such as a slice of a file."""
 
     __slots__ = ("part",)
 

@@ -241,7 +241,7 @@ class Bytes(Prefixed):
 
 
 class Records(Bytes):
-    """Record batches. Reading returns a view of the frame; writing passes on any sized object as it is."""
+    """Record batches. Reading returns a view of the frame; writing passes on any sized object unchanged."""
 
     def _parse_content(self, length: int, stream: Cursor) -> memoryview:
         return stream.take(length, self.where)

@@ -30,7 +30,7 @@ _LONGEST_BOUND: Final = 64
 
 @dataclass(frozen=True)
 class TableFiles:
-    """What a task needs to know of a table to write files for it. It is pickled.
+    """The properties of a table that a task needs to write files for it. It is pickled.
 
     options: those of the storage, as deltalake has them. schema: the table's columns with those of `directories`.
     """
@@ -83,7 +83,7 @@ class _Target:
         return path, self._files.open_output_stream(path)
 
     def finished(self, path: str, directory: Directory, metadata: pq.FileMetaData) -> DataFile:
-        """Return the facts of a file: what the log says of it."""
+        """Return the facts of a file that the table's log contains."""
         size = self._files.get_file_info(path).size
         partition = {name: partition_value(value) for name, value in directory.items()}
         return DataFile(path, size, metadata.num_rows, partition=partition, facts=statistics(metadata))

@@ -131,7 +131,7 @@ class DeltaLakeTable(RecordedTable):
             return map(_committed, reversed(self._table.history()))
 
     def files(self, number: int | None = None) -> list[DataFile]:
-        """Return the data files of the table as it is, or as of a version."""
+        """Return the data files of the table, as of now or of a version."""
         table = self._table if number is None else _open(self._uri, self._options, number)
         return [] if table is None else _data_files(table)
 
@@ -189,7 +189,7 @@ class DeltaLakeTable(RecordedTable):
 
 
 class _DeltaQuarantine(Quarantine):
-    """The table beside, with `_quarantine` behind its name."""
+    """The quarantine: the table with `_quarantine` after its name."""
 
     def __init__(self, uri: str, options: Mapping[str, str]) -> None:
         self._uri = uri
@@ -336,7 +336,7 @@ def _committed(commit: Mapping[str, Any]) -> Committed:
 
 
 def _total(said: Any) -> int:
-    """Return the bytes of files that optimize tells of, as a document or as its JSON."""
+    """Return the bytes of files that optimize reports, as a document or as its JSON."""
     document = json.loads(said) if isinstance(said, str) else said
     return int(document["totalSize"])
 

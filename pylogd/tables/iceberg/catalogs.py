@@ -1,4 +1,4 @@
-"""Find the catalog of an Iceberg table: one in a file of its own, or what pyiceberg's properties say.
+"""Find the catalog of an Iceberg table: a file in its warehouse, or the catalog of pyiceberg's properties.
 
 Must not know: tables.
 """

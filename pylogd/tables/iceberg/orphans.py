@@ -1,4 +1,4 @@
-"""Find files of an Iceberg table that no snapshot names: those of loaders that died.
+"""Find files of an Iceberg table that no snapshot names: files of loaders that died.
 
 Rules: only files that pylogd wrote, which their names tell, and only below the directory of the table's data. A file
 that a loader is writing is not named yet either, so the age has to be more than a load can take.

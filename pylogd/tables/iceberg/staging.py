@@ -38,7 +38,7 @@ _EPOCH: Final = date(1970, 1, 1)
 
 @dataclass(frozen=True)
 class TableFiles:
-    """What a task needs to know of a table to write files for it. It is pickled.
+    """The properties of a table that a task needs to write files for it. It is pickled.
 
     io: the properties of pyiceberg's FileIO. spec_id: of the partition spec that the files are written with.
     directories: the columns that make a directory.
@@ -103,7 +103,7 @@ class _Target:
 
 
 class _Key(PartitionKey):
-    """A partition whose values are known, so that nothing has to be transformed."""
+    """A partition with known values, which need not be computed."""
 
     def __init__(self, values: Sequence[Any], spec: PartitionSpec, schema: Schema) -> None:
         super().__init__([], spec, schema)

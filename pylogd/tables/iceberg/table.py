@@ -94,7 +94,7 @@ class IcebergTable(RecordedTable):
 
     @property
     def location(self) -> str:
-        """The names of its namespace and the table, behind the warehouse if the catalog is in that."""
+        """The names of its namespace and the table, after the warehouse if the catalog is in the warehouse."""
         return str(self._name)
 
     @property
@@ -156,7 +156,7 @@ class IcebergTable(RecordedTable):
         return map(_committed, sorted(snapshots, key=lambda each: each.sequence_number or 0))
 
     def files(self, number: int | None = None) -> list[DataFile]:
-        """Return the data files of the table as it is, or as of a snapshot."""
+        """Return the data files of the table, as of now or of a snapshot."""
         return [] if self._table is None else _data_files(self._table, number)
 
     def quarantined(self) -> list[DataFile]:
@@ -214,7 +214,7 @@ class IcebergTable(RecordedTable):
 
 
 class _IcebergQuarantine(Quarantine):
-    """The table beside, with `_quarantine` behind its name."""
+    """The quarantine: the table with `_quarantine` after its name."""
 
     def __init__(self, catalog: Catalog, identifier: tuple[str, ...]) -> None:
         self._catalog = catalog
@@ -354,7 +354,7 @@ def _committed(snapshot: Snapshot) -> Committed:
 
 @contextmanager
 def _errors(where: str) -> Iterator[None]:
-    """Raise TableError for errors of pyiceberg and of what is below it: catalogs, file systems, HTTP."""
+    """Raise TableError for errors of pyiceberg and of the libraries below it: catalogs, file systems, HTTP."""
     try:
         yield
     except (PylogdError, Refused):

@@ -32,7 +32,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a commit is planned on.
+    """The state on which a commit is planned.
 
     planned: of a load, the lake's position at that time, for the partitions that it reads. reads: these partitions.
     replaces: of a compaction, paths of the files that it replaces.

@@ -1,4 +1,5 @@
-"""What can be committed to a lake: loads and compactions, each of which makes its commit anew after those of others.
+"""The changes that can be committed to a lake: loads and compactions. Each plans its commit again after others'
+commits.
 
 A change is planned on a commit. If others have committed since, the change either contradicts them, or is as good after
 them (it is rebased): a load contradicts loads of the same partitions, a compaction the compactions of the same files.

@@ -38,7 +38,7 @@ _COLUMNS: Final = pa.schema(
 
 @dataclass(slots=True)
 class Snapshot:
-    """What the lake consists of as of a commit.
+    """The contents of the lake as of a commit.
 
     files, quarantined: its files by path, in the order in which they were added. begins: topic -> partition -> the
     first offset that was ever loaded.
@@ -87,7 +87,7 @@ def found(files: Files, directory: str) -> list[CheckpointPath]:
 
 
 def newest(files: Files, limit: int | None = None) -> CheckpointPath | None:
-    """Return the newest checkpoint, or the newest up to the number `limit`; None if there is none."""
+    """Return the newest checkpoint, or the newest up to the number `limit`; None if the lake has none."""
     places = [*found(files, CHECKPOINTS), *found(files, FLOORS)]
     return max((place for place in places if limit is None or place.number <= limit), default=None)
 
@@ -115,7 +115,7 @@ def read(files: Files, place: CheckpointPath) -> Checkpoint:
 
 
 def read_snapshot(files: Files, place: CheckpointPath) -> Snapshot:
-    """Return what the lake consists of as of a checkpoint. Raises FileNotFoundError, TableError."""
+    """Return the contents of the lake as of a checkpoint. Raises FileNotFoundError, TableError."""
     begins = {topic: dict(partitions) for topic, partitions in read(files, place).begins.items()}
     path = place.path(".parquet")
     data = files.read(path)

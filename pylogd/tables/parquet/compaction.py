@@ -30,7 +30,7 @@ RewriteGroup = Callable[[str, str, Sequence[DataFile]], Sequence[DataFile]]
 
 
 class CompactionConflict(CommitConflict):
-    """Other processes compacted the same directories again and again. What was committed before stays."""
+    """Other processes compacted the same directories repeatedly. Earlier commits stay."""
 
     def __init__(self, directories: Iterable[str]) -> None:
         named = sorted(directories)
@@ -69,7 +69,10 @@ def small_files(files: Mapping[str, DataFile], target_bytes: int) -> dict[str, l
 
 
 class _Round:
-    """One pass over groups that were planned on the same commit. refused: the directories of those to plan anew."""
+    """One pass over groups that were planned on the same commit.
+
+    refused: the directories that must be planned again.
+    """
 
     def __init__(self, lake: Lake, files: Files, rewrite: RewriteGroup, now_ms: Callable[[], int]) -> None:
         self._lake, self._files, self._rewrite, self._now_ms = lake, files, rewrite, now_ms
@@ -119,7 +122,10 @@ class _Round:
         return [FileGroup(attempt, added, small)]
 
     def _commit(self, groups: Sequence[FileGroup]) -> Commit | None:
-        """Commit the groups, except those that contradict what others have committed. Return None if none is left."""
+        """Commit the groups, except groups that contradict other processes' commits.
+
+        Return None if no group is left.
+        """
         left = list(groups)
         while left:
             try:

@@ -38,7 +38,7 @@ def _merged(before: Iterable[pa.Field], now: Iterable[pa.Field]) -> list[pa.Fiel
 
 
 def _wider(before: pa.DataType, now: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds the values of both; None if there is none."""
+    """Return the type that can hold the values of both types; None if there is none."""
     if before == now or (now, before) in _WIDER:
         return before
     if (before, now) in _WIDER:

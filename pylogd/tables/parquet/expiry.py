@@ -26,7 +26,7 @@ _BATCH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What an expiry did. floor: the oldest commit that is kept. commits, files: how many were deleted."""
+    """The result of an expiry. floor: the oldest commit that is kept. commits, files: how many were deleted."""
 
     floor: int
     commits: int
@@ -72,7 +72,7 @@ def _new_floor(history: History, older_than_ms: int, high: int) -> int:
 
 
 def _delete_below(files: Files, floor: int, kept: Collection[str]) -> Expired:
-    """Delete what is below the floor. kept: the files of the lake as of the floor.
+    """Delete everything below the floor. kept: the files of the lake as of the floor.
 
     A process that stalled may have made a document below the floor, which never took effect. The files that it names
     may be those of a later commit, so what is kept is not deleted, whoever says that it was replaced.
@@ -94,7 +94,7 @@ def _delete_below(files: Files, floor: int, kept: Collection[str]) -> Expired:
 
 
 def _delete_replaced(files: Files, number: int, kept: Collection[str]) -> int:
-    """Delete the files that a commit replaced, except those that are `kept`. Return how many were deleted."""
+    """Delete the files that a commit replaced, except the `kept` ones. Return how many were deleted."""
     path = numbered(COMMITS, number, ".json")
     try:
         removed: Sequence[str] = Commit.from_bytes(path, files.read(path)).removed

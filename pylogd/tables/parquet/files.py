@@ -1,4 +1,4 @@
-"""The file systems that a lake can be on: what it needs of them, and the directories that it keeps there.
+"""The file systems that a lake can be on: their interface, and the directories of a lake.
 
 Paths are relative to the lake's root and separated by `/`.
 Must not know: Spark, formats of documents.

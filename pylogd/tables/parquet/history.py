@@ -1,4 +1,4 @@
-"""Read a lake's history: the last commit, the commits since, and what the lake consisted of as of any commit kept.
+"""Read a lake's history: the last commit, later commits, and the contents of the lake as of any kept commit.
 
 Strategy: the newest checkpoint, and the commits after it, which are read by their numbers until one does not exist.
 So opening a lake costs a listing of a small directory and at most some tens of reads, however long its history is. A
@@ -50,7 +50,7 @@ class History:
 
     @property
     def number(self) -> int:
-        """The number of the last commit; 0 if there is none."""
+        """The number of the last commit; 0 without commits."""
         return 0 if self.last is None else self.last.number
 
     def refresh(self) -> list[Commit]:
@@ -96,7 +96,10 @@ class History:
         return max([1, *(place.number for place in checkpoints.found(self._files, FLOORS))])
 
     def snapshot(self, number: int | None = None) -> Snapshot:
-        """Return what the lake consisted of as of a commit. number: if it is not the last one. Raises CommitExpired."""
+        """Return the contents of the lake as of a commit. number: of the commit; default: the last.
+
+        Raises CommitExpired.
+        """
         at = self.number if number is None else number
         for _ in range(_TRIES):
             floor = self.floor

@@ -70,7 +70,7 @@ class Lake:
 
     @property
     def last(self) -> Commit | None:
-        """The last commit; None if there is none."""
+        """The last commit; None without commits."""
         return self._history.last
 
     @property
@@ -85,7 +85,7 @@ class Lake:
 
     @property
     def layout(self) -> Layout | None:
-        """The layout of the lake; None if it has no commits, or only those of earlier versions of pylogd."""
+        """The layout of the lake; None if it has no commits, or only commits of earlier versions of pylogd."""
         return layout_of(self.last)
 
     def history(self) -> Iterator[Commit]:
@@ -93,7 +93,7 @@ class Lake:
         return self._history.between(self._history.floor, self._history.number)
 
     def snapshot(self, number: int | None = None) -> Snapshot:
-        """Return what the lake consisted of as of a commit, the last one unless a number is given.
+        """Return the contents of the lake as of a commit; by default of the last one.
 
         Paths are those where the files are now: files that were replaced later have been moved. Raises CommitExpired.
         """

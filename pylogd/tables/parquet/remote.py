@@ -1,4 +1,4 @@
-"""A lake's files on any file system of fsspec, such as S3 and its like, without Spark.
+"""A lake's files on any file system of fsspec, such as S3, without Spark.
 
 Strategy: a file is created by a request that the store refuses if the file exists: on S3 a `PutObject` with
 `If-None-Match: *`. A move is a copy and a deletion, as object stores have no rename.

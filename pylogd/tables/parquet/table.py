@@ -100,7 +100,7 @@ class LakeTable:
 
     @property
     def columns(self) -> pa.Schema | None:
-        """The columns of a typed table, with those of its directories; None in a table of records."""
+        """The columns of a typed table, with the columns of its directories; None in a table of records."""
         columns, layout = columns_of(self._lake.last), self._lake.layout
         return None if columns is None or layout is None else with_directories(list(columns), layout)
 
@@ -116,7 +116,10 @@ class LakeTable:
         self._made = layout, None if columns is None or self.exists else encode_columns(columns)
 
     def evolve(self, columns: pa.Schema) -> None:
-        """Change the columns of a typed table, in a commit of its own. Before the first commit no other is needed."""
+        """Change the columns of a typed table, in a separate commit.
+
+        Before the first commit no such commit is needed.
+        """
         layout, made = self._made
         if not self.exists:
             before = pa.schema([]) if made is None else decode_columns(made)
@@ -152,7 +155,7 @@ class LakeTable:
         self, expected: Position, loading: LoadRange, added: Sequence[DataFile],
         quarantined: Sequence[DataFile] = (), *, at_ms: int,
     ) -> Committed:  # fmt: skip
-        """Add the files of a load, after whatever others have committed. Raises OffsetsMoved, CommitConflict."""
+        """Add the files of a load, after other processes' commits. Raises OffsetsMoved, CommitConflict."""
         layout, columns = self._made
         change = Load(
             expected, loading, self._inside(added), self._inside(quarantined), at_ms, layout, columns, self.location
@@ -165,7 +168,7 @@ class LakeTable:
         return map(committed, self._lake.history())
 
     def files(self, number: int | None = None) -> list[DataFile]:
-        """Return the data files of the lake as it is, or as of a commit. Raises CommitExpired."""
+        """Return the data files of the lake, as of now or of a commit. Raises CommitExpired."""
         return self._outside(self._lake.files(number).values())
 
     def quarantined(self) -> list[DataFile]:
@@ -208,7 +211,7 @@ class LakeTable:
         return Layout(by, "string" if self._files.has_strings(live, "value") else "binary")
 
     def clean(self, changed_before_ms: int) -> int:
-        """Delete nothing: attempts that can't be committed any more are deleted by whoever opens the lake next."""
+        """Delete nothing: the next process that opens the lake deletes attempts that can't be committed any more."""
         return 0
 
     def _outside(self, files: Iterable[commits.DataFile]) -> list[DataFile]:
