@@ -102,7 +102,7 @@ class Experiment:
     connections: int = 0
     client: str | None = None
     events: bool = False  # values are flights in JSON, of about `size` bytes
-    seconds: float = 2.0  # the approximate length of a round, for the quickest peer
+    seconds: float = 1.5  # the approximate length of a round, for the quickest peer
     targets: tuple[Target, ...] = ()
 
     @property
@@ -143,8 +143,8 @@ def _queues() -> tuple[Experiment, ...]:
     group = "The paper's experiments: queues, and a broker in memory"
     peers = (PYLOGD, MESH, *QUEUES)
     return (
-        Experiment("produce, batches of 1", group, "produce", peers, (*SHOWS, "overhead"), batch=1, seconds=1.5),
-        Experiment("consume, 200 KB a pull", group, "consume", peers, pull=200_000, seconds=1.5),
+        Experiment("produce, batches of 1", group, "produce", peers, (*SHOWS, "overhead"), batch=1),
+        Experiment("consume, 200 KB a pull", group, "consume", peers, pull=200_000),
     )
 
 

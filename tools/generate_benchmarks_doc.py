@@ -29,7 +29,7 @@ share, and are copied from the pages that those programs wrote. [How it is measu
 method, and what each program costs. Values are medians. In brackets: the interval of the median, of 95 % or more. Two
 values whose ratio's interval includes 1 are a draw.
 
-Measure on your machine before you decide anything: `make bench-smoke` takes minutes, `make bench` two hours.
+Measure on your machine before you decide anything: `make bench-smoke` takes minutes, `make bench` three hours.
 """
 
 
