@@ -46,7 +46,7 @@ $(WHEEL): $(SOURCES) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dependencies: setup.cfg | $(WHEEL)
-	@echo "make: installing dependencies from PyPI: 1.9 GB with Spark, which takes some minutes"
+	@echo "make: installing dependencies from PyPI: 1.9 GB for demo and tests, which takes some minutes"
 	@$(BIN)/python -m pip install --quiet --upgrade "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[test,demo,connect]"
 	@touch $@
 
