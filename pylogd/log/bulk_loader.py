@@ -153,7 +153,7 @@ class BulkLoader:
         with self._registry.lock:
             failure = entry.failure
             if failure is None:
-                self._registry.logs[key] = log
+                self._registry.logs[log.key] = log
                 entry.open_logs += 1
         if failure is not None:
             log.abandon()

@@ -78,4 +78,4 @@ class LogConfig:
         limit = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
         jitter = self.segment_jitter_ms
         share = (int.from_bytes(topic_id, "big") + partition * 7919) % jitter if jitter > 0 else 0
-        return max(limit - share, 0)
+        return max(limit - share, 0) if share else limit

@@ -76,6 +76,12 @@ class LogDirectories:
         self.cleaned_offsets |= entry.cleaned_offsets
         self.high_watermarks |= entry.high_watermarks
 
+    def forget_read(self) -> None:
+        """Forget what the checkpoints said of logs that are open now, but for the high watermarks."""
+        self.cleaned_offsets = {}
+        for entry in self.entries:
+            entry.forget_read(self._registry.offline)
+
     def find_logs(self, entry: LogDirectory) -> list[FoundLog]:
         """List the logs in a directory; none if it is offline or fails now."""
         if entry.failure is not None:

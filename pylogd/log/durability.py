@@ -31,14 +31,16 @@ class DurableLog(Protocol):
     storage: Storage
     epochs: LeaderEpochs
     producers: Producers
-    lock: threading.RLock
     abandoned: bool
     log_end_offset: int
     recovery_point: int
     last_flush: float
     names_synced: bool
     closed_at: int
-    unwritten_snapshots: list[tuple[int, bytes]]
+    unwritten_snapshots: Sequence[tuple[int, bytes]]
+
+    @property
+    def lock(self) -> threading.RLock: ...
 
     @property
     def segments(self) -> Sequence[Segment]: ...
@@ -74,7 +76,7 @@ def seal_segments(log: DurableLog) -> None:
     except OSError as error:
         raise StorageFailure(log.directory, error) from error
     with log.lock:
-        log.unwritten_snapshots = [snapshot for snapshot in log.unwritten_snapshots if snapshot not in snapshots]
+        log.unwritten_snapshots = tuple(snapshot for snapshot in log.unwritten_snapshots if snapshot not in snapshots)
     _move_recovery_point(log, base)
 
 

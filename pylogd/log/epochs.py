@@ -15,13 +15,16 @@ UNDEFINED = (-1, -1)
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both ascending. `dirty`: whether they have changed since the file was written."""
+    """(epoch, start offset) pairs, both ascending. `dirty`: whether they have changed since the file was written.
+
+    The columns are tuples, of which the empty one is shared: many logs have no epoch, and few more than one.
+    """
 
     __slots__ = ("dirty", "epochs", "latest", "starts")
 
     def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
-        self.epochs = [epoch for epoch, _ in entries or []]
-        self.starts = [start for _, start in entries or []]
+        self.epochs: tuple[int, ...] = tuple(epoch for epoch, _ in entries or ())
+        self.starts: tuple[int, ...] = tuple(start for _, start in entries or ())
         self.latest = self.epochs[-1] if self.epochs else -1
         self.dirty = False
 
@@ -34,8 +37,8 @@ class LeaderEpochs:
         if epoch <= self.latest:
             return
         self._cut(bisect_left(self.starts, offset))  # epochs without any batch
-        self.epochs.append(epoch)
-        self.starts.append(offset)
+        self.epochs += (epoch,)
+        self.starts += (offset,)
         self.latest = epoch
         self.dirty = True
 
@@ -61,8 +64,7 @@ class LeaderEpochs:
         """Remove epochs that end before `start_offset`; the one that contains it starts there now."""
         at = bisect_right(self.starts, start_offset) - 1
         if at > 0 or (at == 0 and self.starts[0] < start_offset):
-            del self.epochs[:at], self.starts[:at]
-            self.starts[0] = start_offset
+            self.epochs, self.starts = self.epochs[at:], (start_offset, *self.starts[at + 1 :])
             self.dirty = True
 
     def clear(self) -> None:
@@ -71,6 +73,6 @@ class LeaderEpochs:
 
     def _cut(self, keep: int) -> None:
         if keep < len(self.epochs):
-            del self.epochs[keep:], self.starts[keep:]
+            self.epochs, self.starts = self.epochs[:keep], self.starts[:keep]
             self.latest = self.epochs[-1] if self.epochs else -1
             self.dirty = True

@@ -63,21 +63,26 @@ class FastAccept:
         "own_segment_bytes", "plain", "roll_timestamp", "segment_bytes", "transactional",
     )  # fmt: skip
 
-    def set_limits(self, config: LogConfig, active: Segment, roll_ms: int, usable: bool) -> None:
-        """Work the limits out for the active segment. Accept no batch unless the segment is `usable`."""
+    def __init__(self) -> None:
+        """Refuse every batch."""
+        self.max_bytes = self.max_own_bytes = self.segment_bytes = self.own_segment_bytes = -1
+        self.compiled: CompiledLimits | None = None
+
+    def set_limits(self, config: LogConfig, active: Segment, roll_ms: int) -> None:
+        """Work the limits out for the active segment."""
         validated, aged = config.validate_records, config.limits_age
         self.max_bytes = min(config.max_message_bytes, INLINE_BYTES) if validated else config.max_message_bytes
         self.plain, self.transactional = _UNCOMPRESSED if config.validate_compressed or aged else _ANY_CODEC
         self.is_valid = batch_is_valid if validated else frame_is_valid
         self.max_own_bytes = config.max_message_bytes
-        self.own_segment_bytes = config.segment_bytes if usable else -1
+        self.own_segment_bytes = config.segment_bytes
         by_header = not config.compacts and (validated or not aged)
         self.segment_bytes = self.own_segment_bytes if by_header else -1
         self.last_offset = active.base_offset + MAX_RELATIVE
         self.roll_timestamp = active.first_timestamp + roll_ms if active.first_timestamp >= 0 else -1
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
-        self.compiled: CompiledLimits | None = None
+        self.compiled = None
         if validated and self.segment_bytes >= 0:
             self.compiled = (
                 self.max_bytes, self.segment_bytes, min(self.last_offset, _INT64_MAX),
@@ -159,3 +164,7 @@ class FastAccept:
             position += len(records)
             offset += delta + 1
         return accepted
+
+
+#: For every log that is at rest, closed, empty or full, and for those with the broker's time stamps.
+REFUSE_ALL = FastAccept()

@@ -33,7 +33,6 @@ class _Settled(NamedTuple):
     """A log of which nothing is left to do before `due_ms`, by the wall clock, as long as the rest is the same."""
 
     due_ms: float
-    log: Log
     log_end_offset: int
     log_start_offset: int
     deletable_offset: int | None
@@ -43,8 +42,7 @@ class _Settled(NamedTuple):
     def holds(self, log: Log, now_ms: int) -> bool:
         """Return whether there is still nothing to do for a log."""
         return (
-            log is self.log
-            and now_ms < self.due_ms
+            now_ms < self.due_ms
             and log.log_end_offset == self.log_end_offset
             and log.segments is self.segments
             and log.log_start_offset == self.log_start_offset
@@ -79,7 +77,6 @@ class Housekeeping:
         self._seconds = seconds
         self._checkpoint_seconds = checkpoint_ms / 1000
         self._next_checkpoint: dict[str | None, float] = {}  # by path
-        self._settled: dict[str | None, dict[TopicPartition, _Settled]] = {}  # by path
 
     def tick(self, path: str | None = None) -> list[TopicPartition]:
         """Do what is due; return the partitions whose log start offset has moved.
@@ -89,19 +86,13 @@ class Housekeeping:
         """
         now_ms, now = self._now_ms(), self._seconds()
         moved = []
-        before, settled = self._settled.get(path, {}), {}
-        for key, log in self._registry.open_items():
-            known = before.get(key)
-            if known is None or not known.holds(log, now_ms):
-                if path is not None and os.path.dirname(log.directory) != path:
-                    continue
-                start = log.log_start_offset
-                known = self._maintain(key, log, now_ms, now)
-                if log.log_start_offset != start:
-                    moved.append(key)
-            if known is not None:
-                settled[key] = known
-        self._settled[path] = settled
+        for log in self._registry.open_logs():
+            if _is_settled(log, now_ms) or (path is not None and os.path.dirname(log.directory) != path):
+                continue
+            start = log.log_start_offset
+            log.settled = self._maintain(log, now_ms, now)
+            if log.log_start_offset != start:
+                moved.append(log.key)
         for entry in self._directories.entries:
             if path is None or entry.path == path:
                 self._remove_deleted(entry, now)
@@ -113,7 +104,7 @@ class Housekeeping:
                 _log.error("Could not write the checkpoints, will try again: %s", error)
         return moved
 
-    def _maintain(self, key: TopicPartition, log: Log, now_ms: int, now: float) -> _Settled | None:
+    def _maintain(self, log: Log, now_ms: int, now: float) -> _Settled | None:
         """Do what is due for one log; return what it is like if nothing is left to do."""
         end = log.log_end_offset
         try:
@@ -121,7 +112,7 @@ class Housekeeping:
             return _settle(log, end)
         except StorageError as error:
             if not self._directories.storage_failed(error) and not log.closed:
-                _log.error("Maintenance of %s-%d failed and will be tried again: %s", *key, error)
+                _log.error("Maintenance of %s-%d failed and will be tried again: %s", *log.key, error)
             return None
 
     def _remove_deleted(self, entry: LogDirectory, now: float) -> None:
@@ -136,6 +127,14 @@ class Housekeeping:
                     _log.error("Could not remove %s; the next start removes it: %s", path, error)
 
 
+def _is_settled(log: Log, now_ms: int) -> bool:
+    """Return whether nothing is to be done for a log: since it was never written, or as it was when last looked at."""
+    settled = log.settled
+    if settled is None:
+        return log.at_rest and not log.log_end_offset and not log.pending_unlinks
+    return isinstance(settled, _Settled) and settled.holds(log, now_ms)
+
+
 def _maintain(log: Log, now_ms: int, now: float) -> None:
     """Do what is due for one log. `now_ms` is the wall clock, `now` the monotonic one, in seconds."""
     config = log.config
@@ -145,7 +144,7 @@ def _maintain(log: Log, now_ms: int, now: float) -> None:
             or (now - log.last_flush) * 1000 >= config.flush_ms
         ):
             log.flush()
-        else:
+        elif not log.at_rest or log.epochs.dirty:  # nothing of it is to be sealed since it was opened
             log.seal()
     except StorageFailure as failure:
         if failure.is_full:  # nothing can be written, but what is durable already may be deleted, to make room
@@ -165,4 +164,4 @@ def _settle(log: Log, end: int) -> _Settled | None:
     flushed = log.recovery_point >= end or config.flush_ms >= NO_LIMIT
     if not flushed or len(log.producers) or log.closed:
         return None
-    return _Settled(expires_at(log), log, end, log.log_start_offset, log.deletable_offset, config, log.segments)
+    return _Settled(expires_at(log), end, log.log_start_offset, log.deletable_offset, config, log.segments)

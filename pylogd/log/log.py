@@ -19,7 +19,6 @@ only truncation holds it during a sync. Reads take no lock, since the list of se
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
@@ -30,9 +29,10 @@ from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.durability import flush_log, seal_segments, write_closing_state
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, OffsetOutOfRange, OutOfOrderSequence, StorageFailure
-from pylogd.log.fast_accept import FastAccept
+from pylogd.log.fast_accept import REFUSE_ALL, FastAccept
 from pylogd.log.files import Buffer, FileSlice
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
+from pylogd.log.log_parts import LogParts
 from pylogd.log.opening import open_files, open_for_append, open_for_readers
 from pylogd.log.producers import Producers
 from pylogd.log.quick_append import append_one, append_own
@@ -40,10 +40,12 @@ from pylogd.log.reading import BELOW_ZEROS, ZEROS, Range, SegmentsView
 from pylogd.log.segment import Segment, Storage
 from pylogd.log.transactions import AbortedTransaction, TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections, inspect, wants_inspection
-from pylogd.log.write_failures import WriteFailures
+
+_CLIENT, _COORDINATOR = AppendOrigin.CLIENT, AppendOrigin.COORDINATOR
+_NO_TAIL: tuple[int, Segment | None, int] = (-1, None, 0)
 
 
-class Log:
+class Log(LogParts):
     """See the module. Logs are made by `loader`.
 
     recovery_point: the offset up to which everything is durable. clean: whether the log was closed cleanly, so that its
@@ -58,11 +60,12 @@ class Log:
 
     __slots__ = (
         "__weakref__",
-        "_active", "_config", "_roll_ms", "_sealed_bytes", "_tail", "_view", "abandoned", "cleaned_offset", "closed",
-        "closed_at", "deletable_offset", "directory", "epochs", "fast_accept", "first_offset", "has_aborted",
-        "index_interval", "last_flush", "lock", "log_end_offset", "log_start_offset", "maintenance", "names_synced",
-        "now_ms", "on_roll", "partition", "pending_unlinks", "producers", "recovery_point", "removed_bytes", "stamps",
-        "storage", "topic", "topic_id", "truncations", "unwritten_snapshots", "write_failures", "writing",
+        "_active", "_config", "_roll_ms", "_sealed_bytes", "_tail", "_view", "abandoned",
+        "cleaned_offset", "closed", "closed_at", "deletable_offset", "directory", "epochs",
+        "fast_accept", "first_offset", "has_aborted", "index_interval", "key", "last_flush", "log_end_offset",
+        "log_start_offset", "names_synced", "now_ms", "on_roll", "partition", "pending_unlinks", "producers",
+        "recovery_point", "removed_bytes", "settled", "stamps", "storage", "topic", "topic_id", "truncations",
+        "unwritten_snapshots",
     )  # fmt: skip
 
     def __init__(
@@ -70,8 +73,9 @@ class Log:
         storage: Storage, now_ms: Callable[[], int], segments: Sequence[Segment], log_start_offset: int,
         log_end_offset: int, recovery_point: int, epochs: LeaderEpochs, producers: Producers, clean: bool = False,
     ) -> None:  # fmt: skip
+        super().__init__()
         self.directory, self.storage, self.now_ms = directory, storage, now_ms
-        self.topic, self.partition, self.topic_id = topic, partition, topic_id
+        self.key, self.topic, self.partition, self.topic_id = (topic, partition), topic, partition, topic_id
         self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
         self.recovery_point = recovery_point
         self.epochs, self.producers = epochs, producers
@@ -81,20 +85,15 @@ class Log:
         self.on_roll: Callable[[Log], object] | None = None
         self.closed = self.abandoned = False
         self.last_flush = storage.seconds()
-        self.pending_unlinks: list[tuple[float, list[str]]] = []  # files renamed to .deleted, when to unlink them
-        self.lock = threading.RLock()  # held by whatever changes the log
-        self.writing = threading.Lock()  # held during a staged append, or what excludes it; taken before `lock`
-        self.maintenance = threading.Lock()  # held by flush, truncation and removal; taken before `lock`
-        self.unwritten_snapshots: list[tuple[int, bytes]] = []  # (offset, content), made at a roll
+        self.pending_unlinks: Sequence[tuple[float, list[str]]] = ()  # files renamed to .deleted, when to unlink them
+        self.settled: object = None  # the housekeeping's
+        self.unwritten_snapshots: Sequence[tuple[int, bytes]] = ()  # (offset, content), made at a roll
         self.names_synced = clean  # whether the name of the log's directory is durable
         self.closed_at = log_end_offset if clean else -1  # the end offset for which closing state is on the disk
-        self.write_failures = WriteFailures()
-        self._config, self._roll_ms = config, 0
-        self.stamps = False  # whether records get the broker's time
-        self.fast_accept, self.first_offset = FastAccept(), log_end_offset
+        self.fast_accept, self.first_offset = REFUSE_ALL, log_end_offset
         self._active, self._sealed_bytes, self.removed_bytes = segments[-1], 0, -segments[-1].size
+        self._use(config)
         self.replace_segments(segments)
-        self.config = config
 
     def __repr__(self) -> str:
         return f"Log({self.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
@@ -107,12 +106,15 @@ class Log:
     @config.setter
     def config(self, config: LogConfig) -> None:
         with self.lock:
-            self._config = config
-            self.stamps = config.message_timestamp_type is not TimestampType.CREATE_TIME
-            self._roll_ms = config.roll_ms(self.topic_id, self.partition)
-            self.index_interval = config.index_interval_bytes
-            self.producers.most = config.producer_ids_max
+            self._use(config)
             self.set_limits()
+
+    def _use(self, config: LogConfig) -> None:
+        self._config = config
+        self.stamps = config.message_timestamp_type is not TimestampType.CREATE_TIME  # records get the broker's time
+        self._roll_ms = config.roll_ms(self.topic_id, self.partition)
+        self.index_interval = config.index_interval_bytes
+        self.producers.most = config.producer_ids_max
 
     @property
     def size(self) -> int:
@@ -139,10 +141,10 @@ class Log:
         kept = sum([segment.size for segment in segments])
         self.removed_bytes += self._sealed_bytes + self._active.size - kept
         self._sealed_bytes = kept - segments[-1].size
-        self._view = SegmentsView(segments)
+        self._view = SegmentsView(tuple(segments))
         self.has_aborted = any(segment.has_aborted for segment in segments)  # whether any was aborted
         self._active = segments[-1]
-        self._tail: tuple[int, Segment, int] = (-1, self._active, 0)  # where the last read ended
+        self._tail = _NO_TAIL  # where the last read ended: log end offset, active segment, its size
         self.set_limits()
 
     # Appending -----------------------------------------------------------------------------------------------------
@@ -162,15 +164,15 @@ class Log:
         inspections: the result of `inspect` for these records. may_inspect: whether this call may take long to inspect
         records; if not, it raises InspectionNeeded where that is necessary. terms: of batches that are transactional.
         """
-        with self.lock:
+        with self._lock or self.lock:
             try:
                 now_ms = self.now_ms()
                 segment = self._active
-                if origin is AppendOrigin.CLIENT and inspections is None and leader_epoch == self.epochs.latest:
+                if origin is _CLIENT and inspections is None and leader_epoch == self.epochs.latest:
                     fields = self.fast_accept.check(records, segment.size, self.log_end_offset, now_ms, terms)
                     if fields is not None:
                         return append_one(self, segment, memoryview(records), leader_epoch, fields, terms)
-                elif origin is AppendOrigin.COORDINATOR and leader_epoch == self.epochs.latest:
+                elif origin is _COORDINATOR and leader_epoch == self.epochs.latest:
                     header = self.fast_accept.check_own(records, segment.size, self.log_end_offset)
                     if header is not None:
                         return append_own(self, segment, memoryview(records), leader_epoch, header, terms)
@@ -208,7 +210,7 @@ class Log:
         Return how many; `run` has the rest of the result. What is left is for `append`. Raises StorageFailure: nothing
         was appended.
         """
-        with self.lock:
+        with self._lock or self.lock:
             segment = self._active
             if leader_epoch != self.epochs.latest or not segment.has_entries_for(run.most):
                 return 0
@@ -276,8 +278,12 @@ class Log:
         """Work out which batches `fast_accept` may accept until the segment is looked at again."""
         segment, config = self._active, self._config
         segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
-        usable = segment.size and not self.stamps and segment.file is not None and not (segment.full or self.closed)
-        self.fast_accept.set_limits(config, segment, self._roll_ms, bool(usable))
+        if segment.size and not self.stamps and segment.file is not None and not (segment.full or self.closed):
+            if self.fast_accept is REFUSE_ALL:
+                self.fast_accept = FastAccept()
+            self.fast_accept.set_limits(config, segment, self._roll_ms)
+        else:
+            self.fast_accept = REFUSE_ALL
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
         """Return whether the active segment is older than `segment.ms`: by time stamps if it has any, as in Kafka."""
@@ -303,7 +309,7 @@ class Log:
     def rolled(self, segment: Segment) -> None:
         """Append to `segment` from now on, which `make_segment` has made."""
         with self.lock:
-            self.unwritten_snapshots.append((self.log_end_offset, self.producers.to_snapshot()))
+            self.unwritten_snapshots = (*self.unwritten_snapshots, (self.log_end_offset, self.producers.to_snapshot()))
             self.replace_segments([*self.segments, segment])
 
     def exclude_appends(self) -> AbstractContextManager[object]:
@@ -348,7 +354,7 @@ class Log:
             return None
         tail_offset, segment, position = self._tail
         if offset == tail_offset and bound == end and segment is last and 0 < (length := size - position) <= max_bytes:
-            return self._slice(segment, position, length, -1, allow_cold)
+            return self._slice(last, position, length, -1, allow_cold)
         try:
             if self.closed:
                 raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
@@ -364,15 +370,9 @@ class Log:
     def read_again(self, offset: int, max_bytes: int, end_offset: int) -> FileSlice | None:
         """Return what `read` has returned before for the same limit, None if that is not known or ends differently."""
         found = self._view.slices.get(offset)
-        if (
-            found is None
-            or found[0] != max_bytes
-            or found[1] > end_offset
-            or offset < self.log_start_offset
-            or self.closed
-        ):
+        if found is None or found[0] != max_bytes or found[1] > end_offset:
             return None
-        return found[2]
+        return None if offset < self.log_start_offset or self.closed else found[2]
 
     def _locked_end(self) -> tuple[int, SegmentsView, Segment, int]:
         """Return log end offset, segments, last segment and its size, all of one moment, while others may append."""
@@ -388,7 +388,7 @@ class Log:
 
     def _slice(self, segment: Segment, position: int, length: int, next_offset: int, allow_cold: bool) -> FileSlice:
         if segment is self._active and position + length == segment.size:
-            with self.lock:
+            with self._lock or self.lock:
                 self._tail = self.log_end_offset, self._active, self._active.size
         file, cached = segment.reader(allow_cold=allow_cold), segment.cached
         if cached is None:
@@ -448,8 +448,8 @@ class Log:
             self.epochs.clear()  # also those that end before the first record
         else:
             self.epochs.truncate_end(offset)
-        snapshots = [] if restarted else self.unwritten_snapshots
-        self.unwritten_snapshots = [snapshot for snapshot in snapshots if snapshot[0] <= offset]
+        snapshots = () if restarted else self.unwritten_snapshots
+        self.unwritten_snapshots = tuple(snapshot for snapshot in snapshots if snapshot[0] <= offset)
 
     # Durability (waits for the disk: call these in a thread) -------------------------------------------------------
 

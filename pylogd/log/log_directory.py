@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import sys
 import uuid
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -156,12 +157,14 @@ class LogDirectory:
         Removes partitions whose deletion was not completed. Other files are left alone, with a warning.
         """
         found = []
+        ids: dict[str, bytes] = {}  # so that all partitions of a topic share one
         stopped, self.stopped = (self.stopped if self.clean else {}), {}
         for name in sorted(self.fs.listdir(self.path)):
             path = os.path.join(self.path, name)
             key = split_name(name)
             if (state := stopped.get(name)) is not None and key is not None and is_unchanged(self.fs, path, state):
-                start, topic_id = self.log_starts.get(key, 0), checkpoints.parse_id(state.topic_id)
+                start, text = self.log_starts.get(key, 0), state.topic_id
+                topic_id = ids[text] = ids.get(text) or checkpoints.parse_id(text)
                 found.append(FoundLog(path, *key, topic_id, state.log_end_offset, start, clean=True, stopped=state))
             elif key is not None and self.fs.isdir(path):
                 recovery_point, start = self.recovery_points.get(key, 0), self.log_starts.get(key, 0)
@@ -220,13 +223,18 @@ class LogDirectory:
 
     def write_offsets(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         """Write a checkpoint, unless the file has these offsets already. Raises StorageFailure."""
-        if self.checkpointed.get(name) == offsets:
-            return
-        try:
-            checkpoints.write_offsets(self.fs, self.path, name, offsets)
-        except OSError as error:
-            raise StorageFailure(os.path.join(self.path, name), error) from error
-        self.checkpointed[name] = offsets
+        if self.checkpointed.get(name) != offsets:
+            try:
+                checkpoints.write_offsets(self.fs, self.path, name, offsets)
+            except OSError as error:
+                raise StorageFailure(os.path.join(self.path, name), error) from error
+        self.checkpointed[name] = offsets  # also if they are equal: these keys are those of the open logs
+
+    def forget_read(self, unopened: Container[TopicPartition]) -> None:
+        """Forget what checkpoints said when they were read, but of the logs that are `unopened`."""
+        self.recovery_points = {key: point for key, point in self.recovery_points.items() if key in unopened}
+        self.log_starts = {key: start for key, start in self.log_starts.items() if key in unopened}
+        self.cleaned_offsets = {}
 
     def has_entry(self, key: TopicPartition) -> bool:
         """Return whether a checkpoint has an entry of that partition."""
@@ -400,4 +408,5 @@ def claim(
 def split_name(name: str) -> TopicPartition | None:
     """Return the partition that a directory is named after; None if it is not the name of a partition."""
     topic, _, partition = name.rpartition("-")
-    return (topic, int(partition)) if topic and partition.isascii() and partition.isdigit() else None
+    named = topic and partition.isascii() and partition.isdigit()
+    return (sys.intern(topic), int(partition)) if named else None  # one string for all partitions of a topic

@@ -191,6 +191,7 @@ class LogManager:
             for key, log in self._registry.open_items():
                 if log.cleaned_offset < directories.cleaned_offsets.get(key, 0):  # recovery truncated the log
                     self.checkpoint_cleaned(log)
+            directories.forget_read()
             if not directories.online:
                 failure = directories.entries[0].failure
                 assert failure is not None
@@ -299,7 +300,7 @@ class LogManager:
                 if log is None:
                     entry.open_logs -= 1
                 elif entry.failure is None:
-                    self.logs[key] = log
+                    self.logs[log.key] = log
         if entry.failure is not None:
             log.abandon()
             raise entry.failure

@@ -24,9 +24,13 @@ class RestingLog(Protocol):
     """What is needed of a `Log`. The attributes are the log's."""
 
     directory: str
-    lock: threading.RLock
-    maintenance: threading.Lock
     has_aborted: bool
+
+    @property
+    def lock(self) -> threading.RLock: ...
+
+    @property
+    def maintenance(self) -> threading.Lock: ...
 
     @property
     def active(self) -> Segment: ...

@@ -73,6 +73,10 @@ class SnapshotEntry(NamedTuple):
     transaction_first_offset: int
 
 
+#: What is empty at the start, shared by all partitions and never changed.
+_NO_PRODUCERS: dict[int, Producer] = {}
+_NO_GUARDS: dict[int, VerificationGuard] = {}
+_NO_TRANSACTIONS = UnstableTransactions()
 _NO_BATCH = WrittenBatch(NO_SEQUENCE, NO_SEQUENCE, -1, -1, -1)
 _FIELDS = len(WrittenBatch._fields)
 _KEPT = REMEMBERED * _FIELDS
@@ -153,10 +157,11 @@ class Producers:
     __slots__ = ("by_id", "guards", "most", "unstable")
 
     def __init__(self, most: int = sys.maxsize) -> None:
-        self.by_id: dict[int, Producer] = {}
+        # Most partitions have no producers: they share what is empty. `add` and those who begin something replace it.
+        self.by_id = _NO_PRODUCERS
         self.most = most
-        self.unstable = UnstableTransactions()
-        self.guards: dict[int, VerificationGuard] = {}
+        self.unstable = _NO_TRANSACTIONS
+        self.guards = _NO_GUARDS
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -220,6 +225,8 @@ class Producers:
 
         A producer id costs whoever makes it up nothing, and a guard stays if its verification fails.
         """
+        if not self.guards:
+            self.guards = {}
         guard = self.guards.setdefault(producer_id, new)
         if guard is new and len(self.guards) > self.most:
             del self.guards[next(iter(self.guards))]
@@ -278,7 +285,7 @@ class Producers:
         """Record that a batch outside of a transaction was appended."""
         producer = self.by_id.get(producer_id)
         if producer is None:
-            producer = self._add(producer_id, epoch)
+            producer = self.add(producer_id, Producer(epoch))
         elif producer.epoch != epoch:
             producer.epoch = producer.plain_epoch = epoch
             del producer.batches[:]
@@ -290,10 +297,13 @@ class Producers:
             del batches[:_FIELDS]
         batches.extend((base_sequence, last_sequence, base_offset, base_offset + last_delta, timestamp))
 
-    def _add(self, producer_id: int, epoch: int) -> Producer:
+    def add(self, producer_id: int, producer: Producer) -> Producer:
+        """Add a producer that is not known, and return it; others are removed if there are too many."""
         if len(self.by_id) >= self.most:
             self._forget_oldest()
-        producer = self.by_id[producer_id] = Producer(epoch)
+        if not self.by_id:
+            self.by_id = {}
+        self.by_id[producer_id] = producer
         return producer
 
     def _forget_oldest(self) -> None:
@@ -327,8 +337,9 @@ class Producers:
 
     def _wrote_unnumbered(self, header: BatchHeader) -> None:
         """Record a transactional batch without sequence numbers, as a group coordinator writes for offsets."""
-        producer = self.by_id.get(header.producer_id) or self._add(header.producer_id, header.producer_epoch)
-        producer.epoch = header.producer_epoch
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        producer = self.by_id.get(producer_id) or self.add(producer_id, Producer(epoch))
+        producer.epoch = epoch
         producer.next_sequence = 0
         producer.last_seen_ms = header.max_timestamp
         producer.batches[:] = array(
@@ -341,6 +352,8 @@ class Producers:
         producer.plain_epoch = -1
         if producer.transaction_first_offset < 0:
             producer.transaction_first_offset = base_offset
+            if self.unstable is _NO_TRANSACTIONS:
+                self.unstable = UnstableTransactions()
             self.unstable.begin(producer_id, base_offset)
         self.guards.pop(producer_id, None)
 
@@ -350,7 +363,7 @@ class Producers:
         self.guards.pop(producer_id, None)
         producer = self.by_id.get(producer_id)
         if producer is None:
-            producer = self._add(producer_id, epoch)
+            producer = self.add(producer_id, Producer(epoch))
             producer.next_sequence = 0
         elif producer.epoch != epoch:
             producer.next_sequence = 0
@@ -384,9 +397,7 @@ class Producers:
 
     def clear(self) -> None:
         """Remove all producers."""
-        self.by_id.clear()
-        self.guards.clear()
-        self.unstable = UnstableTransactions()
+        self.by_id, self.guards, self.unstable = _NO_PRODUCERS, _NO_GUARDS, _NO_TRANSACTIONS
 
     def entries(self) -> Iterator[SnapshotEntry]:
         """Iterate over the snapshot entries of all producers: one for each batch that is known, the oldest first.
@@ -415,14 +426,18 @@ class Producers:
     def restore(self, data: bytes) -> None:
         """Replace the state by that of a snapshot file. Raises SnapshotCorrupt."""
         self.clear()
+        found: dict[int, Producer] = {}
         for entry in read_snapshot(data):
-            earlier = self.by_id.get(entry.producer_id)
-            self.by_id[entry.producer_id] = producer = _restored(entry)
+            earlier = found.get(entry.producer_id)
+            found[entry.producer_id] = producer = _restored(entry)
             if earlier is not None and earlier.epoch == entry.epoch:
                 producer.batches[:0] = earlier.batches[_FIELDS - _KEPT :]
-        firsts = [(producer_id, producer.transaction_first_offset) for producer_id, producer in self.by_id.items()]
+        firsts = [(producer_id, producer.transaction_first_offset) for producer_id, producer in found.items()]
         opened = [(producer_id, first) for producer_id, first in firsts if first >= 0]
-        self.unstable = UnstableTransactions(sorted(opened, key=lambda pair: pair[1]))
+        if found:
+            self.by_id = found
+        if opened:
+            self.unstable = UnstableTransactions(sorted(opened, key=lambda pair: pair[1]))
 
 
 def _fenced(producer_id: int, epoch: int, current: int) -> InvalidProducerEpoch:

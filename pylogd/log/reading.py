@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 
 from pylogd.log.errors import StorageFailure, UnsupportedCompressionType
 from pylogd.log.files import FileSlice
@@ -30,23 +31,28 @@ ZEROS, BELOW_ZEROS = 3, 1 << 40
 #: A range of bytes: its segment, position and length, and the base offset of the batch behind it in the segment, -1 if
 #: that is not known or there is none.
 Range = tuple[Segment, int, int, int]
+#: What is remembered at first, shared and never changed: most of many logs are never read.
+_NO_NEXT: dict[int, tuple[int, Located]] = {}
+_NO_RANGES: dict[int, tuple[int, Range]] = {}
+_NO_SLICES: dict[int, tuple[int, int, FileSlice]] = {}
+_base_offset = attrgetter("base_offset")
 
 
 class SegmentsView:
     """The segments of a log, oldest first, at least one. The list must not be changed."""
 
-    __slots__ = ("_aborted", "_bases", "_next", "_ranges", "segments", "slices")
+    __slots__ = ("_aborted", "_next", "_ranges", "segments", "slices")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
-        #: The segments to search: those with an aborted transaction, and the last one, which may get one.
-        self._aborted = [at for at, segment in enumerate(segments[:-1]) if segment.has_aborted] + [len(segments) - 1]
-        self._bases = [segment.base_offset for segment in segments]
-        self._next: dict[int, tuple[int, Located]] = {}  # by a batch's base offset: index of its segment, batch
+        #: The segments to search, worked out when first needed: those with an aborted transaction, and the last one,
+        #: which may get one.
+        self._aborted: Sequence[int] = ()
+        self._next = _NO_NEXT  # by a batch's base offset: index of its segment, batch
         #: By the base offset of its first batch: the limit by which a range ended, and the range.
-        self._ranges: dict[int, tuple[int, Range]] = {}
+        self._ranges = _NO_RANGES
         #: Of those in the last segment, whose file is open: the limit, the offset behind the range, and its slice.
-        self.slices: dict[int, tuple[int, int, FileSlice]] = {}
+        self.slices = _NO_SLICES
 
     def look_up(
         self, offset: int, bound: int, end: int, size: int, max_bytes: int, *,
@@ -79,21 +85,21 @@ class SegmentsView:
 
         empty: whether a batch without records is returned too.
         """
-        for at in range(max(bisect_right(self._bases, offset) - 1, 0), len(self.segments)):
+        for at in range(max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0), len(self.segments)):
             segment = self.segments[at]
             found = segment.locate(offset, allow_cold=allow_cold)
-            # librdkafka takes a response with only empty batches for a truncated one.
-            while found is not None and found.empty and not empty:
+            while found is not None:
+                # librdkafka takes a response with only empty batches for a truncated one.
+                if empty or not found.empty:
+                    return at, found
                 found = segment.locate(found.last_offset + 1, allow_cold=allow_cold)
-            if found is not None:
-                return at, found
         return None
 
     def _end(self, at: int, bound: int, end: int, size: int, allow_cold: bool) -> int:
         """Return the position in a segment's file where a read up to `bound` (exclusive) ends."""
         segment = self.segments[at]
-        is_last = at + 1 == len(self._bases)
-        if bound < (end if is_last else self._bases[at + 1]):
+        is_last = at + 1 == len(self.segments)
+        if bound < (end if is_last else self.segments[at + 1].base_offset):
             excluded = segment.locate(bound, allow_cold=allow_cold)
             if excluded is not None:
                 return excluded.position
@@ -107,14 +113,13 @@ class SegmentsView:
         if next_batch is None:
             return segment, position, most, -1
         if not next_batch.empty:
-            if len(self._next) >= _MAX_REMEMBERED:
-                self._next.clear()
+            if not len(self._next) % _MAX_REMEMBERED:  # none, or too many
+                self._next = {}
             self._next[next_batch.base_offset] = at, next_batch
         found = segment, position, next_batch.position - position, next_batch.base_offset
         if first.base_offset == offset and most == max_bytes:
-            if len(self._ranges) >= _MAX_REMEMBERED:
-                self._ranges.clear()
-                self.slices.clear()
+            if not len(self._ranges) % _MAX_REMEMBERED:  # none, or too many
+                self._ranges, self.slices = {}, {}
             self._ranges[offset] = max_bytes, found
         return found
 
@@ -136,7 +141,7 @@ class SegmentsView:
     def max_timestamp(self, start: int, *, allow_cold: bool) -> tuple[int, int, int] | None:
         """Return (time stamp, offset, leader epoch) of the first record from `start` on with the largest time stamp."""
         best: tuple[int, Segment] | None = None
-        for segment in self.segments[max(bisect_right(self._bases, start) - 1, 0) :]:
+        for segment in self.segments[self._containing(start) :]:
             stamp = largest_timestamp_from(segment, start, allow_cold=allow_cold)
             if stamp >= 0 and (best is None or stamp > best[0]):
                 best = stamp, segment
@@ -147,7 +152,10 @@ class SegmentsView:
 
         There may be some that begin right behind the records.
         """
-        first = max(bisect_right(self._bases, offset) - 1, 0)
+        if not self._aborted:
+            *sealed, _ = self.segments
+            self._aborted = [*(at for at, segment in enumerate(sealed) if segment.has_aborted), len(sealed)]
+        first = self._containing(offset)
         indexes = self._aborted[bisect_left(self._aborted, first) :]
         if len(indexes) == 1 and not self.segments[-1].has_aborted:
             return []
@@ -166,13 +174,19 @@ class SegmentsView:
         """Return an offset that follows all of `records`, which are in the segment of index `first` or a later one."""
         for at in range(first, len(self.segments)):
             segment = self.segments[at]
-            if self._bases[at] >= end:
+            if segment.base_offset >= end:
                 break
             if segment.reader(allow_cold=allow_cold) is records.file:
                 position = records.position + records.length
                 bound = segment.get_indexes(allow_cold=allow_cold).offsets.bound_of(position)
-                return bound if bound is not None else self._bases[at + 1] if at + 1 < len(self._bases) else end
+                if bound is not None:
+                    return bound
+                return self.segments[at + 1].base_offset if at + 1 < len(self.segments) else end
         return end
+
+    def _containing(self, offset: int) -> int:
+        """Return the index of the segment that has `offset`; of the first one if that is before all."""
+        return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)
 
 
 def before_codec(records: FileSlice, codec: int) -> FileSlice:

@@ -30,6 +30,8 @@ def retain(log: Log, now_ms: int, *, durable_only: bool = False) -> int:
     durable_only: write nothing, as on a full disk: keep the active segment and whatever is not durable yet, with the
     state of producers behind it.
     """
+    if log.at_rest and not _expired(log, log.segments, log.log_end_offset, now_ms):
+        return 0  # without the locks, which a log that was never used does not have yet
     with log.maintenance:
         if log.closed:
             return 0
@@ -67,15 +69,18 @@ def _newest_ms(segment: Segment) -> int:
 
 def unlink_later(log: Log, paths: list[str]) -> None:
     """Have `unlink_deleted` unlink the files after `file.delete.delay.ms`."""
-    log.pending_unlinks.append((log.storage.seconds() + log.config.file_delete_delay_ms / 1000, paths))
+    due = log.storage.seconds() + log.config.file_delete_delay_ms / 1000
+    log.pending_unlinks = (*log.pending_unlinks, (due, paths))
 
 
 def unlink_deleted(log: Log) -> None:
     """Unlink the files whose delay has passed. Raises StorageFailure."""
+    if not log.pending_unlinks:
+        return
     with log.maintenance:
         now = log.storage.seconds()
         due = [paths for when, paths in log.pending_unlinks if when <= now]
-        log.pending_unlinks = [entry for entry in log.pending_unlinks if entry[0] > now]
+        log.pending_unlinks = tuple(entry for entry in log.pending_unlinks if entry[0] > now)
         for path in [path for paths in due for path in paths]:
             try:
                 log.storage.fs.unlink(path)

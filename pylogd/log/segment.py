@@ -76,9 +76,7 @@ class Storage:
         `staged_append`: all, or with `appended` some (see `log.paced`), and it is told the log's directory and the
         seconds of each of the others that took long.
         """
-        self.fs = fs
-        self.cache = cache
-        self.seconds = seconds
+        self.fs, self.cache, self.seconds = fs, cache, seconds
         self.staged_appends, self.appended = staged_appends, appended
         self.flushes = Histogram()  # how long syncs of segments took, in seconds
         self.writes = WriteTimes(fs, seconds)
@@ -88,13 +86,13 @@ class Storage:
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
     """Return the path of a file of the segment that starts at `base_offset`."""
-    return os.path.join(directory, f"{base_offset:020d}{suffix}")
+    return f"{directory}/{base_offset:020d}{suffix}"
 
 
 class Segment:
     """See the module.
 
-    key: identifies the segment in the caches. size: in bytes. created_ms: when the file was created.
+    size: in bytes. created_ms: when the file was created.
     first_timestamp: the largest time stamp of the first batch, -1 if unknown.
     file, indexes: set while the segment is appended to or pinned, else None.
     torn: whether a failed write left bytes after the end. reopened: whether there are index files of an earlier stop.
@@ -103,27 +101,21 @@ class Segment:
     """
 
     __slots__ = (
-        "_max_timestamp", "_max_timestamp_offset", "base_offset", "bytes_since_index", "cached", "created_ms",
-        "directory", "file", "first_timestamp", "full", "has_aborted", "indexes", "key", "max_entries", "path",
-        "reopened", "size", "storage", "torn",
+        "_key", "_max_timestamp", "_max_timestamp_offset", "base_offset", "bytes_since_index", "cached", "created_ms",
+        "directory", "file", "first_timestamp", "full", "has_aborted", "indexes", "max_entries", "reopened", "size",
+        "storage", "torn",
     )  # fmt: skip
 
     def __init__(self, storage: Storage, directory: str, base_offset: int, size: int, *, created_ms: int = 0) -> None:
-        self.storage = storage
-        self.directory = directory
-        self.base_offset = base_offset
-        self.path = segment_path(directory, base_offset)
-        self.key = self.path
-        self.size = size
+        self.storage, self.directory, self.base_offset = storage, directory, base_offset
+        self._key: str | None = None
+        self.size, self.created_ms = size, created_ms
         self.cached: CachedRange | None = None if storage.cache is None else storage.cache.new_range()
-        self.created_ms = created_ms
         self.first_timestamp = -1
         self.file: SegmentFile | None = None
         self.indexes: Indexes | None = None
-        self.bytes_since_index = 0
-        self.torn = False
-        self.reopened = self.full = self.has_aborted = False
-        self.max_entries = _MAX_ENTRIES
+        self.torn = self.reopened = self.full = self.has_aborted = False
+        self.bytes_since_index, self.max_entries = 0, _MAX_ENTRIES
         self._max_timestamp: int | None = -1 if not size else None
         self._max_timestamp_offset = base_offset
 
@@ -140,6 +132,16 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"Segment({self.path!r}, {self.size} bytes)"
+
+    @property
+    def path(self) -> str:
+        """The path of the `.log` file. Not kept: most segments of a broker with many partitions are never read."""
+        return segment_path(self.directory, self.base_offset)
+
+    @property
+    def key(self) -> str:
+        """What identifies the segment in the caches."""
+        return self._key or self.path
 
     # Writing -------------------------------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class Segment:
 
     def has_entries_for(self, batches: int) -> bool:
         """Return whether the indexes have space for an entry for each of `batches` more batches."""
-        return self.indexes is not None and len(self.indexes.offsets) + batches < self.max_entries
+        return False if self.indexes is None else len(self.indexes.offsets) + batches < self.max_entries
 
     def _note_index(self, last_offset: int, position: int) -> None:
         indexes = self.indexes
@@ -421,11 +423,11 @@ class Segment:
         fs, base = self.storage.fs, self.base_offset
         if not self.size:
             return Indexes.empty(base)
-        aborted = read_transaction_index(fs, segment_path(self.directory, base, TRANSACTION_INDEX_SUFFIX), base)
+        _, offsets, times, transactions = self.file_paths()
+        aborted = read_transaction_index(fs, transactions, base)
         try:
-            offsets = read_file(fs, segment_path(self.directory, base, INDEX_SUFFIX))
-            times = read_file(fs, segment_path(self.directory, base, TIME_INDEX_SUFFIX))
-            return Indexes(OffsetIndex.from_bytes(offsets, base, self.size), TimeIndex.from_bytes(times, base), aborted)
+            index = OffsetIndex.from_bytes(read_file(fs, offsets), base, self.size)
+            return Indexes(index, TimeIndex.from_bytes(read_file(fs, times), base), aborted)
         except (FileNotFoundError, IndexCorrupt) as error:
             _log.warning("Rebuilding the indexes of %s: %s", self.path, error)
         except OSError as error:
@@ -461,7 +463,7 @@ class Segment:
     def replacement(self, size: int, first_timestamp: int, largest: tuple[int, int], has_aborted: bool) -> Segment:
         """Return a sealed segment that will take over the name of this one. It has a key of its own in the caches."""
         copy = Segment(self.storage, self.directory, self.base_offset, size, created_ms=self.created_ms)
-        copy.key = f"{self.path}#{next(_replacements)}"
+        copy._key = f"{self.path}#{next(_replacements)}"
         copy.first_timestamp = first_timestamp
         copy.has_aborted = has_aborted
         copy._max_timestamp, copy._max_timestamp_offset = largest
@@ -476,15 +478,13 @@ class Segment:
 
     def unpin(self) -> None:
         """Undo `pin`: file and indexes come from the caches again."""
-        self.file = None
-        self.indexes = None
+        self.file = self.indexes = None
 
     # Closing -------------------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
         """Close the file and drop the indexes. Readers that have a slice keep the file open."""
-        self.file = None
-        self.indexes = None
+        self.file = self.indexes = None
         self.storage.files.discard(self.key)
         self.storage.indexes.discard(self.key)
         self.drop_cached()

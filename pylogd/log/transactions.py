@@ -45,7 +45,7 @@ class UnstableTransactions:
     def __init__(self, open_: Iterable[tuple[int, int]] = ()) -> None:
         """`open_`: producer id and first offset of each open transaction, in the order of these offsets."""
         self._open = dict(open_)
-        # Offsets of marker and first batch. An empty deque has 600 bytes, and most logs never need one.
+        # Offsets of marker and first batch. An empty deque has 600 bytes, and most producers need none.
         self._ended: deque[tuple[int, int]] | None = None
         self._first_open = next(iter(self._open.values()), _NONE)
         self._first_ended = _NONE

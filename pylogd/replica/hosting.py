@@ -80,7 +80,7 @@ class PartitionHosting:
         self._replicas = replicas
         self._isr_updater = isr_updater
         self._flushers = flushers
-        self._failures = failures
+        self._storage_failed = failures.report  # one object for all partitions
         self._watermarks = watermarks
         self._configs = configs
         self._strays = StrayLogs(logs, topics, node_id, disk_calls)
@@ -311,7 +311,7 @@ class PartitionHosting:
     def _add(self, topic: Topic, state: PartitionState, stored: Log | None, config: HostedConfig) -> None:
         key = topic.name, state.index
         partition = Partition(
-            topic.name, topic.topic_id, state.index, stored, self._node_id, self._failures.report,
+            topic.name, topic.topic_id, state.index, stored, self._node_id, self._storage_failed,
             self._logs.high_watermarks.pop(key, 0),
         )  # fmt: skip
         if stored is not None:

@@ -20,7 +20,8 @@ It must not know requests, error codes or the reactor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pylogd.errors import PylogdError
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from pylogd.metadata.image import PartitionState
     from pylogd.wire.records import Buffer
 
+_NO_FOLLOWERS: Mapping[int, Follower] = MappingProxyType({})
 #: In place of a leader epoch or a broker epoch: none is known, or the client sent none.
 NO_EPOCH = -1
 
@@ -65,16 +67,17 @@ class Partition:
     committing: of a leader, whether the high watermark may move: enough replicas are in sync (KIP-966).
     enough_in_sync: whether acks=all is accepted: as many are in sync as `min.insync.replicas` demands, or all.
     followers: of a leader, by broker id. epoch_start: of a leader, its log end when it was elected.
+    announced_epoch: the leader epoch in which its leadership was announced (`partition_registry`), None if it was not.
     flush_at: an append of this offset or a later one has to call the partition's flusher.
     flush_visible: whether the high watermark is limited to what has been flushed.
     produced: Produce requests that the fast path answered. fetches, fetched_bytes: clients'. copied_bytes: followers'.
     """
 
     __slots__ = (
-        "_log", "_on_failure", "_writable", "alone", "committing", "copied_bytes", "enough_in_sync", "epoch_start",
-        "fetched_bytes", "fetches", "flush_at", "flush_visible", "followers", "high_watermark", "index", "isr", "key",
-        "leader_epoch", "leader_id", "min_insync_replicas", "node_id", "pending_isr", "produced", "role", "state",
-        "topic", "topic_id",
+        "_log", "_on_failure", "_writable", "alone", "announced_epoch", "committing", "copied_bytes", "enough_in_sync",
+        "epoch_start", "fetched_bytes", "fetches", "flush_at", "flush_visible", "followers", "high_watermark", "index",
+        "isr", "key", "leader_epoch", "leader_id", "min_insync_replicas", "node_id", "pending_isr", "produced", "role",
+        "state", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -89,10 +92,8 @@ class Partition:
     ) -> None:
         """on_failure: called, in whatever thread, with errors of the storage. high_watermark: as last checkpointed."""
         self._on_failure = on_failure
-        self.topic = topic
-        self.topic_id = topic_id
-        self.index = index
-        self.key = (topic, index)
+        self.topic, self.topic_id, self.index = topic, topic_id, index
+        self.key = (topic, index) if log is None else log.key  # one object for both
         self.node_id = node_id
         self.state: PartitionState | None = None
         self.leader_id = self.leader_epoch = NO_EPOCH
@@ -100,9 +101,9 @@ class Partition:
         self.isr: tuple[int, ...] = ()
         self.alone = self.committing = False
         self.pending_isr: PendingIsr | None = None
-        self.followers: dict[int, Follower] = {}
-        self.min_insync_replicas = 1
-        self.enough_in_sync = False
+        self.followers: Mapping[int, Follower] = _NO_FOLLOWERS
+        self.announced_epoch: int | None = None
+        self.min_insync_replicas, self.enough_in_sync = 1, False
         self.flush_at, self.flush_visible = NO_LIMIT, False
         self.produced = self.fetches = self.fetched_bytes = self.copied_bytes = 0
         self._log = log
@@ -140,7 +141,7 @@ class Partition:
         self._writable = self._log if role is Role.LEADING else None
         if role is not Role.LEADING:
             self.alone = self.committing = False
-            self.followers = {}
+            self.followers = _NO_FOLLOWERS
             self.pending_isr = None
 
     def go_offline(self) -> None:
@@ -184,10 +185,9 @@ class Partition:
         if self.role is not Role.LEADING:
             self.change_role(RoleEvent.LEAD)
             newer = True
-        known = {} if newer else self.followers
-        self.followers = {
-            node_id: known.get(node_id) or Follower(now) for node_id in state.replicas if node_id != self.node_id
-        }
+        known = _NO_FOLLOWERS if newer else self.followers
+        others = [node_id for node_id in state.replicas if node_id != self.node_id]
+        self.followers = {one: known.get(one) or Follower(now) for one in others} if others else _NO_FOLLOWERS
         if newer:
             self.epoch_start = self.log.log_end_offset
         self._count()

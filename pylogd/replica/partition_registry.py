@@ -47,7 +47,6 @@ class PartitionRegistry:
         self._by_topic: dict[str, dict[int, Partition]] = {}
         self._listeners: list[PartitionListener] = []
         self._leadership_listeners: list[LeadershipListener] = []
-        self._led: dict[Partition, int] = {}  # the leader epochs in which leadership was announced
 
     def topics(self) -> Iterator[str]:
         """Iterate over the names of topics of which partitions are hosted."""
@@ -95,9 +94,7 @@ class PartitionRegistry:
             except Exception:
                 log.failure("Unexpected error while announcing a change of {partition!r}", partition=partition)
         epoch = partition.leader_epoch if partition.role is Role.LEADING else None
-        before = self._led.pop(partition, None)
-        if epoch is not None:
-            self._led[partition] = epoch
+        before, partition.announced_epoch = partition.announced_epoch, epoch
         if before != epoch and before is not None:
             self._announce_leadership(partition, False)
         if before != epoch and epoch is not None:

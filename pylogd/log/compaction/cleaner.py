@@ -280,14 +280,17 @@ class Cleaner:
         """Choose the log that needs compaction most, and mark it as in progress."""
         now_ms, now = self._now_ms(), self._seconds()
         with self._lock:
-            logs = [(key, log) for key, log in self._manager.logs.copy().items() if self._is_ours(log)]
-            known = {id(log) for _, log in logs}
-            self._skipped_until = {
-                key: until for key, until in self._skipped_until.items() if key in known and until > now
-            }
+            logs = self._manager.logs.copy()
+            if self._skipped_until:
+                known = {id(log) for log in logs.values() if self._is_ours(log)}
+                self._skipped_until = {
+                    key: until for key, until in self._skipped_until.items() if key in known and until > now
+                }
             candidates = []
-            for key, log in logs:
-                if key in self._in_progress or id(log) in self._skipped_until or log.closed or not log.config.compacts:
+            for key, log in logs.items():
+                if not log.config.compacts or log.closed or not self._is_ours(log):
+                    continue
+                if key in self._in_progress or id(log) in self._skipped_until:
                     continue
                 try:
                     if any(segment.file is not None for segment in log.segments[:-1]):

@@ -234,7 +234,7 @@ def test_an_append_that_finds_the_log_taken_waits_its_turn(paced: Parts, how: st
     if how == "fetched":
         paced.set_state(name, leader=2, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
     free = partition.log.writing
-    partition.log.writing = TakenSince()  # type: ignore[assignment]
+    partition.log._writing = TakenSince()  # type: ignore[assignment]
     assert paced.disks is not None
     disk = paced.disks.at(partition.log.directory)
     writers = [one for one in disk._workers() if isinstance(one, HeldWorkers)]
@@ -247,7 +247,7 @@ def test_an_append_that_finds_the_log_taken_waits_its_turn(paced: Parts, how: st
         answer = paced.replicas.append_fetched(partition, batch(leader_epoch=1), 0, 0)
     assert isinstance(answer, Deferred)
     assert not answer.called
-    partition.log.writing = free
+    partition.log._writing = free
     for writer in writers:
         writer.hold = False
         writer.release()

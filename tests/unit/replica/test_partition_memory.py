@@ -1,0 +1,65 @@
+"""The memory of partitions that nobody uses, which most of a broker with very many are."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from pylogd.log import producers, reading
+from pylogd.log.fast_accept import REFUSE_ALL
+from tests.fakes.metadata import result_of
+from tests.fakes.parts import Parts
+
+
+def hosted_bytes(directory: Path, partitions: int, written: bool) -> int:
+    """Return the memory of partitions that were started and maintained once, without that of the metadata."""
+    directory.mkdir()
+    parts = Parts(directory)
+    parts.create("t", partitions)
+    if written:
+        for index in range(partitions):
+            parts.append("t", b"value", partition=index)
+    result_of(parts.replica_parts.stop())
+    parts.logs.close()
+    tracemalloc.start()
+    try:
+        parts.boot()
+        result_of(parts.replica_parts.start())
+        parts.logs.tick()
+        gc.collect()
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert all(log.at_rest for log in parts.logs.logs.values())
+    assert len(parts.partitions.by_name) == partitions
+    parts.close()
+    return size
+
+
+@pytest.mark.parametrize(("written", "most"), [(False, 1800), (True, 2300)])
+def test_a_partition_that_nobody_uses_takes_little(tmp_path: Path, written: bool, most: int) -> None:
+    """Of which 350 bytes are the log, 180 its segment, 250 the partition, and 400 the tables that have them."""
+    few, many = (hosted_bytes(tmp_path / str(count), count, written) for count in (50, 550))
+    assert (many - few) / 500 < most
+
+
+def test_what_logs_share_while_they_are_empty_stays_empty(tmp_path: Path) -> None:
+    parts = Parts(tmp_path)
+    parts.create("t", 2)
+    for index in range(2):
+        log = parts.partitions.by_name["t", index].log
+        assert log.producers.by_id is producers._NO_PRODUCERS
+        log.producers.wrote(7 + index, 0, 0, 0, 0, 1)
+        log.producers.note_transactional(7 + index, 0)
+        for _ in range(3):
+            parts.append("t", b"v" * 1000, partition=index)
+        assert log.read(0, 1100) and log.read(1, 1100)
+        assert list(log.producers.by_id) == [7 + index]
+        assert len(log.producers.unstable) == 1
+    assert not producers._NO_PRODUCERS and not producers._NO_GUARDS and not len(producers._NO_TRANSACTIONS)
+    assert not reading._NO_NEXT and not reading._NO_RANGES and not reading._NO_SLICES
+    assert REFUSE_ALL.segment_bytes == REFUSE_ALL.own_segment_bytes == -1 and REFUSE_ALL.compiled is None
+    parts.close()
