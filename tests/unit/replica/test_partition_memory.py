@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from pylogd.log import producers, reading
 from pylogd.log.fast_accept import REFUSE_ALL
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.fakes.metadata import result_of
-from tests.fakes.parts import Parts
+from tests.fakes.parts import Parts, batch
 
 
 def hosted_bytes(directory: Path, partitions: int, written: bool) -> int:
@@ -44,6 +48,41 @@ def test_a_partition_that_nobody_uses_takes_little(tmp_path: Path, written: bool
     """Of which 350 bytes are the log, 180 its segment, 250 the partition, and 400 the tables that have them."""
     few, many = (hosted_bytes(tmp_path / str(count), count, written) for count in (50, 550))
     assert (many - few) / 500 < most
+
+
+def use_and_delete(parts: Parts, name: str) -> None:
+    parts.create(name)
+    parts.call(MetadataRequest([MetadataRequestTopic(name=name)]))
+    records = batch(b"value", producer_id=7, producer_epoch=0, base_sequence=0, now_ms=parts.now_ms())
+    data = TopicProduceData(name, bytes(16), [PartitionProduceData(0, records)])
+    (answer,) = parts.call(ProduceRequest(acks=1, topic_data=[data]), 9).responses
+    assert not answer.partition_responses[0].error_code
+    assert parts.call(FetchRequest(topics=[FetchTopic(name, bytes(16), [FetchPartition(0)])]), 11).responses
+    result_of(parts.topic_admin.delete_topic(name))
+
+
+def objects() -> Counter[str]:
+    """Return how many objects there are of each class of pylogd, and how many containers."""
+    gc.collect()
+    classes = [type(one) for one in gc.get_objects()]
+    found = Counter(repr(one) for one in classes if str(one.__module__).startswith("pylogd."))
+    return found + Counter(one.__name__ for one in classes if one in (dict, list, set, tuple))
+
+
+def test_topics_that_were_used_and_deleted_leave_no_object(tmp_path: Path) -> None:
+    parts = Parts(tmp_path)
+    counts = []
+    for run in range(3):
+        for number in range(30):
+            use_and_delete(parts, f"t{run}-{number}")
+        parts.time.advance(120)
+        parts.logs.tick()
+        counts.append(objects())
+    _, before, after = counts
+    grown = {name: after[name] - before[name] for name in after if after[name] > before[name]}
+    left = {name: more for name, more in grown.items() if "pylogd." in name or more > 20}
+    assert not left
+    parts.close()
 
 
 def test_what_logs_share_while_they_are_empty_stays_empty(tmp_path: Path) -> None:
