@@ -8,6 +8,7 @@ of the bound before it builds the elements (`wire.stream.Cursor.elements_left`),
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -48,3 +49,9 @@ class ElementBounds(NamedTuple):
     def of(self, api_key: int) -> int:
         """Return how many elements all arrays of a request may have together. A tagged field counts as one too."""
         return min(self.most, NARROW.get(api_key, self.most))
+
+
+@lru_cache(maxsize=16)
+def element_bounds(most: int) -> ElementBounds:
+    """Return the bounds with that general one: one object for all connections."""
+    return ElementBounds(most)

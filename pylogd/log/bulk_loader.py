@@ -135,7 +135,7 @@ class BulkLoader:
     def _load_one(self, found: FoundLog, config_of: ConfigOf | None, together: Mapping[str, LogDirectory]) -> FoundLog:
         """Open one log, or list it as offline. together: the directories that are synced afterwards."""
         key = found.topic, found.partition
-        sync = os.path.dirname(found.directory) not in together
+        sync = not together or os.path.dirname(found.directory) not in together
         config = self._config if config_of is None else config_of(found.topic)
         self.check_cancelled()
         try:

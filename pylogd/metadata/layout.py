@@ -66,6 +66,7 @@ PARENTS: Final = (
 
 #: Leader, leader epoch, in-sync set and partition epoch of a partition that the state node does not have yet.
 _NO_STATE: Final[tuple[int, int, list[int], int]] = (NO_LEADER, 0, [], -1)
+_INTEGER: Final = frozenset({int})
 
 
 class CorruptMetadata(StoreError):
@@ -429,7 +430,7 @@ def decode_incarnations(data: bytes) -> dict[int, int]:
 
 
 def _ids(brokers: Any) -> tuple[int, ...]:
-    if not isinstance(brokers, list) or not all(isinstance(broker, int) for broker in brokers):
+    if not isinstance(brokers, list) or not _INTEGER.issuperset(map(type, brokers)):
         raise ValueError(f"not a list of brokers: {str(brokers)[:100]}")
     return tuple(brokers)
 

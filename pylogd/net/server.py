@@ -24,7 +24,7 @@ from zope.interface import implementer
 
 from pylogd.clock import wall_ms
 from pylogd.errors import CloseConnection
-from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
+from pylogd.limits.elements import MAX_ELEMENTS, element_bounds
 from pylogd.limits.log_lines import LimitedLog
 from pylogd.net.bare_tokens import BareTokens
 from pylogd.net.connection_quotas import UNLIMITED, Admission, ConnectionQuotas, Verdict, plain_address
@@ -194,7 +194,7 @@ class BrokerProtocol(Protocol):
             most if self.authenticated else min(most, limits.max_unauthenticated_bytes),
             factory.handler.versions,
             MEMORY,
-            ElementBounds(limits.max_elements),
+            element_bounds(limits.max_elements),
         )
         sender = sender_class(
             self.transport,
