@@ -131,7 +131,7 @@ def _is_settled(log: Log, now_ms: int) -> bool:
     """Return whether nothing is to be done for a log: since it was never written, or as it was when last looked at."""
     settled = log.settled
     if settled is None:
-        return log.at_rest and not log.log_end_offset and not log.pending_unlinks
+        return not log.log_end_offset and not log.pending_unlinks and not log.closed
     return isinstance(settled, _Settled) and settled.holds(log, now_ms)
 
 

@@ -50,6 +50,18 @@ def test_a_partition_that_nobody_uses_takes_little(tmp_path: Path, written: bool
     assert (many - few) / 500 < most
 
 
+def test_a_log_that_was_never_written_has_no_lock_and_no_part_in_maintenance(tmp_path: Path) -> None:
+    parts = Parts(tmp_path)
+    parts.create("t", 2)
+    parts.append("t", b"value", partition=1)
+    parts.logs.tick()
+    new, written = (parts.partitions.by_name["t", index].log for index in range(2))
+    assert (new._lock, new._maintenance, new._writing, new.settled) == (None, None, None, None)
+    assert written._lock is not None and written.settled is not None
+    assert (new.lock, new.maintenance, new.writing) == (new.lock, new.maintenance, new.writing)
+    parts.close()
+
+
 def use_and_delete(parts: Parts, name: str) -> None:
     parts.create(name)
     parts.call(MetadataRequest([MetadataRequestTopic(name=name)]))
