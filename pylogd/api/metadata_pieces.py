@@ -1,11 +1,10 @@
-"""Keep the encoded parts of Metadata answers, so that a change costs what it changes.
+"""Keep the encoded parts of Metadata answers, so that only what has changed is encoded again.
 
-Strategy: `MetadataPieces` has, for one version and one listener, the bytes of each topic that was asked for, and those
-of the brokers. An answer is a join of such pieces. Before each answer, the topics and brokers that have changed since
-the last one are looked up in their registries, and only pieces that tell of them are encoded again: a topic's after a
-change of it, or of whether its replicas are alive. Large topics are kept in blocks of partitions, so that a change of
-one partition encodes one block. The list of all topics is kept too, and patched where topics were changed, made or
-deleted.
+Strategy: `MetadataPieces` keeps the encoded topics and brokers of answers in one version for the clients of one
+listener. An answer is joined from such pieces. Before each answer, the registries of topics and brokers return what has
+changed since the last one. A topic is encoded again if it has changed, or if a broker with one of its replicas has come
+or gone. A topic with many partitions is kept in blocks of them, so a change of one partition encodes one block. The
+list of all topics is kept too: a changed topic is replaced in it, a new one inserted, a deleted one removed.
 
 Rules: a piece is never changed, since answers on their way to clients may share it.
 
@@ -182,14 +181,15 @@ class MetadataPieces:
 
     def _encode(self, topic: Topic, before: _Piece | None) -> _Piece:
         states, codec = topic.partitions, self._partitions
+        known = () if before is None else before.blocks
         around = codec.around(_without_partitions(topic))
         if len(states) <= BLOCK:
             return _Piece(topic, codec.join(around, self._encode_states(topic, states)), ())
         blocks = []
         for number, start in enumerate(range(0, len(states), BLOCK)):
             some = states[start : start + BLOCK]
-            if before is not None and _same(some, before.topic.partitions[start : start + BLOCK]):
-                blocks.append(before.blocks[number])
+            if before is not None and number < len(known) and _same(some, before.topic.partitions, start):
+                blocks.append(known[number])
             else:
                 blocks.append(b"".join(self._encode_states(topic, some)))
         return _Piece(topic, codec.join(around, blocks, len(states)), tuple(blocks))
@@ -292,5 +292,7 @@ def _without_partitions(topic: Topic) -> MetadataResponseTopic:
     return MetadataResponseTopic(ErrorCode.NONE, topic.name, topic.topic_id, topic.internal)
 
 
-def _same(states: Sequence[PartitionState], before: Sequence[PartitionState]) -> bool:
-    return len(states) == len(before) and all(map(operator.is_, states, before))
+def _same(block: Sequence[PartitionState], before: Sequence[PartitionState], start: int) -> bool:
+    """Return whether the block that begins at `start` has the same states as before."""
+    known = before[start : start + BLOCK]
+    return len(block) == len(known) and all(map(operator.is_, block, known))

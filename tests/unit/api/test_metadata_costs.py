@@ -13,12 +13,13 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.api import metadata_pieces, slices
+from pylogd.api.metadata_pieces import BLOCK
 from pylogd.metadata.interfaces import SetData
 from pylogd.metadata.layout import CHANGE_LOG, CHANGES, encode_states, state_path
 from pylogd.wire import schema
 from pylogd.wire.messages.metadata import MetadataRequest
 from tests.fakes.metadata import result_of
-from tests.metadata_costs import FIRST, Fleet
+from tests.metadata_costs import FIRST, VERSION, Fleet
 
 SMALL, LARGE = (40, 3), (600, 24)  # topics, brokers
 SLACK = 1.1
@@ -106,6 +107,17 @@ def test_one_partition_of_a_large_topic(fleets: Fleets) -> None:
         found.append(fleet.spend(lambda: fleet.ask(fleet.names[0])).instructions)  # noqa: B023
     small, large = found
     assert large < small * 1.3
+
+
+@pytest.mark.parametrize("partitions", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])
+def test_partitions_that_are_added(fleets: Fleets, partitions: int) -> None:
+    fleet = fleets(1, 3, partitions=partitions)
+    codec = schema.response_codec(MetadataRequest.API_KEY, VERSION)
+    for more in (0, 1, BLOCK):
+        if more:
+            result_of(fleet.topic_admin.add_partitions(fleet.names[0], partitions + more))
+        (topic,) = codec.decode(fleet.ask(fleet.names[0])).topics
+        assert [one.partition_index for one in topic.partitions] == list(range(partitions + more))
 
 
 def test_what_brokers_are_told_of_one_partition(fleets: Fleets) -> None:
