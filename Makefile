@@ -197,7 +197,7 @@ strangers: install ## crowds of hostile connections beside clients that must not
 conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md (an hour; CONFORMANCE_ARGS="--only secure")
 	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)
 
-bench: $(VENV)/.bench ## compare with other brokers, which are downloaded; writes bench/RESULTS.md (3 hours; BENCH_ARGS="--minutes 30": the most important groups first; --quick: 20 minutes)
+bench: $(VENV)/.bench ## compare with other brokers, which are downloaded; writes bench/RESULTS.md (3 hours; BENCH_ARGS="--minutes 30": the most important groups first; --quick: 40 minutes)
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 bench-micro: $(VENV)/.bench ## time codec, log and sender alone, and compare with bench/micro.json
