@@ -152,9 +152,11 @@ def _defaults() -> tuple[Experiment, ...]:
     group = "Default batches"
     produce = (Target(1.0, KAFKA), Target(0.9, CEILING), Target(1.0, KAFKA, "cpu"))
     consume = (Target(1.0, KAFKA), Target(0.95, CEILING), Target(1.0, KAFKA, "cpu"))
+    four = (Target(0.95, CEILING, "megabytes"),)
     return (  # but for a stream, other brokers have no default batches; see the paper's rows
         Experiment("produce, default batches", group, "produce", (*PROTOCOL, STREAM), targets=produce),
         Experiment("consume, one reader", group, "consume", PROTOCOL, targets=consume),
+        Experiment("consume, one reader, 4 KB", group, "consume", PROTOCOL, _BYTES, size=4096, targets=four),
         Experiment("produce and consume together", group, "together", WAITING),
     )
 
@@ -190,15 +192,11 @@ def _java() -> tuple[Experiment, ...]:
 
 
 def _sizes(kind: str) -> tuple[Experiment, ...]:
-    four = (Target(0.95, CEILING, "megabytes"),)
     sizes = (("100 B", 100), ("1 KB", 1000), ("4 KB", 4096), ("64 KB", 64_000), ("1 MB", MILLION))
     return tuple(
-        Experiment(
-            *(f"{kind}, {name}", f"Message sizes: {kind}", kind, PROTOCOL, _BYTES),
-            size=size,
-            targets=four if (kind, name) == ("consume", "4 KB") else (),
-        )
+        Experiment(*(f"{kind}, {name}", f"Message sizes: {kind}", kind, PROTOCOL, _BYTES), size=size)
         for name, size in sizes
+        if (kind, name) != ("consume", "4 KB")  # which has a target, and is with the default batches
     )
 
 
@@ -243,7 +241,13 @@ def _fan_out() -> tuple[Experiment, ...]:
     ten = (Target(1.2, KAFKA, "megabytes"), Target(1.0, KAFKA, "cpu"))
     return tuple(
         Experiment(
-            *(f"consume, {readers} readers, all together", "Consumers of the same log", "consume", PROTOCOL, _BYTES),
+            *(
+                f"consume, {readers} reader{'s' * (readers > 1)}, all together",
+                "Consumers of the same log",
+                "consume",
+                PROTOCOL,
+                _BYTES,
+            ),
             readers=readers,
             targets=ten if readers == 10 else (),
         )
@@ -342,7 +346,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *_starts(),
     *_limited(),
     *_CLUSTERS[:3],
-    *_sizes("consume"),
     *_codecs(),
     *_java(),
     *_active(DURABLE, "Active connections, beside Kafka"),
@@ -351,6 +354,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *_ten_thousand(),
     *_LATENCIES[2:],
     *_acks(),
+    *_sizes("consume"),
     *_sizes("produce"),
     *_queues(),
     *_CLUSTERS[3:],
