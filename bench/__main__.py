@@ -1,6 +1,6 @@
 """`make bench`: pylogd beside its peers, by turns; writes bench/RESULTS.md, bench/results/*.json and bench/plots/*.svg.
 
-    python -m bench [--minutes N] [--groups WORD ...] [--quick] [--list] [--report]
+    python -m bench [--minutes N] [--groups WORD ...] [--quick] [--list] [--fetch] [--report]
 
 Groups of rows are measured in the order of importance: first those without results, then the oldest. Each is kept when
 it is done, so a run with `--minutes` is useful, and the next run goes on. A peer that is not available, or can't do a
@@ -33,6 +33,7 @@ from bench.peers import PEERS
 from bench.peers.base import Peer, unwind_on_sigterm
 from bench.results import GroupResults, Results
 from bench.rounds import Rounds, Setup
+from conformance.checks import Missing
 
 HERE = Path(__file__).parent
 _QUICK = HERE.parent / ".cache" / "bench" / "quick"
@@ -74,6 +75,15 @@ class Run:
                 return
             say(f"[{number}/{len(names)}, {spent:.1f} min] {name}")
             self._results.save(self.group(name))
+
+    def fetch(self) -> None:
+        """Download and build all brokers and their clients, so that a run does not have to."""
+        for name in PEERS:
+            try:
+                self._describe(name, None)
+                say(f"{name}: {self._peers[name]['version']}; {self._peers[name]['client']}")
+            except Missing as missing:
+                say(f"{name}: {missing}")
 
     def group(self, name: str) -> GroupResults:
         """Measure all rows of a group, and return the results."""
@@ -130,6 +140,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round of each row, kept under .cache")
     parser.add_argument("--folder", type=Path, help="where the brokers' data goes (a folder under .cache)")
     parser.add_argument("--list", action="store_true", help="print the groups in the order of the run, and their rows")
+    parser.add_argument("--fetch", action="store_true", help="download and build the brokers; measure nothing")
     parser.add_argument("--report", action="store_true", help="measure nothing; write the report from what is there")
     return parser.parse_args(arguments)
 
@@ -150,6 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         size = Size(_QUICK_SCALE, _QUICK_SECONDS, 1) if said.quick else Size()
         with tempfile.TemporaryDirectory(prefix="data-", dir=folder) as data:
+            if said.fetch:
+                Run(results, Path(data), Size()).fetch()
+                return
             _write_at_end(partial(Run(results, Path(data), size).go, names, said.minutes), results, place, said.quick)
         return
     _write_at_end(lambda: None, results, place, said.quick)
