@@ -9,7 +9,8 @@ Rules for implementations:
   `MAX_DATA_BYTES`.
 - Operations of one store take effect in the order of the calls, and their Deferreds fire on the reactor thread in that
   order. A write whose Deferred fired survives a crash of the machine.
-- `multi` is atomic: all operations or none.
+- `multi` is atomic: all operations or none. The nodes that it creates and sets have the same transaction number, which
+  is greater than those of all earlier writes.
 - A watch is called once. It is set by a successful read (by `exists` also on a node that does not exist), atomically
   with it, so no change between the read and the watch is missed. It is called on the reactor thread with the first
   event; further changes before the next read are not told. No order is promised between a watch and the Deferred of

@@ -297,6 +297,17 @@ def test_multi_does_all(tree: StoreClient) -> None:
     assert tree.children("/a") == [results[1].removeprefix("/a/")]
 
 
+def test_a_multi_is_one_transaction(tree: StoreClient) -> None:
+    tree.create("/a")
+    tree.create("/log")
+    numbers = []
+    for _ in range(3):
+        entry = tree.multi([SetData("/a", b"x"), Create("/log/c", sequence=True)])[1]
+        numbers.append(tree.get("/a").stat.modified)
+        assert tree.get(entry).stat.created == numbers[-1]
+    assert numbers == sorted(set(numbers))
+
+
 def test_multi_does_nothing_if_one_fails(tree: StoreClient) -> None:
     tree.create("/a", b"old")
     before = tree.get("/a")

@@ -239,6 +239,37 @@ def test_every_broker_hears_of_every_change(store: SqliteStore) -> None:
     assert late.changes == [TopicChange(None, topic) for topic in one.topics.all()]
 
 
+def test_what_a_change_tells(peer: Peer) -> None:
+    made = result_of(peer.topic_admin.create_topic("t", partitions=2))
+    grown = result_of(peer.topic_admin.add_partitions("t", 3))
+    result_of(peer.topic_admin.set_topic_configs("t", {"retention.ms": "1"}))
+    result_of(peer.topic_admin.delete_topic("t"))
+    assert [change.of_names for change in peer.changes] == [True, False, False, True]
+    assert [list(change.states) for change in peer.changes] == [list(made.partitions), [grown.partitions[2]], [], []]
+
+
+def test_the_names_of_changed_topics_are_known_for_a_while(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pylogd.metadata.topics._CHANGES_KEPT", 20)
+    peer = Peer(store, 1)
+    topics = peer.topics
+    for name in ("b", "a", "c"):
+        result_of(peer.topic_admin.create_topic(name))
+    before = topics.generation
+    assert list(topics.ordered()) == ["a", "b", "c"]
+    assert topics.changed_since(before) == set()
+    result_of(peer.topic_admin.create_topic("aa"))
+    result_of(peer.topic_admin.delete_topic("c"))
+    assert list(topics.ordered()) == ["a", "aa", "b"]
+    assert topics.changed_since(before) == {"aa", "c"}
+    assert topics.on_broker(1) == {"a", "aa", "b"}
+    for _ in range(10):
+        result_of(peer.topic_admin.create_topic("d"))
+        result_of(peer.topic_admin.delete_topic("d"))
+    assert topics.changed_since(before) is None
+    assert topics.changed_since(before + 3) == {"d"}
+    assert topics.on_broker(1) == {"a", "aa", "b"}
+
+
 def test_a_broker_that_missed_writes_catches_up_with_all_of_them(store: SqliteStore) -> None:
     one, two = Peer(store, 1), Peer(store, 2)
     result_of(one.topic_admin.create_topic("kept"))
