@@ -8,7 +8,8 @@ Rules:
 - Nothing is kept in memory that the next controller could need: decisions are in the metadata, and with them the
   incarnations of brokers that they were made for.
 - A decision is made from the registries as they are when it is written. If the metadata has changed since, the write
-  fails, the registries catch up, and it is made again.
+  fails, the registries catch up, and it is made again. Decisions on very many partitions are made in slices, between
+  which the reactor serves others.
 - A broker that stops says so in the metadata (`stop_leading`), and goes on until it leads nothing that another broker
   can lead.
 
@@ -17,8 +18,9 @@ Must not know: the rules themselves (`decisions`), requests, logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -35,7 +37,7 @@ from pylogd.controller.timers import Timers
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.errors import NodeError, StalePartition, StoreError
-from pylogd.metadata.image import NO_LEADER, TopicChange, TopicUpdate
+from pylogd.metadata.image import NO_LEADER, PartitionState, Topic, TopicChange, TopicUpdate
 from pylogd.metadata.interfaces import IMetadataStore, Node, SessionState, SetData
 from pylogd.metadata.layout import (
     CONTROLLER_EPOCH,
@@ -48,6 +50,10 @@ from pylogd.metadata.topics import TopicRegistry
 
 log = Logger()
 
+#: The partitions after which others get their turn of the reactor.
+_SLICE_PARTITIONS: Final = 4000
+#: Changed topics are written when there are so many.
+_WRITE_TOPICS: Final = 500
 #: Settings that decide who may lead.
 _ELECTION_SETTINGS = ("unclean.leader.election.enable", "min.insync.replicas")
 
@@ -75,6 +81,7 @@ class Controller:
         self._known_unreadable = False
         self._dirty: dict[str, None] = {}  # names of topics to decide on, in order
         self._all_dirty = False
+        self._read_brokers = False  # whether to read all registrations: some may have been replaced unnoticed
         self._misplaced = MisplacedReport()
         self._undo: list[Callable[[], object]] = []
         self._leaving: list[Deferred[None]] = []
@@ -131,9 +138,13 @@ class Controller:
     def _to_hand_over(self) -> bool:
         node = self._cluster.node_id
         snapshot = self._snapshot()
-        least = {topic.name: partial(min_insync_of, self._settings, topic) for topic in self._topics.all()}
-        return any(
-            decisions.settle(state, snapshot.of(topic.topic_id, state.index), min_insync=least[topic.name]) is not state
+
+        def stays(topic: Topic, state: PartitionState) -> bool:
+            least = partial(min_insync_of, self._settings, topic)
+            return decisions.settle(state, snapshot.of(topic.topic_id, state.index), min_insync=least) is state
+
+        return not all(
+            stays(topic, state)
             for topic in self._topics.all()
             for state in topic.partitions
             if node in state.isr and topic.name not in self._topics.unreadable
@@ -142,7 +153,7 @@ class Controller:
     # -- what happens
 
     def _elected(self) -> None:
-        self._all_dirty = True
+        self._all_dirty = self._read_brokers = True
         self._wake()
         self._balance_later()
 
@@ -150,7 +161,7 @@ class Controller:
         if state is SessionState.EXPIRED:
             self._election.depose("its session expired")
         elif state is SessionState.CONNECTED:
-            self._all_dirty = True
+            self._all_dirty = self._read_brokers = True
             self._election.look()
             self._wake()
 
@@ -210,6 +221,9 @@ class Controller:
     async def _round(self) -> None:
         if self._all_dirty:
             # Also what was decided last, and for whom: the previous controller may have been another broker.
+            if self._read_brokers:
+                self._read_brokers = False
+                await self._cluster.look_again()
             await self._topics.catch_up()
             self._learn_known(await self._store.get(INCARNATIONS))
         dirty, everything = self._dirty, self._all_dirty
@@ -218,13 +232,8 @@ class Controller:
         snapshot = self._snapshot()
         if everything:
             self._misplaced.look(topics, snapshot.brokers)
-        unclean = frozenset(topic.name for topic in topics if self._allows_unclean(topic.configs))
-        updates = decisions.settle_all(snapshot, topics, unclean, partial(min_insync_of, self._settings))
-        settled = {update.before.name for update in updates}  # these come again when they have been written
-        updates += internal.grow(snapshot, [topic for topic in topics if topic.name not in settled], self._settings)
-        known = snapshot.incarnations
         try:
-            await self._write(updates, known if everything else self._known)
+            await self._decide(snapshot, topics, snapshot.incarnations if everything else self._known)
         except (NodeError, StalePartition) as error:
             self._all_dirty = True
             if isinstance(error, NodeError) and error.path == CONTROLLER_EPOCH:
@@ -233,6 +242,49 @@ class Controller:
         except BaseException:
             self._all_dirty = True
             raise
+
+    async def _decide(self, snapshot: Snapshot, topics: Sequence[Topic], known: dict[int, int]) -> None:
+        """Decide on topics and write that, in slices: deciding on 200,000 partitions takes a second.
+
+        What a slice decided about a topic that has changed before the write is decided again on the same snapshot: the
+        last write says that all decisions for `known` have been made.
+        """
+        decided: list[TopicUpdate] = []
+        for some in _slices(topics):
+            if decided and len(decided) >= _WRITE_TOPICS:
+                await self._write(self._anew(snapshot, decided), self._known)
+                decided = []
+            decided += self._settle(snapshot, some)
+            if some[-1] is not topics[-1]:
+                await self._next_turn()
+                if not self.active:
+                    return
+        await self._write(self._anew(snapshot, decided), known)
+
+    def _settle(self, snapshot: Snapshot, topics: Sequence[Topic]) -> list[TopicUpdate]:
+        unclean = frozenset(topic.name for topic in topics if self._allows_unclean(topic.configs))
+        updates = decisions.settle_all(snapshot, topics, unclean, partial(min_insync_of, self._settings))
+        settled = {update.before.name for update in updates}  # these come again when they have been written
+        return updates + internal.grow(
+            snapshot, [topic for topic in topics if topic.name not in settled], self._settings
+        )
+
+    def _anew(self, snapshot: Snapshot, updates: Sequence[TopicUpdate]) -> list[TopicUpdate]:
+        """Return the updates, with new ones for topics that have changed since they were decided on."""
+        same, changed = [], []
+        for update in updates:
+            now = self._topics.get(update.before.name)
+            if now is update.before:
+                same.append(update)
+            elif now is not None:
+                changed.append(now)
+        return same + self._settle(snapshot, changed)
+
+    def _next_turn(self) -> Deferred[None]:
+        """Return a Deferred that fires in the next turn of the reactor."""
+        done: Deferred[None] = Deferred()
+        self._timers.later("slice", 0, lambda: done.callback(None))
+        return done
 
     def _learn_known(self, node: Node) -> None:
         self._known_version = node.stat.version
@@ -278,6 +330,16 @@ class Controller:
     def _balance_failed(self, failure: Failure) -> None:
         failure.trap(StoreError, StalePartition)
         log.info("Preferred leaders were not elected, since topics changed: {error}", error=str(failure.value))
+
+
+def _slices(topics: Sequence[Topic]) -> Iterator[Sequence[Topic]]:
+    """Yield topics in slices of about so many partitions that deciding on a slice takes some milliseconds."""
+    start = size = 0
+    for end, topic in enumerate(topics, 1):
+        size += len(topic.partitions)
+        if size >= _SLICE_PARTITIONS or end == len(topics):
+            yield topics[start:end]
+            start, size = end, 0
 
 
 def _report(updates: list[TopicUpdate]) -> None:

@@ -89,8 +89,15 @@ def settle_all(
 
     def change(topic: Topic, state: PartitionState) -> PartitionState:
         seen = snapshot.of(topic.topic_id, state.index) if outages else snapshot
-        return settle(state, seen, topic.name in unclean, partial(min_insync, topic))
+        return settle(state, seen, topic.name in unclean, partial(least_of, topic))
 
+    def least_of(topic: Topic) -> int:
+        found = least.get(topic.name)
+        if found is None:
+            found = least[topic.name] = min_insync(topic)
+        return found
+
+    least: dict[str, int] = {}
     outages = any(broker.outages for broker in snapshot.brokers.values())
     return updates_of(topics, change)
 
@@ -105,12 +112,36 @@ def settle(
     usual = not (state.adding or state.removing or state.elr or state.last_known_elr)
     if usual and state.leader in snapshot.open and snapshot.open.issuperset(state.isr):
         return state
+    if usual and not (snapshot.full or snapshot.offline):
+        known = _shrunk(state, snapshot.open, min_insync())
+        if known is not None:
+            return known
     after = _finish_move(_fail_over(_without_offline(state, snapshot), snapshot, unclean, min_insync()), snapshot)
     if after is state or after == state:
         return state
     # The steps are one change: epochs grow by one.
     leader_epoch = min(after.leader_epoch, state.leader_epoch + 1)
     return replace(after, leader_epoch=leader_epoch, partition_epoch=state.partition_epoch + 1)
+
+
+def _shrunk(state: PartitionState, given: frozenset[int], least: int) -> PartitionState | None:
+    """Return what `settle` returns for nearly all partitions when brokers fail, in a fraction of the time; else None.
+
+    given: the brokers that may be in sync and lead. least: `min.insync.replicas`. It has to be a partition without a
+    reassignment or eligible replicas, of which enough replicas stay in sync.
+    """
+    staying = tuple([node for node in state.isr if node in given])
+    if not staying or len(staying) < state.effective_min_insync(least) or len(state.replicas) == 1:
+        return None
+    epoch, last, lost = state.leader_epoch, state.last_known_leader, state.lost
+    leader = state.leader
+    if leader not in staying:
+        leader = next(node for node in state.replicas if node in staying)
+        epoch, last, lost = epoch + 1, NO_LEADER, ()
+    return PartitionState(
+        state.index, state.replicas, staying, leader, epoch, state.partition_epoch + 1, (), (), state.latest_until_ms,
+        (), (), last, lost,
+    )  # fmt: skip
 
 
 def prefer(state: PartitionState, snapshot: Snapshot) -> PartitionState | None:

@@ -7,7 +7,9 @@ named by the node. So each change costs every broker two reads, and one more for
 there are. Only after two or more registrations at once is everything read again.
 
 Rules: a registration by a release that does not announce it (`Broker.announced`) is read again whenever the children
-change, since it may have been replaced by another one of the same name. Reads never run concurrently.
+change, since it may have been replaced by another one of the same name. Reads never run concurrently. After a lost
+connection within a session, children that are the same are taken for unchanged: only the controller, which must miss
+nothing, reads all again (`Cluster.look_again`).
 
 Must not know: what a registration means.
 """
@@ -60,6 +62,7 @@ class Registrations:
         self._changed = changed
         self._lock = DeferredLock()
         self._watched: set[str] = set()
+        self._fired: set[str] = set()  # paths whose watch was triggered since they were read
         self._names: set[str] = set()  # of the nodes in `found`
         self._announced: set[str] = set()  # those of them whose release announces a registration
         self._seen = _UNKNOWN
@@ -113,7 +116,9 @@ class Registrations:
             for name in gone:
                 self._note(name, None)
             asked |= names - self._announced
-            if not asked and not gone:  # one of another release has taken a name at once
+            changed = BROKERS in self._fired
+            self._fired.discard(BROKERS)
+            if changed and not asked and not gone:  # one of another release has taken a name at once
                 await self._read_all()
                 return
         await self._read(asked)
@@ -152,6 +157,7 @@ class Registrations:
 
     def _event(self, event: WatchEvent) -> None:
         self._watched.discard(event.path)
+        self._fired.add(event.path)
         self._changed()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -109,6 +110,16 @@ def test_a_settled_partition(before: PartitionState, snapshot: Snapshot, unclean
     # Once the change is written and announced, there is nothing left to decide.
     written = Snapshot(snapshot.brokers, snapshot.incarnations)
     assert decisions.settle(after, written, unclean, lambda: least) is after
+
+
+@given(states(), snapshots(), st.booleans(), st.integers(1, 3))
+def test_the_short_way_of_usual_partitions_leads_to_the_same(
+    before: PartitionState, snapshot: Snapshot, unclean: bool, least: int
+) -> None:
+    usual = replace(before, adding=(), removing=(), elr=(), last_known_elr=())
+    after = decisions.settle(usual, snapshot, unclean, lambda: least)
+    with patch.object(decisions, "_shrunk", lambda *_: None):
+        assert decisions.settle(usual, snapshot, unclean, lambda: least) == after
 
 
 @given(states(), snapshots(), st.sampled_from(NODES), st.booleans(), st.integers(1, 3))

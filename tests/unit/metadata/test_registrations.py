@@ -160,6 +160,18 @@ def test_new_watches_are_set_when_the_old_ones_are_lost(cluster: Cluster) -> Non
     assert 12 in cluster.hosts()
 
 
+def test_after_a_lost_connection_only_changes_are_read(cluster: Cluster) -> None:
+    for changed in ([], [11]):
+        cluster.counting._events.clear()
+        cluster.registrations.lose_watches()
+        for node in changed:
+            cluster.register(node)
+        cluster.counting.read = []
+        result_of(cluster.registrations.follow())
+        assert cluster.counting.read == [REGISTRATIONS, BROKERS, *(f"{BROKERS}/{node}" for node in changed)]
+    assert len(cluster.hosts()) == 11
+
+
 def test_a_registration_that_cannot_be_read_is_left_out_until_it_can(cluster: Cluster) -> None:
     cluster.write(Create(f"{BROKERS}/11", b"damaged"), Create(f"{BROKERS}/name", b"{}"))
     cluster.follow()
