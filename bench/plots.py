@@ -66,8 +66,30 @@ Line = tuple[str, Sequence[tuple[float, float]]]  # the name, and pairs of secon
 
 def curves(title: str, unit: str, lines: Sequence[Line], logarithmic: bool = False) -> str:
     """Return a chart of values over seconds, with a coloured line for each series. Missing values are bridged."""
-    lines = [(name, [point for point in points if point[1] > 0 or not logarithmic]) for name, points in lines]
     times = [time for _, points in lines for time, _ in points] or [0.0]
+    begin, end = min(times), max(times)
+    marks = [(begin + (end - begin) * step / _TICKS, f"{begin + (end - begin) * step / _TICKS:,.0f}")
+             for step in range(_TICKS + 1)]  # fmt: skip
+    return _chart(title, f"{unit}, over seconds", lines, marks, logarithmic)
+
+
+def growth(title: str, unit: str, over: str, lines: Sequence[Line]) -> str:
+    """Return a chart of costs that grow with a size, both on logarithmic scales: a straight line is a power.
+
+    lines: the name of each, and pairs of size and cost. over: what the size is of.
+    """
+    sizes = sorted({size for _, points in lines for size, _ in points})
+    marks = [(math.log(size), f"{size:,.0f}") for size in sizes]
+    scaled = [(name, [(math.log(size), cost) for size, cost in points]) for name, points in lines]
+    return _chart(title, f"{unit}, over {over}, both logarithmic", scaled, marks, True)
+
+
+def _chart(
+    title: str, axes: str, lines: Sequence[Line], marks: Sequence[tuple[float, str]], logarithmic: bool
+) -> str:  # fmt: skip
+    """Return a chart. marks: positions on the horizontal axis, with their texts."""
+    lines = [(name, [point for point in points if point[1] > 0 or not logarithmic]) for name, points in lines]
+    times = [at for at, _ in marks] or [0.0]
     values = [value for _, points in lines for _, value in points] or [1.0]
     low, high = (min(values), max(*values, min(values) * 1.01)) if logarithmic else (0.0, max(values) or 1.0)
     begin, width, end = min(times), WIDTH - _PLOT_LEFT - 20, max(times)
@@ -81,30 +103,39 @@ def curves(title: str, unit: str, lines: Sequence[Line], logarithmic: bool = Fal
 
     drawn = [
         f'<text x="8" y="22" font-size="15">{escape(title)}</text>',
-        f'<text x="{WIDTH - 8}" y="22" text-anchor="end">{escape(unit)}, over seconds</text>',
+        f'<text x="{WIDTH - 8}" y="22" text-anchor="end">{escape(axes)}</text>',
     ]
     for step in range(_TICKS + 1):
         share = step / _TICKS
         value = low * (high / low) ** share if logarithmic else high * share
-        time = begin + (end - begin) * share
         drawn += [
             f'<path d="M{_PLOT_LEFT} {y(value)}H{WIDTH - 20}" stroke="#e2e8f0"/>',
             f'<text x="{_PLOT_LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{value:,.3g}</text>',
-            f'<text x="{x(time)}" y="{_PLOT_TOP + _PLOT_HEIGHT + 18}" text-anchor="middle">{time:,.0f}</text>',
         ]
-    left = _PLOT_LEFT
-    for (name, points), colour in zip(lines, COLOURS, strict=False):
-        path = " ".join(f"{x(time)},{y(value)}" for time, value in _thinned(points))
+    drawn += [
+        f'<text x="{x(at)}" y="{_PLOT_TOP + _PLOT_HEIGHT + 18}" text-anchor="middle">{text}</text>'
+        for at, text in marks
+    ]
+    drawn += _named_lines(
+        [(name, " ".join(f"{x(at)},{y(value)}" for at, value in _thinned(points))) for name, points in lines]
+    )
+    height = _PLOT_TOP + _PLOT_HEIGHT + 30
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
+    background = f'font-size="12">\n<rect width="{WIDTH}" height="{height}" fill="white"/>'
+    return "\n".join([head + background, *drawn, "</svg>", ""])
+
+
+def _named_lines(lines: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the lines of a chart, given by their points, with their names above it."""
+    drawn, left = [], _PLOT_LEFT
+    for (name, path), colour in zip(lines, COLOURS, strict=False):
         drawn += [
             f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>',
             f'<rect x="{left}" y="36" width="12" height="4" fill="{colour}"/>',
             f'<text x="{left + 16}" y="43">{escape(name)}</text>',
         ]
         left += 36 + 7 * len(name)
-    height = _PLOT_TOP + _PLOT_HEIGHT + 30
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
-    background = f'font-size="12">\n<rect width="{WIDTH}" height="{height}" fill="white"/>'
-    return "\n".join([head + background, *drawn, "</svg>", ""])
+    return drawn
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:

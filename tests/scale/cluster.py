@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from pylogd.config import Settings
 from pylogd.controller.controller import Controller
 from pylogd.metadata.assignment import assign_replicas
+from pylogd.metadata.feed_machine import FeedState
 from pylogd.metadata.image import Broker, Endpoint, IsrChange, PartitionState
 from pylogd.metadata.interfaces import Create
 from pylogd.metadata.layout import (
@@ -56,7 +57,7 @@ class Member:
         self._cluster = cluster
         self.time = ScaleClock(cluster.time)
         clock = cast(IReactorTime, self.time)
-        settings = Settings({"node.id": node_id, "log.dirs": "/data"})
+        self.settings = settings = Settings({"node.id": node_id, "log.dirs": "/data"})
         timeout = settings.integer("zookeeper.session.timeout.ms") / 1000
         self.store = ScaleStore(cluster.server, clock, cluster.server_clock, timeout)
         self.metadata = Metadata(settings, cast(Any, self.store), clock)
@@ -104,11 +105,10 @@ class Member:
     def seed(self, other: Member) -> None:
         """Begin with the topics of another broker, in place of reading each node when this one starts."""
         mine, theirs = self.metadata, other.metadata
-        mine.topics._by_name.update(theirs.topics._by_name)
-        mine.topics._by_id.update(theirs.topics._by_id)
-        mine.topics._entries.update(theirs.topics._entries)
-        mine.topic_admin._held.update(theirs.topic_admin._held)
-        mine.topic_admin._collisions.update(theirs.topic_admin._collisions)
+        for part in ("topics", "topic_admin"):
+            for name, known in vars(getattr(theirs, part)).items():
+                if isinstance(known, dict):
+                    vars(getattr(mine, part))[name].update(known)
         mine.topics.reload = _nothing_new  # type: ignore[method-assign]
 
 
@@ -132,6 +132,7 @@ class LargeCluster:
         self.count = count
         self._of_clock: dict[object, Member] = {}
         self._led_at: object = None
+        self._led = False  # as of then
         self._electing: list[Deferred[None]] | None = []  # brokers that wait for the first election
         self._make_topics(topics, partitions)
 
@@ -247,15 +248,17 @@ class LargeCluster:
         at = found, found.metadata.topics.generation, len(alive)
         if at != self._led_at:
             led = (state.leader in alive for topic in found.metadata.topics.all() for state in topic.partitions)
-            self._led_at = at if all(led) else None
-        return self._led_at is not None
+            self._led_at, self._led = at, all(led)
+        return self._led
 
     def all_know(self) -> bool:
-        """Whether every partition has a leader, and every broker has all metadata and knows which brokers live."""
+        """Whether every partition has a leader, and every broker has all metadata, follows it, and knows who lives."""
         version = self.server.tree.nodes[CHANGES].stat.version
         live = self.live()
         return self.led() and all(
-            member.metadata.feed._seen >= version and len(member.metadata.cluster.brokers) == len(live)
+            member.metadata.feed._seen >= version
+            and member.metadata.feed._machine.state is FeedState.WATCHED
+            and len(member.metadata.cluster.brokers) == len(live)
             for member in live
         )
 

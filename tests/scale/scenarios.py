@@ -7,7 +7,7 @@ on the machine that runs the simulation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.scale.cluster import RACKS, LargeCluster
@@ -100,7 +100,7 @@ def zookeeper_elects(cluster: LargeCluster) -> Cost:
 def a_rolling_restart(cluster: LargeCluster, brokers: int) -> Cost:
     """Stop brokers one after the other, start each again, and go on when its replicas are in sync.
 
-    Returns the costs of all together; `led` and `known` are the longest of one broker.
+    Returns the counts and costs for one broker on average; `led` and `known` are the longest.
     """
     cluster.reset()
     longest = 0.0
@@ -109,7 +109,11 @@ def a_rolling_restart(cluster: LargeCluster, brokers: int) -> Cost:
         cluster.run(lambda: cluster.all_ready() and cluster.all_know(), _SETTLE_SECONDS)
         cluster.readmit(node)
         cluster.run(cluster.all_in_sync, _SETTLE_SECONDS)
-    return _cost(cluster, longest, longest)
+    all_together = _cost(cluster, longest, longest)
+    each = {name: round(getattr(all_together, name) / brokers) for name in ("reads", "writes", "events", "bytes")}
+    return replace(
+        all_together, **each, controller=all_together.controller / brokers, other=all_together.other / brokers
+    )
 
 
 def _restart(cluster: LargeCluster, node: int) -> float:

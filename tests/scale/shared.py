@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from pylogd.metadata import changes, cluster, entries, registrations
+from pylogd.metadata import change_log, changes, cluster, entries, registrations
+from pylogd.metadata.change_notes import Change, News
 from pylogd.metadata.entries import Entry
-from pylogd.metadata.layout import News
 from tests.scale.clock import ScaleTime
 
 _MOST_VALUES: Final = 100_000
@@ -46,7 +46,7 @@ class _Memory:
 @contextmanager
 def shared(time: ScaleTime) -> Iterator[None]:
     """Let the brokers of a simulation share decoded metadata."""
-    topics, notes = _Memory(time, _MOST_VALUES), _Memory(time, 100)
+    topics, notes = _Memory(time, _MOST_VALUES), _Memory(time, 500)
     brokers, assignments = _Memory(time, _MOST_VALUES), _Memory(time, _MOST_VALUES)
     decode, with_states, assignment = entries._decode, Entry.with_states, entries._assignment
     decode_change, decode_broker = changes.decode_change, registrations.decode_broker
@@ -68,11 +68,15 @@ def shared(time: ScaleTime) -> Iterator[None]:
     def shared_broker(path: str, data: bytes, incarnation: int = 0) -> Any:
         return brokers.of((path, incarnation, data), lambda: decode_broker(path, data, incarnation))
 
+    def shared_change(data: bytes) -> Change | None:
+        found: Change | None = notes.of(id(data), lambda: decode_change(data), data)
+        return found
+
     with (
         patch.object(entries, "_decode", shared_decode), patch.object(Entry, "with_states", shared_states),
         patch.object(entries, "_assignment", shared_assignment),
         patch.object(registrations, "decode_broker", shared_broker),
-        patch.object(changes, "decode_change", lambda data: notes.of(id(data), lambda: decode_change(data), data)),
+        patch.object(changes, "decode_change", shared_change), patch.object(change_log, "decode_change", shared_change),
         patch.object(
             cluster, "decode_incarnations",
             lambda data: notes.of(("incarnations", id(data)), lambda: decode_incarnations(data), data),

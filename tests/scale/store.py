@@ -23,19 +23,21 @@ from tests.simulation.store import SimStore, SimTree
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """What a server takes, in seconds.
+    """What a server takes, in seconds. `tests.scale.latencies` measured these, but for `way`.
 
-    way: of a message between broker and server. request: of a request to read. node: of each node that it reads.
-    byte: of each byte of the nodes. operation: of each operation of a write. commit: until a write is on the disks,
-    during which the server does other things.
+    way: of a message between broker and server. request: of a request to read. node, byte: of each node that it reads,
+    and each byte of these. name: of each name of a child. write, operation: of a write, and of each of its operations.
+    commit: until a write is on the disks, during which the server does other things.
     """
 
     way: float = 0.000_2
-    request: float = 0.000_02
-    node: float = 0.000_002
-    byte: float = 1e-9
-    operation: float = 0.000_05
-    commit: float = 0.002
+    request: float = 0.000_1
+    node: float = 7e-7
+    byte: float = 5e-10
+    name: float = 1e-7
+    write: float = 0.000_1
+    operation: float = 7e-6
+    commit: float = 0.001_6
 
 
 class Server:
@@ -77,7 +79,7 @@ class Server:
         self.counts["requests"] += requests
         self.counts["bytes"] += size
         costs = self.latencies
-        return self.take(costs.request * requests + costs.node * (len(nodes) + children) + costs.byte * size)
+        return self.take(costs.request * requests + costs.node * len(nodes) + costs.name * children + costs.byte * size)
 
     def write(self, operations: Sequence[Operation]) -> float:
         """Count a write; return how long it takes."""
@@ -85,7 +87,8 @@ class Server:
         self.counts["writes"] += 1
         self.largest = max(self.largest, size)
         costs = self.latencies
-        return self.take(costs.operation * len(operations) + costs.byte * size) + costs.commit
+        seconds = costs.write + costs.operation * len(operations) + costs.byte * size
+        return self.take(seconds) + costs.commit
 
 
 def written_bytes(operations: Sequence[Operation]) -> int:

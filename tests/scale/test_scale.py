@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from xml.etree import ElementTree
 
 import pytest
 
-from tests.scale import scenarios
+from tests.scale import clients, scenarios
+from tests.scale.__main__ import measure
 from tests.scale.cluster import LargeCluster
+from tests.scale.page import charts, page
 from tests.scale.scenarios import Cost
 from tests.scale.store import Latencies
 
@@ -37,6 +40,29 @@ def test_a_rolling_restart_leaves_no_partition_without_a_leader() -> None:
     assert brokers.all_in_sync()
     found = brokers.controller()
     assert found is not None and len(found.metadata.cluster.brokers) == 9
+
+
+def test_a_broker_that_restarts_costs_others_reads_for_each_leader_that_readmits_it() -> None:
+    few, many = (scenarios.a_rolling_restart(cluster(9, topics), 3) for topics in (20, 200))
+    assert many.reads <= 3 * few.reads  # not ten times as many
+
+
+def test_clients_are_answered_from_encoded_pieces() -> None:
+    brokers = cluster(9, 200)
+    found = clients.answers(brokers, lambda: scenarios.a_broker_dies(brokers))
+    assert found.bytes > 200 * _EACH * 30 and found.named_bytes < found.bytes / 10
+    assert found.again < found.changed < found.first / 4
+    assert found.named < found.first / 10
+
+
+def test_the_page_has_each_size_and_its_plots() -> None:
+    sizes = [measure(count) for count in (6, 9)]
+    text = "\n".join(page(sizes))
+    assert text.count("\n| 9 | ") == 1 + len(sizes[0].costs) + 1
+    assert "at every size" in text
+    for name, chart in charts(sizes).items():
+        assert f"({name})" in text
+        ElementTree.fromstring(chart)
 
 
 def test_a_death_costs_the_same_reads_however_many_topics_there_are() -> None:
