@@ -136,7 +136,7 @@ def _new_member(make: _Contents) -> Case:
 
 
 def _classic_member(make: _Contents) -> Case:
-    # Members without protocols are refused. Kafka's classes leave out a structure without any, and a time-out of 0.
+    # Members without protocols are refused. Kafka's classes leave out a structure without any, and a timeout of 0.
     protocols = [(make.text(), make.data()), *make.many(lambda: (make.text(), make.data()))]
     return _member(make, ClassicProtocol(make.int32(), tuple(protocols)))
 

@@ -141,7 +141,7 @@ class Options(usage.Options):
 
 
 class BrokerService(Service):
-    """The broker as a Twisted service. If it can't start or go on, the log has the reason and the exit status is 1."""
+    """The broker as a Twisted service. If it can't start or continue, it logs the reason; the exit status is 1."""
 
     def __init__(self, settings: Settings, reopen_log: Callable[[], object] | None = None, twistd: Any = None) -> None:
         """`reopen_log` reopens the log file, on SIGHUP. twistd: the options of twistd, a mapping."""

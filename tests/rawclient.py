@@ -1,6 +1,6 @@
 """A client of the lowest level for tests that misbehave: bytes in, frames out, and what /proc says about the broker.
 
-Strategy: a blocking socket with a time-out, so that a broker that does not answer fails the test instead of hanging it.
+Strategy: a blocking socket with a timeout, so that a broker that does not answer fails the test instead of hanging it.
 Messages are encoded and decoded by `pylogd.wire`, which the golden frames test.
 """
 

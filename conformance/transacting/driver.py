@@ -4,7 +4,7 @@ An operation is `{"do": NAME, ...}`, its answer `{"answer": VALUE}`, or `{"error
 which the client tells errors apart, without the words. `{"lacks": true}` says that the client does not have it.
 The programs are `librdkafka.py`, `kafka_python.py`, `java/Transacting.java` and `go/transacting.go`. Operations:
 
-* `producer` name, id, timeout: make a producer with a transactional id, and a transaction time-out in ms.
+* `producer` name, id, timeout: make a producer with a transactional id, and a transaction timeout in ms.
 * `init`, `begin`, `commit`, `abort`, `close` name.
 * `send` name, topic, partition, values: send, wait for all, and answer their offsets.
 * `metadata` consumer, as: keep a consumer's group metadata as it is now, under a name.

@@ -241,9 +241,9 @@ class Wire:
 def producers_that_begin(wire: Wire) -> None:
     """InitProducerId with odd fields."""
     wire.begin("an empty id", id=None)
-    wire.begin("a time-out of 0", timeout=0)
-    wire.begin("a negative time-out", timeout=-1)
-    wire.begin("a time-out over the maximum", timeout=900_001)
+    wire.begin("a timeout of 0", timeout=0)
+    wire.begin("a negative timeout", timeout=-1)
+    wire.begin("a timeout over the maximum", timeout=900_001)
     wire.begin("the first time")
     first = (wire.producer, wire.epoch)
     wire.begin("as it was", known=first)
@@ -356,7 +356,7 @@ def heartbeats_that_are_refused(wire: Wire) -> None:
     wire.beat("no topics", 0, owned=())
     wire.beat("partitions at the start", 0, topics=topics, owned=(1,))
     wire.beat("no partitions at the start", 0, topics=topics)
-    wire.beat("no rebalance time-out", 0, topics=topics, owned=(), rebalance=-1)
+    wire.beat("no rebalance timeout", 0, topics=topics, owned=(), rebalance=-1)
     wire.beat("an unknown assignor", 0, topics=topics, owned=(), server_assignor="sticky")
     wire.beat("a wrong expression", 0, owned=(), subscribed_topic_regex="(a")
     wire.beat("an empty instance id", 0, topics=topics, owned=(), instance_id="")

@@ -3,8 +3,8 @@
 Behaviour: the answer comes when the outcome is decided, that is stored in the in-sync set; the markers are written to
 the partitions afterwards, and until then further changes are CONCURRENT_TRANSACTIONS. A request that is repeated is
 answered as the first time. From version 5 on (KIP-890) the answer has the epoch, and if need be the id, with which the
-producer goes on, and an abort without a transaction is allowed. INVALID_TXN_STATE if there is no transaction, or it was
-decided otherwise; PRODUCER_FENCED for an outdated epoch (before version 2 INVALID_PRODUCER_EPOCH);
+producer continues, and an abort without a transaction is allowed. INVALID_TXN_STATE if there is no transaction, or it
+was decided otherwise; PRODUCER_FENCED for an outdated epoch (before version 2 INVALID_PRODUCER_EPOCH);
 INVALID_PRODUCER_ID_MAPPING for another producer id. A client needs WRITE for the transactional id.
 """
 

@@ -46,7 +46,7 @@ from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchRespon
 
 _LEAST_HELD: Final = 0.1  # seconds
 _MOST_HELD: Final = 1.0
-_SESSION_SHARE: Final = 6  # a member sends two or three heartbeats in the shortest session time-out
+_SESSION_SHARE: Final = 6  # a member sends two or three heartbeats in the shortest session timeout
 
 
 def fetch_sparing_disks(context: RequestContext, request: FetchRequest) -> FetchResponse | Deferred[FetchResponse]:
@@ -90,7 +90,7 @@ def _answer_or_hold(
 
 
 def most_held(settings: Settings) -> float:
-    """Return for how many seconds a fetch is held at most: far less than the shortest session time-out of a group."""
+    """Return for how many seconds a fetch is held at most: far less than the shortest session timeout of a group."""
     return min(_MOST_HELD, settings.integer("group.min.session.timeout.ms") / 1000 / _SESSION_SHARE)
 
 

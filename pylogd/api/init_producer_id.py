@@ -7,7 +7,7 @@ without the other is INVALID_REQUEST.
 
 With a transactional id the coordinator answers (NOT_COORDINATOR elsewhere): the same id with the next epoch, which
 fences every producer with an earlier one. If a transaction is open it is aborted first, and the answer is
-CONCURRENT_TRANSACTIONS until that is done. A time-out over `transaction.max.timeout.ms` is INVALID_TRANSACTION_TIMEOUT,
+CONCURRENT_TRANSACTIONS until that is done. A timeout over `transaction.max.timeout.ms` is INVALID_TRANSACTION_TIMEOUT,
 an empty transactional id INVALID_REQUEST. A producer with an outdated id or epoch is PRODUCER_FENCED, before version 4
 INVALID_PRODUCER_EPOCH.
 

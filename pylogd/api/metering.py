@@ -115,7 +115,7 @@ def metered_batch(
 ) -> BatchReply:
     """Answer requests together as `answer_batch` does, and charge the client for them.
 
-    A client that owes time already gets one answer: with many connections it could go on for long before all wait.
+    A client that owes time already gets one answer: with many connections it could continue for long before all wait.
     """
     quotas, user = broker.client_quotas, connection.principal.name
     try:

@@ -27,7 +27,7 @@ _COUNTS: Final = ("reported", "received", "missing", "lost", "duplicates", "unre
 
 
 class InvalidMarker(PylogdError):
-    """A record of the topic of markers that is none."""
+    """A record of the topic of markers that is not a marker."""
 
 
 @dataclass(frozen=True, slots=True)

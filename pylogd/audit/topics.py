@@ -4,8 +4,8 @@ Strategy: a `TopicReader` assigns all partitions from known offsets and passes o
 nothing to poll, the offsets that it has reached, since the last ones may belong to markers of transactions. Any error
 of a broker ends the assignment; it is made again a second later, from the same offsets.
 
-If a log does not have the offset to go on from, it either lost its beginning (retention), or was truncated or made
-anew. Then reading goes on at its beginning, and the ledger is told that messages may have been missed.
+If a log does not have the offset to continue from, it either lost its beginning (retention), or was truncated or made
+anew. Then reading continues at its beginning, and the ledger is told that messages may have been missed.
 
 Rules: runs on the reactor; decoding and counting take some microseconds a message, `_BATCH` messages at a time.
 """

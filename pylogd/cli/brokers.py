@@ -64,7 +64,7 @@ def list_(bootstrap: str) -> None:
 @click.option("--plan", "plan_only", is_flag=True, help="Print the moves, as JSON for `pylogd reassign`; move nothing.")
 @click.option("--throttle", type=click.IntRange(1), metavar="BYTES",
               help="Bytes per second that each broker may copy for replicas that are not in sync.")  # fmt: skip
-@click.option("--no-wait", is_flag=True, help="Don't wait for the moves; the same command later goes on.")
+@click.option("--no-wait", is_flag=True, help="Don't wait for the moves; the same command later continues.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
 def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bool, yes: bool, bootstrap: str) -> None:

@@ -130,7 +130,7 @@ def describe(path: str, route: str | None) -> None:
 @click.option("--execute", is_flag=True, help="Commit the offsets at the target. The group must have no members there.")
 @output_option
 def translate(path: str, group: str, route: str | None, to_group: str | None, execute: bool) -> None:
-    """Show where a group of the source goes on at the target, so that it can move over; with --execute, move it.
+    """Show where a group of the source continues at the target, so that it can move over; with --execute, move it.
 
     Stop the group's consumers first. Prints for each partition: topic (at the target), partition, source_offset,
     target_offset, note (if the translation is not exact).
@@ -154,7 +154,7 @@ def translate(path: str, group: str, route: str | None, to_group: str | None, ex
     if not found:
         note(f"group {group} has committed nothing of the topics of route {chosen.name}")
     elif execute:
-        note(f"group {to_group or group} goes on there at {chosen.target}")
+        note(f"group {to_group or group} continues there at {chosen.target}")
 
 
 def _settings(path: str) -> MirrorSettings:

@@ -79,7 +79,7 @@ def list_(
 @output_option
 @bootstrap_option
 def describe(names: Sequence[str], bootstrap: str) -> None:
-    """Show transactional ids: the producer, the time-out, and the partitions of an open transaction."""
+    """Show transactional ids: the producer, the timeout, and the partitions of an open transaction."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = [admin.describe_transaction(name) for name in names]
     if print_document([one._asdict() for one in found]):
@@ -87,7 +87,7 @@ def describe(names: Sequence[str], bootstrap: str) -> None:
     for one in found:
         print_line(one.transactional_id, bold=True)
         print_line(f"  state {one.state}, coordinator {one.coordinator}")
-        print_line(f"  producer id {one.producer_id}, epoch {one.epoch}, time-out {one.timeout / 1000:g} s")
+        print_line(f"  producer id {one.producer_id}, epoch {one.epoch}, timeout {one.timeout / 1000:g} s")
         if one.started >= 0:
             seconds = max(0, wall_ms() - one.started) / 1000
             since = "open since" if one.is_open else "last transaction began at"
@@ -140,7 +140,7 @@ def abort(
 ) -> None:
     """Abort a transaction that hangs in a PARTITION of TOPIC: write the marker that its coordinator does not write.
 
-    A transaction whose coordinator knows it ends by itself, at the latest after its time-out. Aborting that here would
+    A transaction whose coordinator knows it ends by itself, at the latest after its timeout. Aborting that here would
     tear it apart, so it is refused.
     """
     if (start_offset is None) == (producer_id is None):

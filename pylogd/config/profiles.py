@@ -157,7 +157,7 @@ _OFFLINE: Final = Profile(
     "and training jobs read it. Reads are large and mostly from disk; throughput and space count, latency does not.",
     (
         Choice("default.replication.factor", 2, "The source has the records for a while, and HDFS has them soon."),
-        Choice("min.insync.replicas", 1, "The mirror goes on with one replica; it can repeat what was lost."),
+        Choice("min.insync.replicas", 1, "The mirror continues with one replica; it can repeat what was lost."),
         Choice("num.partitions", 12, "Jobs load as many partitions in parallel."),
         Choice("log.retention.hours", 240, "A dump that failed over a long holiday can be repeated."),
         Choice("log.index.interval.bytes", 65_536, "Readers go from one end to the other and seldom seek."),

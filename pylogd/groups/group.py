@@ -29,7 +29,7 @@ NEVER = float("inf")
 class Member:
     """A member of a group.
 
-    session, rebalance: the session and rebalance time-outs in seconds. deadline: when its session ends, in the clock's
+    session, rebalance: the session and rebalance timeouts in seconds. deadline: when its session ends, in the clock's
     seconds. is_new: whether it has not been part of a generation yet. protocols: (name, metadata) of each assignment
     protocol that it supports, the preferred one first.
     """
@@ -186,7 +186,7 @@ class ClassicGroup:
 
     @property
     def longest_rebalance(self) -> float:
-        """The longest rebalance time-out of all members, in seconds."""
+        """The longest rebalance timeout of all members, in seconds."""
         return max((member.rebalance for member in self.members.values()), default=0.0)
 
     # -- protocols

@@ -1,7 +1,7 @@
 """Membership rules of consumer groups: joining, rebalancing, leaving and expiring (Kafka's classic protocol).
 
 Strategy: when a member joins, leaves or expires, the group prepares a rebalance. Members learn of it from their next
-heartbeat and join again; each join waits as a Deferred until all members have joined or the rebalance time-out is over.
+heartbeat and join again; each join waits as a Deferred until all members have joined or the rebalance timeout is over.
 Then a new generation begins. Its leader is sent the list of members and returns the assignment with its SyncGroup
 request; the assignment is stored, and every waiting sync is answered with its part. `states` has the states, `group`
 the bookkeeping.
@@ -12,7 +12,7 @@ member's deadline; a timer that fires too early is set again. So a heartbeat cos
 Rules:
 - A member's session can't expire while one of its joins or syncs waits, since a lost connection would be noticed. When
   the connection is lost, a member that was never part of a generation is removed at once; any other has one session
-  time-out to come back.
+  timeout to come back.
 - A request is removed from the group's dicts before it is answered, and the state changes before anyone is answered:
   answering may run the next request of the same connection at once.
 - A static member (KIP-345) that comes back under a new id replaces the old id, which is fenced from then on.
@@ -459,7 +459,7 @@ class Membership:
     # -- time
 
     def loaded(self, group: ClassicGroup) -> None:
-        """Start the sessions of a group that was read from the offsets topic: each member has one session time-out."""
+        """Start the sessions of a group that was read from the offsets topic: each member has one session timeout."""
         for member in group.members.values():
             self._renew_session(group, member)
 

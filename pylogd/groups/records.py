@@ -64,7 +64,7 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """A member in a group's record. The time-outs are in milliseconds."""
+    """A member in a group's record. The timeouts are in milliseconds."""
 
     member_id: str
     instance_id: str | None

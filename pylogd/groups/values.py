@@ -24,7 +24,7 @@ def next_generation(generation: int) -> int:
 class JoinRequest(NamedTuple):
     """A JoinGroup request.
 
-    member_id: empty for a new member. session, rebalance: the time-outs in seconds. needs_known_id: whether the client
+    member_id: empty for a new member. session, rebalance: the timeouts in seconds. needs_known_id: whether the client
     can be told to join again with the member id that it is given (KIP-394). can_skip: whether a returning leader
     understands that it must not assign again (KIP-814).
     """

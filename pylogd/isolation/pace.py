@@ -13,8 +13,8 @@ Rules:
 
 What this can't do: foresee a disk that stops from one moment to the next (`log.write.queues=always` is for that).
 
-Source: balance_dirty_pages in mm/page-writeback.c of Linux, which lets writers go on freely until dirty pages are half
-way between the background limit and the limit.
+Source: balance_dirty_pages in mm/page-writeback.c of Linux, which lets writers continue freely until dirty pages are
+half way between the background limit and the limit.
 """
 
 from __future__ import annotations

@@ -117,9 +117,9 @@ class VerificationGuard:
 class TransactionTerms(NamedTuple):
     """Proof that the coordinator verified the transaction of the batches to be appended.
 
-    guard: of a verification that went well; None if there was none. verified: whether a first batch is accepted without
-    a guard, because verification is turned off. version: of the transactions of a marker's producer; from 2 on each
-    has an epoch of its own.
+    guard: of a successful verification; None without a verification. verified: whether a first batch is accepted
+    without a guard, because verification is turned off. version: of the transactions of a marker's producer; from 2 on
+    each has an epoch of its own.
     """
 
     guard: VerificationGuard | None = None

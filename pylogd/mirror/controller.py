@@ -2,7 +2,7 @@
 
 Strategy: every process stands for election; the one that has created the controller's node decides until its session
 ends. Its loop refreshes topics (`topics`), frees the partitions of workers that are gone, and writes assignments
-(`grants`). Everything that it has to know is in the store and at the clusters, so the next controller goes on where
+(`grants`). Everything that it has to know is in the store and at the clusters, so the next controller continues where
 this one stopped; the workers copy on meanwhile.
 
 A worker that is gone may be alive and only cut off from the store. So its transactional ids are fenced at the targets

@@ -342,7 +342,7 @@ class Copier:
         self._backoff.reset()
         for copy in dirty:
             copy.committed(found[copy.key][0])
-        self._changed = True  # what waited for this commit can go on
+        self._changed = True  # what waited for this commit can continue
 
     # Partitions that come and go
 

@@ -392,7 +392,7 @@ def _boolean(value: Any) -> bool:
 def _one_of(names: Any) -> Callable[[Any], str]:
     def convert(value: Any) -> str:
         if value not in names:
-            raise ValueError(f"{value!r} is none of {', '.join(names)}")
+            raise ValueError(f"{value!r} is not one of {', '.join(names)}")
         return str(value)
 
     return convert

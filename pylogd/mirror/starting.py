@@ -2,8 +2,8 @@
 
 Strategy: with a checkpoint of the same topic, at the checkpoint. The topic's id, and the range of offsets that its log
 has, tell whether something happened meanwhile: the topic was recreated (its log is copied from its first record, behind
-what is at the target), records were deleted before they were copied (copying goes on at the first that is left), or the
-log was truncated (it goes on where the log ends now). Each of the three is reported; none ends the copying.
+what is at the target), records were deleted before they were copied (copying continues at the first that is left), or
+the log was truncated (it continues where the log ends now). Each of the three is reported; none ends the copying.
 
 Rules: `start_of` is pure.
 """

@@ -1,6 +1,6 @@
 """Read the mirror's topics at a target cluster (`records`).
 
-Strategy: a table reads its topic to the end that it has at the moment of the question, and goes on from there at the
+Strategy: a table reads its topic to the end that it has at the moment of the question, and continues from there at the
 next one. Checkpoints and runs count once they are committed. The end is that of all records: those of transactions that
 are still open may be followed by others that are committed, so the table waits until these transactions are decided.
 Origins are written without transactions, and are not waited for.

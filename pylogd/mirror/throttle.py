@@ -12,7 +12,7 @@ _BURST_SECONDS: Final = 1.0
 
 
 class Throttle:
-    """A limit of `rate` bytes per second; 0 is none. Times in seconds of one monotonic clock."""
+    """A limit of `rate` bytes per second; 0 means no limit. Times in seconds of one monotonic clock."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate

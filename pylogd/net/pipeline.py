@@ -319,7 +319,7 @@ class Pipeline:
         return type(event) is not LargeRequest and type(first) is not LargeRequest
 
     def _end_with(self, error: RemoteProtocolError) -> None:
-        """Take no further request: what was received is none."""
+        """Take no further request: the received bytes are not a request."""
         if isinstance(error, TlsReceived) and not self._slots:
             self._gather([_NO_TLS])
         self._end(str(error), None)

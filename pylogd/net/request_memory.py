@@ -312,7 +312,7 @@ class RequestMemory:
             if share is not None and share in self._waiting and self._fits(share, self._waiting[share]):
                 return share
         if any(one.charged for one in self._going):
-            return None  # these go on, or are closed
+            return None  # these continue, or are closed
         if short is not None:
             self._exempt = short
             return short

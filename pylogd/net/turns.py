@@ -74,7 +74,7 @@ class Turns:
         return 0, 0.0
 
     def _serve(self) -> None:
-        """Let those go on that wait, until this turn of the reactor should end."""
+        """Let those continue that wait, until this turn of the reactor should end."""
         self._call = None
         self._serving = True
         self._ends = self._clock.seconds() + TURN

@@ -1,8 +1,8 @@
 """Run a service in this process: start it, announce it, stop it on a signal, and say why it ended.
 
 Strategy: a `Shell` does what is the same under `twistd` and in the foreground: it starts the service, tells the service
-manager and the user once it is ready, and records the reason if it can't start or go on. `run_in_foreground` adds the
-reactor, Twisted's handlers of SIGTERM and SIGINT, and the exit status.
+manager and the user once it is ready, and records the reason if it can't start or continue. `run_in_foreground` adds
+the reactor, Twisted's handlers of SIGTERM and SIGINT, and the exit status.
 
 Exit status: 0 after a stop that was asked for, 1 with the reason in the last line of standard error.
 """
@@ -55,7 +55,7 @@ def process_reactor() -> Any:
 
 
 class Shell:
-    """A service in its process. `reason` says why it could not start or go on; None as long as all is well."""
+    """A service in its process. `reason` says why it could not start or continue; None as long as all is well."""
 
     def __init__(self, reactor: Any, service: Service, describe: Callable[[], str]) -> None:
         """`describe` returns one line that says where the service listens."""
@@ -83,7 +83,7 @@ class Shell:
         return self._service.stop()
 
     def end(self, reason: str) -> None:
-        """Stop the reactor because the service can't go on. The first reason is kept."""
+        """Stop the reactor because the service can't continue. The first reason is kept."""
         self.reason = self.reason or reason
         if self._reactor.running:
             self._reactor.stop()

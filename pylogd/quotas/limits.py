@@ -95,7 +95,7 @@ class QuotaTable:
 
 
 def read_limit(text: str) -> float | None:
-    """Return the value of a stored quota, None for text that is none."""
+    """Return the value of a stored quota; None if the text is not a quota."""
     try:
         limit = float(text)
     except ValueError:

@@ -6,7 +6,7 @@ is decided by `followed_partition`; here records are appended in parts, with a t
 are truncated in threads, and partitions that failed or are throttled are left out for a while.
 
 Rules:
-- A partition with an error is paused, and the others go on. A connection that fails is opened again.
+- A partition with an error is paused, and the others continue. A connection that fails is opened again.
 - While a log is truncated the partition is not fetched, and the manager defers changes of its state. It is not fetched
   either while a write of it, in a thread, takes longer than `_WRITE_SECONDS`: its disk must not hold up the others.
 - A partition that is added again, in another leader epoch, forgets its pauses and positions.

@@ -18,7 +18,7 @@ Rules:
 - There are at most `slots` sessions. A new one replaces the one unused for longest, if that was for two minutes at
   least; otherwise the smallest one that is two minutes old, if the new one has more partitions. A follower's session
   replaces any other client's, the smallest first, and no other client's replaces a follower's that is in use. A client
-  without a session goes on with full fetches.
+  without a session continues with full fetches.
 - The sessions of clients have at most `most_partitions` together. A new one replaces others that were unused for two
   minutes; one that grows beyond is closed.
 - A session ends with the connection on which it was created: clients then begin a new one.

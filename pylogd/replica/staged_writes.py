@@ -167,7 +167,7 @@ class StagedWrites:
 
 
 def _requests(partition: Partition, appends: Sequence[WaitingAppend]) -> list[AppendRequest]:
-    """Return the appends, from the first on, that the partition accepts now. Raises if that is none."""
+    """Return the appends, from the first on, that the partition accepts now. Raises if it accepts none of them."""
     requests: list[AppendRequest] = []
     for append in appends:
         try:

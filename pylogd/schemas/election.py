@@ -1,7 +1,7 @@
 """Elect one leader among the registries of a group, through the group protocol of the brokers.
 
 Strategy: join the group, take the leader from the assignment (`group_protocol`), send heartbeats, and join again when
-the coordinator says so. A leader that can't reach the coordinator within the session time-out no longer leads: the
+the coordinator says so. A leader that can't reach the coordinator within the session timeout no longer leads: the
 others choose a new one after the same time.
 
 Rules: `on_change` is called before a leader is told to those who wait for one, and must have read all changes of the

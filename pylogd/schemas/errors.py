@@ -157,7 +157,7 @@ class InvalidRequest(RegistryError):
 
 
 class StoreTimedOut(RegistryError):
-    """A change was not confirmed within the time-out. It may have been written nevertheless."""
+    """A change was not confirmed within the timeout. It may have been written nevertheless."""
 
     status, code = 500, 50002
 

@@ -106,7 +106,7 @@ class SchemaRegistryService:
         host = host or (socket.getfqdn() if self.address[0] in _EVERYWHERE else self.address[0])
         scheme = "http" if self._tls is None else "https"
         identity = Identity(host, port or self.address[1], scheme, member.eligible)
-        # A JoinGroup is answered once all members have joined, which takes up to the session time-out.
+        # A JoinGroup is answered once all members have joined, which takes up to the session timeout.
         cluster = Cluster(
             self._bootstrap, request_timeout=2 * member.session_timeout + _JOIN_SECONDS, reactor=self._reactor,
             security=self._security,

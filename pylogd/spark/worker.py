@@ -1,7 +1,7 @@
 """The state that a Python worker of Spark keeps between tasks: consumers with their connections.
 
 Strategy: Spark reuses its Python workers (`spark.python.worker.reuse`), so a module of this process outlives a task. A
-task that has read its range gives its consumer back, and a later task with the same brokers and settings goes on with
+task that has read its range gives its consumer back, and a later task with the same brokers and settings continues with
 its connections and its metadata, as Spark's own Kafka source does on the JVM. A consumer that fails is never kept.
 
 Rules: at most `_MOST` consumers are kept, the one that was idle longest goes first, and none for longer than

@@ -275,7 +275,7 @@ class Table(Protocol):
     def compact(self, target_bytes: int, rewrite: Rewrite, *, at_ms: int) -> Committed | None:
         """Replace small files by files of about `target_bytes`. Return the commit; None if there was nothing to do.
 
-        Loads may go on meanwhile. Raises CommitConflict if another process replaced one of the same files.
+        Loads may continue meanwhile. Raises CommitConflict if another process replaced one of the same files.
         """
 
     def clean(self, changed_before_ms: int) -> int:

@@ -50,7 +50,7 @@ from pylogd.transactions.values import (
 
 log = Logger()
 
-#: How many transactional ids one turn of the reactor checks for time-outs or expiry.
+#: How many transactional ids one turn of the reactor checks for timeouts or expiry.
 _SWEPT_AT_ONCE: Final = 500
 #: How long a request to add partitions waits until the previous transaction is completed, in seconds.
 _SETTLE_SECONDS: Final = 0.1
@@ -76,7 +76,7 @@ class TransactionCoordinator:
         send_markers: Ask,
         send_slow_markers: Ask | None = None,
     ) -> None:
-        """`clock` times sweeps and retries; `now_ms` is the wall clock, for time-outs and expiry of transactions.
+        """`clock` times sweeps and retries; `now_ms` is the wall clock, for timeouts and expiry of transactions.
 
         send_markers, send_slow_markers: send a request to the broker with a node id, see `MarkerSender`.
         """
@@ -95,7 +95,7 @@ class TransactionCoordinator:
     # -- starting and stopping
 
     def start(self) -> None:
-        """Begin to load and forget ids as the leadership of their partitions changes, and to check for time-outs.
+        """Begin to load and forget ids as the leadership of their partitions changes, and to check for timeouts.
 
         Call it before the replica manager starts.
         """
@@ -436,10 +436,10 @@ class TransactionCoordinator:
         """The wall clock in milliseconds since 1970."""
         return self._now_ms()
 
-    # -- time-outs and expiry
+    # -- timeouts and expiry
 
     def _abort_late(self) -> None:
-        """Abort transactions that have been open for longer than their producer's time-out."""
+        """Abort transactions that have been open for longer than their producer's timeout."""
 
         def abort(shard: Shard, transactions: list[Transaction]) -> None:
             now_ms = self._now_ms()

@@ -103,7 +103,7 @@ def read_value(data: bytes) -> TransactionValue:
     producer_id, epoch, timeout_ms = cursor.number(LONG), cursor.number(SHORT), cursor.number(INT)
     code = cursor.number(_BYTE)
     if code not in BY_CODE:
-        raise InvalidRecord(f"a transaction has state {code}, which is none")
+        raise InvalidRecord(f"a transaction has state {code}, which does not exist")
     partitions = _read_partitions(cursor, flexible, len(data))
     updated_ms, started_ms = cursor.number(LONG), cursor.number(LONG)
     tagged = cursor.tags() if flexible else {}

@@ -99,7 +99,7 @@ def _may_end_with_epochs(
     What is pending comes before the epoch: a producer has the answer to its last end, and so the next epoch, while that
     is pending, and may abort again before anything was sent (KAFKA-18464).
 
-    A commit after an abort by the coordinator itself, such as at a time-out, has the epoch before too, and is answered
+    A commit after an abort by the coordinator itself, such as at a timeout, has the epoch before too, and is answered
     INVALID_TXN_STATE, as with Kafka 4.3. (Later releases answer PRODUCER_FENCED, KAFKA-20785.)
     """
     moved = value.previous_id == producer_id and epoch == LAST_EPOCH and value.epoch == 0

@@ -61,7 +61,7 @@ def with_partitions(
 def ending(value: TransactionValue, commit: bool, version: int, next_id: int, now_ms: int) -> TransactionValue:
     """Decide the outcome. With an epoch per transaction, the markers have the next epoch.
 
-    next_id: the producer id to go on with if the present one has no further epoch, else -1.
+    next_id: the producer id to continue with if the present one has no further epoch, else -1.
     """
     event = TransactionEvent.COMMIT if commit else TransactionEvent.ABORT
     bumps = version >= EPOCH_PER_TRANSACTION
@@ -77,7 +77,7 @@ def fenced(value: TransactionValue, version: int, now_ms: int) -> TransactionVal
     """Decide to abort a transaction whose producer must not write any more: the markers have a higher epoch.
 
     version: of transactions, as the cluster has it. With an epoch per transaction, a producer that only was too slow
-    may go on: it tells its epoch when it asks for a new one.
+    may continue: it tells its epoch when it asks for a new one.
     """
     fence = TRANSACTION.next(value.state, TransactionEvent.FENCE)
     bumps = version >= EPOCH_PER_TRANSACTION

@@ -107,7 +107,7 @@ class Readers:
             return AvroReader(schema, self._reserved)
         if schema.kind == JSON:
             return JsonReader(schema, self._reserved)
-        raise NotColumns(f"its type {schema.kind} is none of {AVRO}, {JSON} and {PROTOBUF}")
+        raise NotColumns(f"its type {schema.kind} is not {AVRO}, {JSON} or {PROTOBUF}")
 
     def _file(self, schema_id: SchemaId) -> ProtobufFile:
         if schema_id not in self._files:

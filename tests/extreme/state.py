@@ -36,7 +36,7 @@ _METADATA: Final = 4_000  # bytes of a group member, which each description of t
 _NOTE: Final = 4_000  # bytes with each committed offset
 _AT_ONCE: Final = 100  # topics that one request deletes
 _TRANSACTIONS: Final = 1  # the type of coordinator
-_LASTS_MS: Final = 900_000  # the longest time-out of a transaction
+_LASTS_MS: Final = 900_000  # the longest timeout of a transaction
 #: Of the broker: groups are complete as soon as somebody has joined, and their members stay. Metadata creates few
 #: topics at a time, or most of a run would be spent on deleting them.
 SETTINGS: Final = {

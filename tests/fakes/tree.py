@@ -89,7 +89,7 @@ class Leader:
     def __init__(self) -> None:
         self.tree = MemoryTree()
         self.zxid = 0
-        self.sessions: dict[int, float] = {}  # live sessions and their time-outs
+        self.sessions: dict[int, float] = {}  # live sessions and their timeouts
 
     def write(self, session: int, operations: Sequence[Operation]) -> Written:
         """Do a write of a session on the leader's tree, all of it or nothing."""

@@ -3,7 +3,7 @@
 One leader orders the writes. Each server applies them after a random delay, so that reads of a session may be stale,
 though never older than what the session has seen. Requests of a session are processed in order. The server that has a
 watch fires it late and without any order. If a connection is cut, requests may be processed without a response. A
-session ends when the leader has not heard of it for its time-out (or up to a quarter earlier, as servers report late),
+session ends when the leader has not heard of it for its timeout (or up to a quarter earlier, as servers report late),
 and the client learns of it when it reconnects.
 """
 

@@ -2,7 +2,7 @@
 
 A child process makes the call against a broker that never answers. When the broker has received the request, the test
 writes a line to the child's standard input, and a thread of the child sends SIGINT to its own process as soon as the
-main thread executes code of the client. The calls have time-outs of an hour.
+main thread executes code of the client. The calls have timeouts of an hour.
 """
 
 from __future__ import annotations

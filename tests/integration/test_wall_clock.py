@@ -1,4 +1,4 @@
-"""Steps of the brokers' wall clock do not affect time-outs, expirations and measurements."""
+"""Steps of the brokers' wall clock do not affect timeouts, expirations and measurements."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_step_forward_expires_no_member_and_no_follower(start_cluster: StartCl
         cluster.until(lambda: consumer.poll(0.1) or consumer.assignment, "that the member has its partitions")
         before = members(cluster, "g")
         cluster.pause(follower)
-        # This request waits for the paused follower, with a time-out longer than the test.
+        # This request waits for the paused follower, with a timeout longer than the test.
         data = TopicProduceData("t", partition_data=[PartitionProduceData(0, batch(b"one"))])
         waiting = writer.send_request(ProduceRequest(None, -1, 600_000, [data]), 9)
         clock.step(70)

@@ -256,7 +256,7 @@ class Member(Client):
         if rng.random() < 0.4:
             await self.pause(rng.uniform(0.0, 1.5))
         if not commit and rng.random() < 0.3:
-            self.ends = self.ends or "crash"  # and leave the transaction to its time-out
+            self.ends = self.ends or "crash"  # and leave the transaction to its timeout
             return
         if commit:
             for _, _, text in counted:

@@ -1,7 +1,7 @@
 """ZooKeeper for simulations: a tree in memory, sessions over a link that is slow, fails, and loses answers.
 
 `SimTree` is the server, `SimStore` a client. Calls take time to the server and back, and stay in order. A cut link
-fails pending calls, executed or not. A session that is cut off for longer than its time-out expires with its ephemeral
+fails pending calls, executed or not. A session that is cut off for longer than its timeout expires with its ephemeral
 nodes, and the client learns of it when it reconnects.
 """
 

@@ -5,7 +5,7 @@
         async for record in consumer:
             print(record.partition, record.offset, record.key, record.value)
 
-Strategy: `evented.EventedConsumer` does the work. Heartbeats and commits go on whether the application polls or not;
+Strategy: `evented.EventedConsumer` does the work. Heartbeats and commits continue whether the application polls or not;
 partitions are revoked and assigned only inside `poll`.
 
 Rules: as the blocking face's. One `poll`, or one iteration, at a time. Decoding runs on the loop: `max_poll_records`

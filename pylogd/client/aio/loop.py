@@ -137,7 +137,7 @@ class AioTransport(asyncio.BufferedProtocol):
 
     def write(self, parts: list[Any]) -> None:
         """Write all parts, in order."""
-        # asyncio of Python 3.13 goes on watching a socket that it has closed if anything is written to it
+        # asyncio of Python 3.13 continues watching a socket that it has closed if anything is written to it
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
 

@@ -1,1 +1,1 @@
-"""The blocking face: polled sockets, and threads for work that goes on while the caller is busy."""
+"""The blocking face: polled sockets, and threads for work that continues while the caller is busy."""

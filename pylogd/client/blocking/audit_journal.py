@@ -15,7 +15,7 @@ written anew with only these windows when it is opened, and when it is larger th
 
 Rules: what is after the first line that is not whole is ignored: it was being written when the machine stopped. A line
 is in the kernel when the call returns, so it survives the death of the process; `fsync` says when it survives that of
-the machine. If the file can't be written, that is logged once and the producer goes on without it. One process at a
+the machine. If the file can't be written, that is logged once and the producer continues without it. One process at a
 time has the file (a lock on FILE.lock). Calls may come from any thread.
 """
 

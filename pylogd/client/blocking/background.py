@@ -51,7 +51,7 @@ class Background:
         while not self._stopped.wait(_PERIOD):
             try:
                 self._loop.background(self._stopped)
-            except Exception:  # the application's next call goes on from here
+            except Exception:  # the application's next call continues from here
                 _log.exception("unexpected error in the consumer's thread")
             self.ticked = True
         self._at_end()

@@ -6,7 +6,7 @@ background thread receives data, sends fetches and keeps the consumer in its gro
 packet. Partitions are revoked and assigned only inside `poll`.
 
 Rules: a record is returned once, in the order of its partition, to one member of a group at a time. Errors that retries
-do not help are raised by `poll`, and the next `poll` goes on at the same position. The records of one `poll` count as
+do not help are raised by `poll`, and the next `poll` continues at the same position. The records of one `poll` count as
 processed when the next one is called. One thread at a time, except for `wakeup` and `close`; and not in a process that
 was forked after the consumer was created.
 """
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Consumer(EventedConsumer):
-    """Runs on a `PollLoop`. Listeners are called without its lock, so that the background thread can go on."""
+    """Runs on a `PollLoop`. Listeners are called without its lock, so that the background thread can continue."""
 
     def pump(self) -> None:
         """Process received data, then let the driver take its turn.

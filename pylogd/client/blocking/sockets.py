@@ -35,7 +35,7 @@ _READS = 16  # from one socket in one turn, so that others get theirs
 _JOINED_BYTES = 64 * 1024  # parts are joined up to this size before they are encrypted
 _LEAST_ADDRESS_SECONDS = 1.0  # seconds for each address of a name to answer
 
-#: What a socket raises if it can't go on at once.
+#: What a socket raises if it can't continue at once.
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Address = tuple[socket.AddressFamily, Any]

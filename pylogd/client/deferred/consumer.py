@@ -1,6 +1,6 @@
 """The consumer on Twisted: reads partitions that the caller chose or its group assigned.
 
-Strategy: `evented.EventedConsumer` does the work; what waits there is a Deferred here. Heartbeats and commits go on
+Strategy: `evented.EventedConsumer` does the work; what waits there is a Deferred here. Heartbeats and commits continue
 whether the application polls or not; partitions are revoked and assigned only inside `poll`.
 
 Rules: as the blocking face's. One `poll`, or one iteration, at a time. Decoding runs on the reactor: `max_poll_records`

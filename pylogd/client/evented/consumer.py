@@ -1,11 +1,11 @@
 """The consumer on an event loop: the code that the faces share.
 
 Strategy: `PartitionsCore` and the group are driven whether the application polls or not, so that fetches, heartbeats
-and commits go on. Partitions are revoked and assigned only inside `poll`, so that nothing changes while the application
-works on records. `poll` returns what was fetched, or waits for it with a `Notifier`.
+and commits continue. Partitions are revoked and assigned only inside `poll`, so that nothing changes while the
+application works on records. `poll` returns what was fetched, or waits for it with a `Notifier`.
 
 Rules: a record is returned once, in the order of its partition, to one member of a group at a time. Errors that retries
-do not help are raised by `poll`, and the next `poll` goes on at the same position. The records of one `poll` count as
+do not help are raised by `poll`, and the next `poll` continues at the same position. The records of one `poll` count as
 processed when the next one is called; in an iteration, a record counts as processed when the next one is requested. One
 `poll`, or one iteration, at a time.
 """

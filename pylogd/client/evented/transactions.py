@@ -1,7 +1,7 @@
 """Transactions of the producers on event loops: the code that they share, as coroutines.
 
 Rules: what waits, waits up to `max_block` seconds unless it is told otherwise, and raises RequestTimedOut then. What
-was asked for goes on: the same call can be repeated to wait again.
+was asked for continues: the same call can be repeated to wait again.
 """
 
 from __future__ import annotations

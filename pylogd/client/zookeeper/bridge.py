@@ -101,7 +101,8 @@ class ZooKeeperMembership:
     def poll(self, timeout: float = 0.0) -> list[Assigned | Revoked]:
         """Return what happened to the consumer's share since the last call; wait up to `timeout` seconds for something.
 
-        Raises the errors that the coordinator reports to `on_failed`, mostly `RebalanceFailed`; the next call goes on.
+        Raises the errors that the coordinator reports to `on_failed`, mostly `RebalanceFailed`; the next call
+        continues.
         """
         if not self._running:
             raise Closed("the membership is closed")
@@ -171,7 +172,7 @@ class ZooKeeperMembership:
         try:
             answer.get(timeout=timeout)
         except queue.Empty:
-            return  # the thread goes on to end by itself
+            return  # the thread continues to end by itself
         self._loop.join(1.0)
 
     # -- between the threads

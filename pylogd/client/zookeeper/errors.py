@@ -25,7 +25,7 @@ class NotOwner(ClientError):
 
 class RebalanceFailed(ClientError):
     """The consumer's share could not be claimed in `rebalance.max.retries` tries: another consumer does not
-    release partitions, mostly because it does not poll. The consumer stays in the group and goes on trying.
+    release partitions, mostly because it does not poll. The consumer stays in the group and keeps trying.
     """
 
     retriable = True

@@ -2,12 +2,12 @@
 
 Strategy: a claim ends with the session of its consumer, and ZooKeeper decides when that is: a consumer that is cut off,
 paused or swapped out is told too late. So the consumer measures time itself. An acknowledged write proves that the
-session was alive after the write was sent, and the session can't expire before its time-out has passed since then. The
+session was alive after the write was sent, and the session can't expire before its timeout has passed since then. The
 consumer may fetch until then, less a margin, and again once another write is acknowledged.
 
 The margin: any request keeps a session alive, but a ZooKeeper follower reports that to its leader, which alone ends
 sessions, only periodically, and not at all while it is cut off from the leader. So what the leader knows may be as old
-as the heartbeat before. Hence `LEASE + HEARTBEAT < 1` of the time-out; the rest is for differences between clocks.
+as the heartbeat before. Hence `LEASE + HEARTBEAT < 1` of the timeout; the rest is for differences between clocks.
 
 Must not know: the tree, sessions.
 """
@@ -18,7 +18,7 @@ from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
-#: Fractions of the session's time-out: how long a write proves the session, and the interval of heartbeats.
+#: Fractions of the session's timeout: how long a write proves the session, and the interval of heartbeats.
 LEASE: Final = 0.7
 HEARTBEAT: Final = 0.25
 

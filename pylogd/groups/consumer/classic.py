@@ -8,7 +8,7 @@ It is never asked to assign.
 Rules: as in `heartbeats`; an eager member has given up all its partitions when it joins, so it never waits for a second
 round. What is refused raises HeartbeatRefused.
 Source: KIP-848 ("Classic Rebalance Protocol" in a consumer group); the error codes are those of Kafka's coordinator.
-Must not know: the reactor, logs, time-outs.
+Must not know: the reactor, logs, timeouts.
 """
 
 from __future__ import annotations

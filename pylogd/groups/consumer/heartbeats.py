@@ -151,7 +151,7 @@ def check(request: Heartbeat, group_id: str, *, may_name_itself: bool) -> None:
 
 def _check_join(request: Heartbeat) -> None:
     if request.rebalance_ms == -1:
-        raise _invalid("A member that joins has to say its rebalance time-out.")
+        raise _invalid("A member that joins has to say its rebalance timeout.")
     if request.owned is None or request.owned:
         raise _invalid("A member that joins has to say that it has no partitions.")
     if request.topics is None and request.regex is None:

@@ -27,7 +27,7 @@ class MemberState(IntEnum):
 
 
 class ClassicProtocol(NamedTuple):
-    """The JoinGroup request of a classic member: session time-out, and (name, metadata) of its protocols."""
+    """The JoinGroup request of a classic member: session timeout, and (name, metadata) of its protocols."""
 
     session_ms: int
     protocols: tuple[tuple[str, bytes], ...]

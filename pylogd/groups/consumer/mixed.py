@@ -5,7 +5,7 @@ JoinGroup is answered when its change is committed; nobody waits for the other m
 protocol by `upgrade`, with the join of its first member; when a change would leave only classic members, the group is
 handed back (`GoBack`) in place of that change.
 
-Rules: a classic member that is told to join again has its rebalance time-out to do so, and as long again to sync.
+Rules: a classic member that is told to join again has its rebalance timeout to do so, and as long again to sync.
 Must not know: requests of the protocol, offsets, classic groups.
 """
 

@@ -7,7 +7,7 @@ null, and each structure ends with its tagged fields. A null value deletes the k
     type  key                       value
     3     group                     group epoch; hash of the topics' metadata
     4     group                     (written by Kafka before 4.1; ignored)
-    5     group, member             what the member said of itself; tag 0: time-out and protocols of a classic member
+    5     group, member             what the member said of itself; tag 0: timeout and protocols of a classic member
     6     group                     assignment epoch
     7     group, member             partitions that it is to have
     8     group, member             member epochs, state, partitions that it has and gives up

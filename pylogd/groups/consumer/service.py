@@ -1,4 +1,4 @@
-"""The consumer groups of the newer protocol that this broker coordinates: one change at a time, sessions, time-outs.
+"""The consumer groups of the newer protocol that this broker coordinates: one change at a time, sessions, timeouts.
 
 Strategy: a group's change is appended to the offsets topic, takes effect in memory once it is in the log, and is
 answered once it is committed. A change that is much work is made in a thread, one at a time (`work`). Until a change is
@@ -6,7 +6,7 @@ in the log, further requests of the group wait in line. An answer that changes n
 be committed, so nobody is told what could be lost.
 
 Rules: the memory is what the log says. A member whose session ends is removed, and so is one that does not give up its
-partitions within its rebalance time-out.
+partitions within its rebalance timeout.
 Must not know: requests of the protocol, offsets.
 """
 
@@ -217,7 +217,7 @@ class ConsumerGroups:
         return self._write(held, remove(held.group, member_ids))
 
     def write_or_wait(self, held: Held, made: Made) -> ErrorCode | Deferred[ErrorCode]:
-        """Write a change; wait for the last one if this one is none."""
+        """Write a change. If it changes nothing, wait until the last change is committed."""
         if not made.records:
             return self._last_commit(held)
         return self._log(held, made.records, partial(self._appended, held, made.change.group))

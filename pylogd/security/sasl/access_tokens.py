@@ -59,7 +59,7 @@ class IssuerKeys:
     then at most every `retry_seconds`. While keys can't be fetched, those known before are used.
 
     An issuer that is slow holds few of the threads that call, once keys are known: one fetches, and one more waits for
-    it where the key of a token is not known. Others go on with the keys known before, or are refused.
+    it where the key of a token is not known. Others continue with the keys known before, or are refused.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class GssapiServer:
     def __init__(self, gssapi: Any, credentials: Any, names: LocalNames) -> None:
         self._gssapi = gssapi
         self._context = gssapi.SecurityContext(creds=credentials, usage="accept")
-        # A failed step raises; it does not return an error token, which would look as if the conversation went on.
+        # A failed step raises; it does not return an error token, which would look as if the conversation continued.
         self._context.__DEFER_STEP_ERRORS__ = False
         self._names = names
         self._offered = False

@@ -3,7 +3,7 @@
 Strategy: before an attempt writes its first file, it records a claim: the offsets that a load starts at, or the files
 that a compaction replaces. A claim that contradicts the lake's last commit can never be committed, since `Lake.commit`
 refuses it for the same reason. So it is deleted together with its files, whether its process lives or not; no clock
-and no time-out is involved. Files without a claim belong to an attempt that was deleted while it was still writing.
+and no timeout is involved. Files without a claim belong to an attempt that was deleted while it was still writing.
 
 Claims are read first, and it is checked after that that no newer commit exists: a process that knows only an older one
 would take the claims of newer loads for contradictions.

@@ -321,7 +321,7 @@ class FetchResponse(Message):
     throttle_time_ms: int
     #: The error code of the whole request; 0 if there is none. Versions 7+.
     error_code: int
-    #: The session that the broker opened or goes on with; 0 for none. Versions 7+.
+    #: The session that the broker opened or continues with; 0 for none. Versions 7+.
     session_id: int
     #: What was read, by topic.
     responses: list[FetchableTopicResponse]

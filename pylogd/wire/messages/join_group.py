@@ -54,7 +54,7 @@ class JoinGroupRequest(Message):
     group_id: str
     #: Milliseconds without a heartbeat after which the member is removed from the group.
     session_timeout_ms: int
-    #: Milliseconds that the coordinator waits for the members to join again in a rebalance; the session time-out before
+    #: Milliseconds that the coordinator waits for the members to join again in a rebalance; the session timeout before
     #: version 1. Versions 1+.
     rebalance_timeout_ms: int
     #: The member id that the coordinator gave out; empty for a new member.

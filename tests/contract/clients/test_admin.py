@@ -93,7 +93,7 @@ def test_acls(face: Face, admin: Any) -> None:
     assert outcome[nowhere].code is ErrorCode.INVALID_REQUEST
     assert admin.list_acls(AclFilter(name=prefix)) == [reads, denied]
     assert admin.list_acls(AclFilter("TOPIC", prefix + "-1", "MATCH")) == [reads]
-    with pytest.raises(ValueError, match="'SWIM' is none of"):
+    with pytest.raises(ValueError, match="'SWIM' is not one of"):
         admin.list_acls(AclFilter(operation="SWIM"))
     assert admin.delete_acls([AclFilter(principal="User:alice", name=prefix), AclFilter(name=prefix)]) == [
         denied, reads,

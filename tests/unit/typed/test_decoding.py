@@ -78,7 +78,7 @@ def test_a_batch_of_all_languages_comes_back_in_order() -> None:
         (framed(3, b"\x02a"), "schema 3 does not fit the table: column id is int64 in the table, and string in the"),
         (framed(6, b"\2\2"), "schema 6 does not fit the table: adds column more (int32)"),
         (framed(7, b"\0"), "schema 7 can't be columns: the schema contains itself: Event"),
-        (framed(8, b""), "schema 8 can't be columns: its type THRIFT is none of AVRO, JSON and PROTOBUF"),
+        (framed(8, b""), "schema 8 can't be columns: its type THRIFT is not AVRO, JSON or PROTOBUF"),
         (framed(4, b'{"id": "x"}'), 'schema 4: not valid by the JSON Schema: id: "x" is not of type "integer"'),
         (framed(4, b'{"id": 9223372036854775808}'), "schema 4: "),
         (framed(5, b""), "the schema id is not followed by the indexes of a Protobuf message type"),

@@ -213,7 +213,7 @@ class PartitionsCore:
                 self.starts.add([partition], reset=True)
             else:
                 self._warn(f"{partition}: the log was truncated to offset {divergence.offset} by an unclean election; "
-                           f"reading goes on there, not at offset {positions[partition]}")  # fmt: skip
+                           f"reading continues there, not at offset {positions[partition]}")  # fmt: skip
                 self.move(partition, divergence.offset, divergence.leader_epoch)
                 self.fetcher.partitions[partition].leader_epoch = leader_epoch
 

@@ -151,7 +151,7 @@ class Reader:
         self._fetcher.drop(partition)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
-        """Stop, or go on, handing out records of a partition."""
+        """Stop, or continue, handing out records of a partition."""
         self._fetcher.pause(partition, paused)
         if paused and self._open is not None and self._open.fetched.fetch.partition == partition:
             self._aside[partition], self._open = self._open, None
@@ -161,7 +161,8 @@ class Reader:
         return [fetch.partition for fetch in self._fetcher.partitions.values() if fetch.paused]
 
     def drop_paused(self) -> None:
-        """Drop the batches of paused partitions, which are fetched again when they go on: others need the buffers."""
+        """Drop the batches of paused partitions, which are fetched again when they continue: others need the
+        buffers."""
         for partition in self.paused():
             self.rewind(partition, self.positions[partition])
 

@@ -3,7 +3,7 @@
 The group's leader runs the one that all members name (`partition.assignment.strategy`); names and user data are those
 of the Java client and librdkafka, so that any client may lead. `range` gives each member consecutive
 partitions of each topic, `roundrobin` assigns all partitions in turn, `sticky` moves as few as a balanced assignment
-allows, and `cooperative-sticky` does so while members go on reading what they keep (KIP-429).
+allows, and `cooperative-sticky` does so while members keep reading what they keep (KIP-429).
 
 Rules: the same input gives the same answer. Every partition of a topic goes to exactly one of the members that
 subscribe to it; `cooperative-sticky` withholds those that another member still has to give up.
@@ -29,7 +29,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 class Assignor(Protocol):
-    """A way to assign partitions. `cooperative` ones let members go on reading during a rebalance."""
+    """A way to assign partitions. `cooperative` ones let members keep reading during a rebalance."""
 
     name: str
     cooperative: bool

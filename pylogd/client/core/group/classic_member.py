@@ -44,7 +44,7 @@ from pylogd.wire.messages.leave_group import LeaveGroupRequest
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.messages.sync_group import SyncGroupRequest
 
-_JOIN_SLACK = 5.0  # seconds beyond the rebalance time-out that an answer may take
+_JOIN_SLACK = 5.0  # seconds beyond the rebalance timeout that an answer may take
 _MISSING_TOPIC_SECONDS = 2.0  # after which a topic that does not exist is looked up again
 
 

@@ -304,7 +304,7 @@ class _Plain:
     def encode(self, order: Any, first: int, stop: int, most_bytes: int) -> tuple[bytes, int, int, int]:
         """Encode records of rows, at least one, until they take `most_bytes`.
 
-        Returns them, where to go on, and the first and the latest time stamp.
+        Returns them, where to continue, and the first and the latest time stamp.
         """
         taken: list[tuple[bytes | None, bytes | None, int, bytes]] = []
         size, base = 0, self.columns.objects[order[first]][3]

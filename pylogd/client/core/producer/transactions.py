@@ -11,7 +11,7 @@ application waits for is an `Operation`. Batches are the send queue's: it asks `
     operation = transactions.end(committed=True)    # wait again; operation.error tells what went wrong
 
 Rules: one request at a time, none before `not_before`. A transaction is ended only when no batch is without a result.
-What an error code asks for is in `transaction_model` and nowhere else. Retries go on until the application gives up
+What an error code asks for is in `transaction_model` and nowhere else. Retries continue until the application gives up
 waiting. Callbacks of calls take `guard`; with threads, everything else is called with it held. No clock, no socket, no
 thread.
 """
