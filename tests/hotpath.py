@@ -187,8 +187,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     offset_at = waiting.index(struct.pack(">q", _MARK))
     decode_produce = partial(schema.request_codec(ProduceRequest.API_KEY, PRODUCE_VERSION).decode, _body(fifty))
     decode_fetch = partial(schema.request_codec(FetchRequest.API_KEY, FETCH_VERSION).decode, _body(small))
-    replicas = path.parts.replicas
-    partition = path.parts.partitions.by_name[TOPIC, 0]
+    replicas, partition = path.parts.replicas, path.parts.partitions.by_name[TOPIC, 0]
     records = batch(*[b"v" * 200] * 50, now_ms=path.parts.now_ms())
     values = [(None, b"v" * 200, path.parts.now_ms(), ())] * 50
     slices = partition.log.read(0, 1 << 16)
