@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -344,6 +345,14 @@ class TestThrottling:
         assert client.ask(MetadataRequest(topics=None), 12).throttle_time_ms == 250
         monkeypatch.undo()
         assert client.ask(MetadataRequest(topics=None), 12).throttle_time_ms == 0
+
+    def test_a_repeated_fetch_is_left_to_what_charges_for_it(self, client: Client) -> None:
+        dispatcher, answer = client.dispatcher, client.dispatcher.handle_repeated
+        limit(client, consumer_byte_rate=1000.0)
+        assert dispatcher.handle_repeated is not answer
+        assert dispatcher.handle_repeated(client.connection, bytes(100)) is None
+        with patch("pylogd.api.dispatch.answer_repeated", side_effect=AssertionError("not charged")):
+            dispatcher.handle_repeated(client.connection, bytes(100))
 
     @pytest.mark.parametrize("count", [1, 5])
     def test_requests_answered_together(self, client: Client, count: int) -> None:

@@ -34,6 +34,7 @@ class ByteSession:
     def __init__(self) -> None:
         self.bytes: deque[int] = deque()
         self.taken = 0
+        self.pending = False
 
     def receive_data(self, data: bytes) -> None:
         self.bytes += data
@@ -76,6 +77,15 @@ class ByteSession:
         return [response]
 
 
+class _Records:
+    """A slice of a file that is copied."""
+
+    position, length, zeros, in_blocks = 0, 3, 0, False
+
+    def copy(self) -> bytes:
+        return b"abc"
+
+
 class Rig:
     """A pipeline and its handler, which answers lower-case letters at once and upper-case ones when the test says so.
 
@@ -84,7 +94,7 @@ class Rig:
 
     versions: Mapping[int, tuple[int, int]] = {}
     overlapping = batched = frozenset({0})
-    repeated = frozenset[int]()
+    repeated = frozenset({0})
     request_memory = None
 
     def __init__(self, max_in_flight: int = 100, max_unsent: int = 1 << 20, turns: Turns | None = None) -> None:
@@ -92,6 +102,7 @@ class Rig:
         self.cancelled: list[str] = []
         self.started = ""
         self.batches: list[int] = []
+        self.offered: list[bytes] = []
         self.answer_batch: Callable[[int], BatchReply] = lambda count: BatchReply(b"r" * count, count - 1, 0)
         self.reactor = ManualReactor()
         self.transport = PairTransport(Protocol(), self.reactor)
@@ -119,6 +130,13 @@ class Rig:
         self.batches.append(count)
         reply: BatchReply = self.answer_batch(count)
         return reply
+
+    def handle_repeated(self, connection: Any, data: bytes) -> Any:
+        assert connection is self
+        self.offered.append(data)
+        if data == b"f":
+            raise ZeroDivisionError("a bug")
+        return (b"<", _Records(), b">") if data == b"r" else None
 
     def handle(self, connection: Any, event: Any) -> Any:
         assert connection is self
@@ -166,6 +184,50 @@ def test_replies_at_once_leave_in_one_write(rig: Rig) -> None:
     rig.pipeline.receive(b"abc")
     rig.reactor.turn()
     assert rig.transport.received() == b"abc"
+
+
+def test_a_read_is_offered_after_a_reply_at_once(rig: Rig) -> None:
+    rig.pipeline.receive(b"r")  # nothing is known of the connection yet
+    rig.pipeline.receive(b"r")
+    rig.pipeline.receive(b"r")
+    assert rig.transport.pump() == b"r<abc><abc>"
+    assert (rig.started, rig.offered) == ("r", [b"r", b"r"])
+    rig.pipeline.receive(b"rb")  # two requests
+    assert rig.transport.pump() == b"rb"
+    rig.pipeline.receive(b"r")
+    assert rig.offered[2:] == [b"rb", b"r"]
+
+
+def test_nothing_is_offered_while_something_waits(rig: Rig) -> None:
+    rig.pipeline.receive(b"a")
+    rig.pipeline.receive(b"A")  # waits for its reply
+    rig.pipeline.receive(b"r")
+    assert rig.offered == [b"A"]
+    rig.waiting["A"].callback(b"A")
+    rig.pipeline.receive(b"b")
+    rig.pipeline.mute(1.0, rig.reactor)
+    rig.pipeline.receive(b"r")
+    rig.reactor.advance(1.0)
+    assert rig.transport.pump() == b"aArbr"
+    assert rig.offered == [b"A"]
+
+
+def test_nothing_is_offered_in_the_middle_of_a_request(rig: Rig) -> None:
+    rig.session.pending = True
+    rig.pipeline.receive(b"a")
+    rig.session.pending = False
+    rig.pipeline.receive(b"r")
+    assert rig.offered == []
+    rig.pipeline.receive(b"r")
+    assert rig.offered == [b"r"]
+
+
+def test_a_failure_to_answer_a_read_closes_the_connection(rig: Rig, logged: list[dict[str, Any]]) -> None:
+    rig.pipeline.receive(b"a")
+    rig.pipeline.receive(b"f")
+    assert rig.transport.pump() == b"a"
+    assert not rig.reading
+    assert any("ZeroDivisionError" in str(event.get("log_failure")) for event in logged)
 
 
 def test_a_batch_behind_a_reply_at_once_is_answered_together(rig: Rig) -> None:

@@ -35,6 +35,9 @@ class Handler:
     def handle_batch(self, connection: Any, frame: Any, session: Any, most: int) -> Any:
         return NOT_ANSWERED
 
+    def handle_repeated(self, connection: Any, data: bytes) -> None:
+        raise AssertionError("no request is known")
+
 
 class Server:
     def __init__(self, limit: int = -1) -> None:

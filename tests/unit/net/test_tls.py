@@ -46,6 +46,9 @@ class EchoHandler:
     def handle_batch(self, connection: Any, frame: Any, session: Any, most: int) -> Any:
         return NOT_ANSWERED
 
+    def handle_repeated(self, connection: Any, data: bytes) -> None:
+        raise AssertionError("no request is known")
+
 
 class Listener:
     """A TLS listener without a port."""

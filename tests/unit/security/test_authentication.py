@@ -203,8 +203,11 @@ def test_nothing_is_answered_together_before(parts: Parts, client: Client) -> No
     client.handshake()
     with pytest.raises(CloseConnection, match="not authenticated"):
         client.gate.handle_batch(client, frame, session, 1)
+    with pytest.raises(CloseConnection, match="not authenticated"):
+        client.gate.handle_repeated(client, bytes(60))
     client.authenticate("be alice")
     assert client.gate.handle_batch(client, frame, session, 1) is NOT_ANSWERED
+    assert client.gate.handle_repeated(client, bytes(60)) is None
 
 
 def test_api_versions_are_not_answered_during_authentication(client: Client) -> None:
@@ -314,7 +317,9 @@ def test_a_session_ends(parts: Parts, short: Client) -> None:
         short.ask()
     with pytest.raises(CloseConnection, match="User:alice has ended"):
         short.gate.handle_batch(short, memoryview(bytes(60)), session, 1)
-    assert counts(short) == (1, 0, 0, 2)
+    with pytest.raises(CloseConnection, match="User:alice has ended"):
+        short.gate.handle_repeated(short, bytes(60))
+    assert counts(short) == (1, 0, 0, 3)
 
 
 @pytest.mark.parametrize("after", [5.0, 10.0, 60.0])
