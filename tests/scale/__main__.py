@@ -43,7 +43,7 @@ def measure(brokers: int) -> Size:
         scenarios.started(cluster, seeded)
         start = None if seeded else cluster.time.now
         watches = cluster.server.watches
-        run = {
+        run: dict[str, Callable[[LargeCluster], Cost]] = {
             "a broker dies": scenarios.a_broker_dies,
             "the controller dies": scenarios.the_controller_dies,
             "ZooKeeper elects for 2 s": scenarios.zookeeper_elects,

@@ -109,7 +109,7 @@ class Member:
             for name, known in vars(getattr(theirs, part)).items():
                 if isinstance(known, dict):
                     vars(getattr(mine, part))[name].update(known)
-        mine.topics.reload = _nothing_new  # type: ignore[method-assign]
+        mine.topics.reload = _nothing_new  # type: ignore[method-assign,assignment]
 
 
 async def _nothing_new(_: object) -> None:

@@ -14,8 +14,9 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from pylogd.metadata import change_log, changes, cluster, entries, registrations
-from pylogd.metadata.change_notes import Change, News
+from pylogd.metadata.change_notes import Change, News, decode_change
 from pylogd.metadata.entries import Entry
+from pylogd.metadata.layout import decode_broker, decode_incarnations
 from tests.scale.clock import ScaleTime
 
 _MOST_VALUES: Final = 100_000
@@ -49,8 +50,6 @@ def shared(time: ScaleTime) -> Iterator[None]:
     topics, notes = _Memory(time, _MOST_VALUES), _Memory(time, 500)
     brokers, assignments = _Memory(time, _MOST_VALUES), _Memory(time, _MOST_VALUES)
     decode, with_states, assignment = entries._decode, Entry.with_states, entries._assignment
-    decode_change, decode_broker = changes.decode_change, registrations.decode_broker
-    decode_incarnations = cluster.decode_incarnations
 
     def shared_decode(name: str, given: Any, nodes: Any, before: Any) -> Any:
         key = name, *(entries._stamp(node) for node in nodes)
