@@ -26,12 +26,12 @@ from pylogd.security.sasl.conversation import (
 )
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
-from pylogd.wire.messages.metadata import MetadataRequest
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from pylogd.wire.session import NOT_ANSWERED, RequestReceived, ServerSession, UnsupportedRequest
 from tests.fakes.metadata import result_of
-from tests.fakes.parts import FakeConnection, Parts
+from tests.fakes.parts import FakeConnection, Parts, decoded
 
 ALICE = Principal(USER, "alice")
 DELAY_MS = 100
@@ -110,8 +110,9 @@ class Client(FakeConnection):
         assert response.error_code == 0
         return response
 
-    def ask(self) -> Any:
-        return self.send(MetadataRequest(topics=[]), 12)
+    def ask(self) -> MetadataResponse:
+        answer: MetadataResponse = decoded(self.send(MetadataRequest(topics=[]), 12), ApiKey.METADATA, 12)
+        return answer
 
 
 @pytest.fixture
@@ -311,7 +312,7 @@ def test_a_session_ends(parts: Parts, short: Client) -> None:
     assert short.log_in().session_lifetime_ms == 10_000
     session = ServerSession(1 << 20, short.gate.versions)
     parts.time.advance(9.9)
-    assert short.ask()
+    assert short.ask().brokers
     parts.time.advance(0.1)
     with pytest.raises(CloseConnection, match="User:alice has ended"):
         short.ask()
