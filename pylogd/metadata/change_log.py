@@ -26,9 +26,9 @@ from pylogd.metadata.together import all_of
 
 log = Logger()
 
-#: How many entries can be relied on.
-KEPT: Final = 128
-TRIM_EVERY: Final = 64
+#: How many entries can be relied on. When a broker with some hundred partitions is back, as many leaders write at once.
+KEPT: Final = 512
+TRIM_EVERY: Final = 128
 #: The most bytes of an entry. The new content of nodes is left out of a larger one, and readers read the nodes.
 _MAX_BYTES: Final = 16_384
 _PREFIX: Final = f"{CHANGE_LOG}/c"
