@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from pylogd.cli.answered import answered
 from pylogd.cli.common import patience
-from pylogd.cli.output import note
 from pylogd.client import Admin
 from pylogd.client.core.model import LogDir
-from pylogd.errors import KafkaError, PylogdError
 
 #: Seconds for answers of brokers that have many partitions. A broker that was killed refuses at once.
 _SECONDS: Final = 10.0
@@ -24,13 +23,4 @@ def answered_log_dirs(
 
     A broker that refuses to answer, to a user who may not describe the cluster, is in neither; standard error says so.
     """
-    found: list[LogDir] = []
-    silent: list[int] = []
-    for node, answer in admin.log_dirs_by_broker(brokers, patience(seconds)).items():
-        if isinstance(answer, KafkaError):
-            note(f"broker {node} does not show its data directories: {answer}")
-        elif isinstance(answer, PylogdError):
-            silent.append(node)
-        else:
-            found += answer
-    return found, silent
+    return answered(admin.log_dirs_by_broker(brokers, patience(seconds)), "data directories")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from pylogd.cli import throttled
+from pylogd.cli.answered import answered, fail_if_silent
 from pylogd.cli.commands import Commands
-from pylogd.cli.common import assignments, bootstrap_option, connect
+from pylogd.cli.common import assignments, bootstrap_option, connect, patience
 from pylogd.cli.completing import group_names
 from pylogd.cli.group_lag import lag_of, totals
 from pylogd.cli.group_offsets import reset_offsets, seek
@@ -18,6 +19,9 @@ from pylogd.cli.selecting import matching, regex_option
 from pylogd.client import Admin
 from pylogd.client.core.model import GroupDescription
 from pylogd.errors import ErrorCode
+
+#: Seconds for the answers of brokers that have many groups. A broker that was killed refuses at once.
+_SECONDS: Final = 10.0
 
 
 @click.group(cls=Commands)
@@ -48,9 +52,12 @@ def list_(names: Sequence[str], regex: bool, states: Sequence[str], lag: bool, b
     """List groups with their state: all, or those with the names.
 
     Prints for each group: group, state, kind, coordinator; with --lag also members and lag, the sum of all partitions.
+    The groups of brokers that do not answer are left out; standard error names these brokers, and the exit status is 1.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        found = admin.list_groups(states)
+        found, silent = answered(admin.groups_by_broker(patience(_SECONDS)), "groups")
+        wanted = {state.lower() for state in states}
+        found = sorted(one for one in found if not wanted or one.state.lower() in wanted)
         if names:
             chosen = matching(names, (one.group_id for one in found)) if regex else names
             found = [one for one in found if one.group_id in chosen]
@@ -61,6 +68,7 @@ def list_(names: Sequence[str], regex: bool, states: Sequence[str], lag: bool, b
          **figures.get(g.group_id, {})} for g in found
     ]  # fmt: skip
     print_records(columns, rows)
+    fail_if_silent(silent)
 
 
 @groups.command()

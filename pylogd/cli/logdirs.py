@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from pylogd.cli.answered import fail_if_silent
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
 from pylogd.cli.completing import topic_names
 from pylogd.cli.disks import answered_log_dirs
@@ -49,8 +50,7 @@ def logdirs(topics: Sequence[str], brokers: Sequence[int], by: str, bootstrap: s
     columns += [] if by == "partition" else [">partitions"]
     columns += [">bytes"] + ([">total_bytes", ">usable_bytes", "state"] if by == "directory" else [])
     print_records(columns, rows, dict.fromkeys(("bytes", "total_bytes", "usable_bytes"), _size))
-    if silent:
-        raise click.ClickException(f"left out, since they do not answer: brokers {', '.join(map(str, silent))}")
+    fail_if_silent(silent)
 
 
 def _size(value: int) -> str:

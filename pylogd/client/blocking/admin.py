@@ -84,6 +84,7 @@ class Admin:
     topic_labels = _blocking(Operations.topic_labels)
     reassignments = _blocking(Operations.reassignments)
     list_groups = _blocking(Operations.list_groups)
+    groups_by_broker = _blocking(Operations.groups_by_broker)
     describe_group = _blocking(Operations.describe_group)
     delete_group = _blocking(Operations.delete_group)
     delete_groups = _blocking(Operations.delete_groups)

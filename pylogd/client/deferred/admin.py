@@ -81,6 +81,7 @@ class Admin:
     topic_labels = _deferred(Operations.topic_labels)
     reassignments = _deferred(Operations.reassignments)
     list_groups = _deferred(Operations.list_groups)
+    groups_by_broker = _deferred(Operations.groups_by_broker)
     describe_group = _deferred(Operations.describe_group)
     delete_group = _deferred(Operations.delete_group)
     delete_groups = _deferred(Operations.delete_groups)

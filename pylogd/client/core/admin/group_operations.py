@@ -7,9 +7,10 @@ members refuses changes to what it has committed: NON_EMPTY_GROUP, GROUP_SUBSCRI
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from pylogd.client.core.admin.calls import Calls, refresh, send
+from pylogd.client.core.admin.calls import Calls, question, refresh
 from pylogd.client.core.admin.coordinators import ask_coordinator, coordinator_of
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.errors import InvalidReply
@@ -25,7 +26,7 @@ from pylogd.client.core.model import (
     OffsetSpec,
     TopicPartition,
 )
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages import consumer_group_describe, delete_groups, describe_groups, list_groups, offset_delete
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
@@ -43,20 +44,53 @@ class GroupOperations:
         self._calls = calls
 
     async def list_groups(self, states: Sequence[str] = ()) -> list[GroupListing]:
-        """Return all groups of all brokers, by id, or those in some states (as the protocol names states)."""
-        calls = self._calls
+        """Return all groups of all brokers, by id, or those in some states (as the protocol names states).
+
+        The brokers are asked at the same time. Raises the error of one that does not answer.
+        """
         wanted = {state.lower() for state in states}
 
         async def attempt() -> list[GroupListing]:
-            await refresh(calls, [])
-            found = []
-            for node in sorted(calls.metadata.brokers):
-                response = await send(calls, list_groups.ListGroupsRequest(), node)
-                check(response.error_code)
-                found += [GroupListing(g.group_id, g.group_state, g.protocol_type, node) for g in response.groups]
+            await refresh(self._calls, [])
+            found: list[GroupListing] = []
+            for answer in (await self._listed(self._calls.metadata.brokers)).values():
+                if isinstance(answer, PylogdError):
+                    raise answer
+                found += answer
             return sorted(group for group in found if not wanted or group.state.lower() in wanted)
 
-        return await calls.call(attempt)
+        return await self._calls.call(attempt)
+
+    async def groups_by_broker(self, timeout: float | None = None) -> dict[int, list[GroupListing] | PylogdError]:
+        """Return the groups that each broker coordinates, or its error if it does not answer within `timeout` seconds.
+
+        All brokers are asked at the same time. Those that still load their groups are asked again. Raises the error if
+        the brokers' addresses can't be found.
+        """
+        await self._calls.call(lambda: refresh(self._calls, []))
+        found: dict[int, list[GroupListing] | PylogdError] = {}
+
+        async def attempt() -> None:
+            nodes = self._calls.metadata.brokers
+            found.update(
+                await self._listed([one for one in nodes if one not in found or _is_loading(found[one])], timeout)
+            )
+            for answer in found.values():
+                if isinstance(answer, KafkaError) and _is_loading(answer):
+                    raise answer
+
+        with suppress(KafkaError):  # it is in `found`
+            await self._calls.call(attempt)
+        return dict(sorted(found.items()))
+
+    async def _listed(
+        self, nodes: Iterable[int], timeout: float | None = None
+    ) -> dict[int, list[GroupListing] | PylogdError]:
+        """Return the groups of some brokers, all of which are asked at the same time, or why they are not known."""
+        some = sorted(nodes)
+        questions = [question(list_groups.ListGroupsRequest(), node) for node in some]
+        answers = await self._calls.send_all(questions, timeout)
+        return {node: _listings(node, answer) for node, answer in zip(some, answers, strict=True)}
 
     async def describe_group(self, group_id: str) -> GroupDescription:
         """Return a group, its members and their assignments. Raises KafkaError: GROUP_ID_NOT_FOUND.
@@ -253,3 +287,17 @@ def _assigned(kind: str, assignment: bytes | memoryview) -> tuple[TopicPartition
         return tuple(decode_assignment(assignment)) if kind == _CONSUMERS else ()
     except InvalidReply:
         return ()
+
+
+def _is_loading(answer: object) -> bool:
+    """Return whether a broker has answered that it can list its groups later."""
+    return isinstance(answer, KafkaError) and answer.retriable
+
+
+def _listings(node: int, answer: list_groups.ListGroupsResponse | PylogdError) -> list[GroupListing] | PylogdError:
+    """Return a broker's groups, or why they are not known."""
+    if isinstance(answer, PylogdError):
+        return answer
+    if answer.error_code:
+        return KafkaError(error_for(answer.error_code))
+    return [GroupListing(one.group_id, one.group_state, one.protocol_type, node) for one in answer.groups]
