@@ -182,7 +182,7 @@ fuzz-requests: install ## well-formed extreme requests beside a client that must
 held: install ## how long the largest requests of every API hold a broker; writes tests/extreme/HELD.md (5 minutes)
 	$(BIN)/python -m tests.extreme.held --results tests/extreme/HELD.md $(HELD_ARGS)
 
-alerts: install java promtool ## fail brokers in many ways under a real Prometheus, which fires the alerts of etc/; writes tests/alerts/RESULTS.md (10 minutes; ALERTS_ARGS="--only killed")
+alerts: install java promtool ## fail brokers, a mirror and the audit in many ways under a real Prometheus, which fires the alerts of etc/; writes tests/alerts/RESULTS.md (20 minutes; ALERTS_ARGS="--of mirror --only killed")
 	$(BIN)/python -m tests.alerts --results tests/alerts/RESULTS.md $(ALERTS_ARGS)
 
 panels: install java promtool ## ask a real Prometheus for each panel of the dashboard and each metric, of three brokers at work; writes tests/alerts/PANELS.md (2 minutes)

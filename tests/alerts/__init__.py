@@ -1,1 +1,1 @@
-"""Which alerts of etc/broker-alerts.yml a real Prometheus fires when real brokers fail: `python -m tests.alerts`."""
+"""Which alerts of etc/ a real Prometheus fires when brokers, a mirror or the audit fail: `python -m tests.alerts`."""

@@ -1,7 +1,8 @@
-"""Fail real brokers under a real Prometheus: `python -m tests.alerts [--results FILE] [--only EXPRESSION]`.
+"""Fail real processes under a real Prometheus: `python -m tests.alerts [--results FILE] [--of NAME] [--only PATTERN]`.
 
 Before each fault no alert may be pending, and after it all alerts have to be gone again. A fault has to fire the alerts
-that it is for; others may fire only if they are true as well (`drill.py` says which).
+that it is for; others may fire only if they are true as well. `drill.py` has the faults of brokers, `mirror_drill.py`
+those of a mirror, `audit_drill.py` those of the audit.
 
 Exit status: 0 if all is so, 1 if something is not.
 """
@@ -14,15 +15,25 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pylogd.local.zookeeper import LocalZooKeeper
-from tests.alerts.drill import NODES, Drill, Fault, MonitoredCluster, Volume
-from tests.alerts.prometheus import CHANGED, FASTER, Prometheus, waits
+from tests.alerts.audit_drill import audit
+from tests.alerts.drill import FILLED, brokers
+from tests.alerts.mirror_drill import mirror
+from tests.alerts.prometheus import AUDIT, BROKERS, FASTER, MIRROR, Prometheus, Rules, waits
+from tests.alerts.scene import Fault, Scene
 from tests.pages import circumstances, write_page
 
+#: What runs, by the name for `--of`.
+SCENES: Final[Mapping[str, Callable[[Path], AbstractContextManager[Scene]]]] = {
+    "brokers": brokers,
+    "mirror": mirror,
+    "audit": audit,
+}
+ALL_RULES: Final = (BROKERS, MIRROR, AUDIT)
 _FIRE_SECONDS: Final = 180.0
 _CALM_SECONDS: Final = 240.0
 #: How long other alerts may show up, after those that are expected have fired.
@@ -105,32 +116,57 @@ def carry_out(prometheus: Prometheus, fault: Fault) -> Outcome:
     return Outcome(fault.about, sorted(fault.expected), seen, calm, wrong, circumstances())
 
 
-def keep(file: Path, outcome: Outcome, order: Sequence[str]) -> list[Outcome]:
+def _of(rules: Rules, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the outcomes of faults that are there for alerts of these rules."""
+    alerts = waits(rules).keys()
+    return [one for one in outcomes if alerts >= set(one.expected)]
+
+
+def keep(file: Path, outcome: Outcome, scene: Scene) -> list[Outcome]:
     """Write an outcome to a file, beside those of earlier faults; return all, in order."""
-    kept = {one[0]: one for one in json.loads(file.read_text(encoding="utf-8"))} if file.exists() else {}
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     found = {
         about: Outcome(about, expected, [Seen(*one) for one in seen], calm, wrong, of_run)
-        for about, (_, expected, seen, calm, wrong, of_run) in kept.items()
+        for about, expected, seen, calm, wrong, of_run in kept
     }
     found[outcome.about] = outcome
-    ordered = [found[about] for about in order if about in found]
+    current = [found[fault.about] for fault in scene.faults if fault.about in found]
+    ordered = [one for rules in ALL_RULES for one in (current if rules is scene.rules else _of(rules, found.values()))]
     file.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     return ordered
 
 
-def page(outcomes: list[Outcome], left_out: str) -> list[str]:
+def page(outcomes: list[Outcome]) -> list[str]:
     """Return the lines of the page."""
-    takes = waits()
-    changes = ", ".join(f"`{old}` is `{new}`" for old, new, _ in CHANGED)
     lines = [
         "# Faults and the alerts that they fire",
         "",
-        "Written by `make alerts`, apart from the notes at its end. Three brokers on ZooKeeper fail in turn under a "
-        "real Prometheus with etc/broker-alerts.yml, which scrapes and evaluates each second. To be quick, `for` is "
-        f"{FASTER} times shorter in this run, {changes}; the fourth column adds to the third what the file's `for` "
-        "and threshold are longer. Between two faults all alerts end.",
+        "Written by `make alerts`, apart from the notes at its end. Real processes fail in turn under a real "
+        "Prometheus with the rules of etc/, which scrapes and evaluates each second. To be quick, `for` is "
+        f"{FASTER} times shorter in this run, and so are some ranges and thresholds; the fourth column adds to the "
+        "third what the file's `for` and threshold are longer. Between two faults all alerts end.",
         "",
-        outcomes[-1].circumstances if outcomes else "",
+        "In bold: what the fault has to fire. The others are true as well. What passes was true for some seconds only, "
+        "while a controller or leaders were elected: it fired because of the shorter `for`.",
+        "",
+    ]
+    for rules in ALL_RULES:
+        found = _of(rules, outcomes)
+        if found:
+            lines += _section(rules, found)
+    wrong = [text for outcome in outcomes for text in outcome.wrong]
+    return [*lines, *(["What went wrong:", "", *(f"- {text}" for text in wrong)] if wrong else [])]
+
+
+def _section(rules: Rules, outcomes: list[Outcome]) -> list[str]:
+    takes = waits(rules)
+    changes = ", ".join(f"`{old}` is `{new}`" for old, new, _ in rules.changed)
+    lines = [
+        f"## etc/{rules.file.name}",
+        "",
+        f"{rules.about} fail. In the rules {changes}.",
+        "",
+        outcomes[-1].circumstances,
         "",
         "| fault | alert | condition true after, s | fires after, s | summary |",
         "| --- | --- | --: | --: | --- |",
@@ -141,50 +177,32 @@ def page(outcomes: list[Outcome], left_out: str) -> list[str]:
             name = f"**{one.name}**" if one.name in outcome.expected else one.name
             fires = f"{one.seconds + takes[one.name]:.0f}" if one.lasting or not takes[one.name] else "passes"
             lines.append(f"| {about} | {name} | {one.seconds:.0f} | {fires} | {one.summary} |")
-    lines += [
-        "",
-        "In bold: what the fault has to fire. The others are true as well. What passes was true for some seconds only, "
-        "while a controller or leaders were elected: it fired because of the shorter `for`.",
-        "",
-    ]
-    if left_out:
-        lines += [left_out, ""]
-    wrong = [text for outcome in outcomes for text in outcome.wrong]
-    return [*lines, *(["What went wrong:", "", *(f"- {text}" for text in wrong)] if wrong else [])]
+    lines.append("")
+    if rules is BROKERS and all(one.about != FILLED for one in outcomes):
+        lines += ["A disk that fills is left out: no volume could be mounted.", ""]
+    return lines
 
 
-def run(folder: Path, only: str, note: Callable[[Outcome, Sequence[str], str], None]) -> list[str]:
+def run(folder: Path, of: str, only: str, note: Callable[[Outcome, Scene], None]) -> list[str]:
     """Carry out the faults. Return what went wrong.
 
-    note: told what became of each, the names of all faults, and what was left out.
+    of: whose faults; all if it is empty. note: told what became of each.
     """
     wrong: list[str] = []
-    volume = Volume(folder / "broker3-second")
-    left_out = f"A disk that fills is left out: no volume can be mounted here ({volume.why_not})." * bool(
-        volume.why_not
-    )
-    try:
-        with LocalZooKeeper(folder / "zookeeper", sync=False) as store:
-            cluster = MonitoredCluster(folder, store.hosts)
-            drill = Drill(cluster, store)
-            faults = drill.faults()
-            if not volume.why_not:
-                full = frozenset({"PylogdDiskNearlyFull"})
-                faults.append(Fault("a disk is filled", volume.fill, volume.empty, full))
-            try:
-                with Prometheus(folder / "prometheus", [cluster.metrics[node] for node in NODES]) as prometheus:
-                    until_calm(prometheus)
-                    for fault in faults:
-                        if re.search(only, fault.about):
-                            outcome = carry_out(prometheus, fault)
-                            wrong += outcome.wrong
-                            note(outcome, [one.about for one in faults], left_out)
-                    return wrong
-            finally:
-                drill.close()
-                cluster.kill_all()
-    finally:
-        volume.close()
+    for name, scene_of in SCENES.items():
+        if of not in ("", name):
+            continue
+        own = folder / name
+        own.mkdir()
+        with scene_of(own) as scene, Prometheus(own / "prometheus", scene.targets, scene.rules) as prometheus:
+            prometheus.wait_for_targets()
+            until_calm(prometheus)
+            for fault in scene.faults:
+                if re.search(only, fault.about):
+                    outcome = carry_out(prometheus, fault)
+                    wrong += outcome.wrong
+                    note(outcome, scene)
+    return wrong
 
 
 def _line(outcome: Outcome) -> str:
@@ -197,18 +215,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.alerts", description=__doc__)
     parser.add_argument("--results", type=Path, help="the page to write")
     parser.add_argument(
+        "--of", default="", choices=SCENES, help="only faults of these processes; others stay on the page"
+    )
+    parser.add_argument(
         "--only", default="", help="only faults in whose name this regular expression is found; others stay on the page"
     )
     arguments = parser.parse_args()
 
-    def note(outcome: Outcome, order: Sequence[str], left_out: str) -> None:
+    def note(outcome: Outcome, scene: Scene) -> None:
         """Write the page after each fault: the run may be ended."""
         print(_line(outcome), flush=True)
         if arguments.results:
-            write_page(arguments.results, page(keep(arguments.results.with_suffix(".json"), outcome, order), left_out))
+            write_page(arguments.results, page(keep(arguments.results.with_suffix(".json"), outcome, scene)))
 
     with tempfile.TemporaryDirectory(prefix="pylogd-alerts-") as folder:
-        wrong = run(Path(folder), arguments.only, note)
+        wrong = run(Path(folder), arguments.of, arguments.only, note)
     for text in wrong:
         print(text, file=sys.stderr)
     return 1 if wrong else 0

@@ -1,4 +1,4 @@
-"""The faults: what is done to the brokers, which alerts have to fire, and which may fire besides."""
+"""The faults of brokers: what is done to them, which alerts have to fire, and which may fire besides."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import itertools
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kazoo.client import KazooClient
@@ -21,6 +21,8 @@ from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.metadata.layout import CONTROLLER, encode_controller
 from pylogd.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from tests.alerts.prometheus import BROKERS
+from tests.alerts.scene import Fault, Scene
 from tests.chaos.nemesis import ChaosCluster
 from tests.rawclient import RawClient
 
@@ -33,6 +35,28 @@ _SECONDS: Final = 120.0
 _KEYS: Final = 300  # of 1,000 bytes each in COMPACTED, which are several segments
 _VOLUME_MIB: Final = 256
 _MOSTLY: Final = 0.94  # of the volume, to be filled
+#: The fault that is left out where no volume can be mounted.
+FILLED: Final = "a disk is filled"
+
+
+@contextmanager
+def brokers(folder: Path) -> Iterator[Scene]:
+    """Run brokers that can fail."""
+    volume = Volume(folder / "broker3-second")
+    try:
+        with LocalZooKeeper(folder / "zookeeper", sync=False) as store:
+            cluster = MonitoredCluster(folder, store.hosts)
+            drill = Drill(cluster, store)
+            faults = drill.faults()
+            if volume.is_mounted:
+                faults.append(Fault(FILLED, volume.fill, volume.empty, frozenset({"PylogdDiskNearlyFull"})))
+            try:
+                yield Scene(BROKERS, cluster.targets, faults)
+            finally:
+                drill.close()
+                cluster.kill_all()
+    finally:
+        volume.close()
 
 
 class MonitoredCluster(ChaosCluster):
@@ -47,19 +71,14 @@ class MonitoredCluster(ChaosCluster):
         }  # fmt: skip
         super().__init__(folder, connect, len(NODES), None, True, settings)
 
+    @property
+    def targets(self) -> dict[str, int]:
+        """The ports of the metrics, by the name that a broker has in Prometheus."""
+        return {f"broker{node}": port for node, port in self.metrics.items()}
+
     def launch(self, node: int, settings: Any) -> BrokerProcess:
         """Run a broker with an HTTP listener for metrics."""
         return super().launch(node, {**settings, "metrics.listener": f"127.0.0.1:{self.metrics[node]}"})
-
-
-class Fault(NamedTuple):
-    """A fault. expected: alerts that have to fire. allowed: alerts that may fire too. about: what it is, for people."""
-
-    about: str
-    begin: Callable[[], object]
-    end: Callable[[], object]
-    expected: frozenset[str]
-    allowed: frozenset[str] = frozenset()
 
 
 class Traffic:
@@ -253,7 +272,7 @@ class Volume:
         path.mkdir(parents=True, exist_ok=True)
         mount = ["mount", "-t", "tmpfs", "-o", f"size={_VOLUME_MIB}m", "tmpfs", str(path)]
         done = subprocess.run(mount, capture_output=True, text=True, timeout=60, check=False)
-        self.why_not = done.stderr.strip() if done.returncode else ""
+        self.is_mounted = not done.returncode
 
     def fill(self) -> None:
         """Leave little free."""
@@ -265,5 +284,5 @@ class Volume:
 
     def close(self) -> None:
         """Unmount it."""
-        if not self.why_not:
+        if self.is_mounted:
             subprocess.run(["umount", "-l", str(self.path)], timeout=60, check=False)

@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.metrics.table import DEFINITIONS, SECTIONS, Kind
-from tests.alerts.drill import NODES, MonitoredCluster
+from tests.alerts.drill import MonitoredCluster
 from tests.alerts.load import Load
 from tests.alerts.prometheus import Prometheus
 from tests.conftest import CHECKOUT
@@ -151,7 +151,7 @@ def run(folder: Path, hold: Path | None) -> list[Found]:
     with LocalZooKeeper(folder / "zookeeper", sync=False) as store:
         cluster = MonitoredCluster(folder, store.hosts, more)
         try:
-            with Prometheus(folder / "prometheus", [cluster.metrics[node] for node in NODES]) as prometheus:
+            with Prometheus(folder / "prometheus", cluster.targets) as prometheus:
                 prometheus.wait_for_targets()  # or it would see no counter before the disturbance
                 begun, load = time.time(), Load(cluster)
                 try:

@@ -10,20 +10,45 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pylogd.local.broker import free_ports
 from tests.conftest import CHECKOUT
 
-RULES: Final = CHECKOUT / "etc" / "broker-alerts.yml"
 #: How much shorter than in the file alerts wait (`for`).
 FASTER: Final = 30
-#: What else is changed, so that minutes become seconds: the text in the file, what takes its place, and how many
-#: seconds earlier that makes an expression true.
-CHANGED: Final = (("[5m]", "[20s]", 0), ("> 600", "> 15", 585))
 _SECONDS: Final = 60.0
+
+
+class Rules(NamedTuple):
+    """Alert rules. file: their path. about: what they watch here, for people.
+
+    changed: what else than `for` is changed, so that minutes become seconds: the text in the file, what takes its
+    place, and how many seconds earlier that makes an expression true.
+    """
+
+    file: Path
+    about: str
+    changed: tuple[tuple[str, str, int], ...]
+
+
+BROKERS: Final = Rules(
+    CHECKOUT / "etc" / "broker-alerts.yml",
+    "Three brokers on ZooKeeper",
+    (("[5m]", "[20s]", 0), ("> 600", "> 15", 585)),
+)
+MIRROR: Final = Rules(
+    CHECKOUT / "etc" / "mirror-alerts.yml",
+    "Two processes of `pylogd mirror run` on ZooKeeper, which copy a topic from one broker to another,",
+    (("> 300", "> 10", 290), ("[1h]", "[20s]", 0)),
+)
+AUDIT: Final = Rules(
+    CHECKOUT / "etc" / "audit-alerts.yml",
+    "`pylogd audit serve`, an audited producer, and a mirror from one broker to another, which is the stage `copy`,",
+    (("> 3600", "> 30", 3570), ("> 300", "> 10", 290), ("[1h]", "[1m]", 0)),
+)
 
 
 class Alert(NamedTuple):
@@ -35,20 +60,20 @@ class Alert(NamedTuple):
     summary: str
 
 
-def waits() -> dict[str, int]:
+def waits(rules: Rules) -> dict[str, int]:
     """Return how many seconds later each alert of the file fires than its shortened expression becomes true."""
     found = {}
-    for block in RULES.read_text(encoding="utf-8").split("- alert: ")[1:]:
+    for block in rules.file.read_text(encoding="utf-8").split("- alert: ")[1:]:
         minutes = re.search(r"\n\s+for: (\d+)m\n", block)
-        later = sum(seconds for old, _, seconds in CHANGED if old in block)
+        later = sum(seconds for old, _, seconds in rules.changed if old in block)
         found[block.split("\n", 1)[0]] = later + (60 * int(minutes[1]) if minutes else 0)
     return found
 
 
-def shortened() -> str:
+def shortened(rules: Rules) -> str:
     """Return the rules with shorter times."""
-    text = re.sub(r"for: (\d+)m", lambda found: f"for: {60 * int(found[1]) // FASTER}s", RULES.read_text("utf-8"))
-    for old, new, _ in CHANGED:
+    text = re.sub(r"for: (\d+)m", lambda found: f"for: {60 * int(found[1]) // FASTER}s", rules.file.read_text("utf-8"))
+    for old, new, _ in rules.changed:
         assert old in text, old
         text = text.replace(old, new)
     return text
@@ -66,18 +91,15 @@ def program() -> str:
 class Prometheus:
     """A server that scrapes every second. A context manager."""
 
-    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
-        """ports: of the metrics of brokers 1, 2, ..."""
+    def __init__(self, folder: Path, ports: Mapping[str, int], rules: Rules = BROKERS) -> None:
+        """ports: of the metrics of each process, by its name."""
         self._folder = folder
         self._port = free_ports(1)[0]
         folder.mkdir()
         every = {"scrape_interval": "1s", "evaluation_interval": "1s", "scrape_timeout": "1s"}
-        targets = [
-            {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": f"broker{node}"}}
-            for node, port in enumerate(ports, 1)
-        ]
+        targets = [{"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}} for name, port in ports.items()]
         scrapes = [{"job_name": "pylogd", "static_configs": targets}]
-        (folder / "rules.yml").write_text(shortened(), encoding="utf-8")
+        (folder / "rules.yml").write_text(shortened(rules), encoding="utf-8")
         config = {"global": every, "rule_files": ["rules.yml"], "scrape_configs": scrapes}
         (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
 
@@ -122,7 +144,7 @@ class Prometheus:
             connection.close()
 
     def wait_for_targets(self) -> None:
-        """Wait until all brokers were scraped: Prometheus begins some seconds after it is ready."""
+        """Wait until all processes were scraped: Prometheus begins some seconds after it is ready."""
         deadline = time.monotonic() + _SECONDS
         while True:
             found: list[Any] = json.loads(self.get("/api/v1/targets?state=active"))["data"]["activeTargets"]

@@ -99,6 +99,7 @@ def check_while_registered(up: Up) -> str:
     up.run("cluster", bootstrap=left)
     known = json.loads(up.run("logdirs", "--by", "broker", "--json", code=1, bootstrap=left))
     assert [one["broker"] for one in known] == [1, 2]
+    assert json.loads(up.run("groups", "list", "--json", code=1, bootstrap=left)) == []
     return left
 
 

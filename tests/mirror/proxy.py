@@ -72,8 +72,8 @@ class Proxy:
             finally:
                 self._writers.discard(far_writer)
                 far_writer.transport.abort()
-        except OSError:
-            pass
+        except (OSError, asyncio.CancelledError):
+            pass  # cancelled by `close`
         finally:
             self._writers.discard(writer)
             writer.transport.abort()

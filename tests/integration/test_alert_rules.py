@@ -1,4 +1,4 @@
-"""The alert rules for the audit, tried with Prometheus's own promtool on series as the audit gives them."""
+"""Alert rules of the audit and of mirrors, tried with Prometheus's own promtool on series as these give them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,29 @@ def test_alerts_of_the_service(
     check(tmp_path, series, at, "PylogdAuditDown", expected)
 
 
-def check(folder: Path, series: dict[str, str], at: str, name: str, expected: Sequence[dict[str, str]]) -> None:
+STARTING, SET_ASIDE = (f'pylogd_mirror_partitions{{route="r",state="{state}"}}' for state in ("starting", "set_aside"))
+
+
+@pytest.mark.parametrize(
+    ("series", "at", "fires"),
+    [
+        # the target is gone: its partitions are set aside and tried again
+        ({STARTING: "0x9 4x9 0x9 4x600", SET_ASIDE: "0x9 0x9 4x9 0x600"}, "14m", False),
+        ({STARTING: "0x9 4x9 0x9 4x600", SET_ASIDE: "0x9 0x9 4x9 0x600"}, "16m", True),
+        ({STARTING: "0x9 4x9 0x9 4x600", SET_ASIDE: "0x9 0x9 4x9 0x600"}, "31m", True),
+        # a topic is new
+        ({STARTING: "0x9 4x2 0x600", SET_ASIDE: "0x600"}, "16m", False),
+    ],
+)
+def test_alert_of_partitions_that_are_not_copied(tmp_path: Path, series: dict[str, str], at: str, fires: bool) -> None:
+    labels = {"severity": "critical", "route": "r"}
+    rules = RULES.with_name("mirror-alerts.yml")
+    check(tmp_path, series, at, "PylogdMirrorSetAside", [labels] if fires else [], rules)
+
+
+def check(
+    folder: Path, series: dict[str, str], at: str, name: str, expected: Sequence[dict[str, str]], rules: Path = RULES
+) -> None:
     """Check which alerts of a name fire after so long, and that they fire with some text."""
     test: dict[str, Any] = {
         "interval": "1m",
@@ -110,7 +132,7 @@ def check(folder: Path, series: dict[str, str], at: str, name: str, expected: Se
         ],
     }
     file = folder / "test.yml"  # JSON is YAML
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
+    file.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
     promtool("test", "rules", str(file))
 
 
