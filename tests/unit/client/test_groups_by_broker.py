@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,47 +10,20 @@ from click.testing import CliRunner
 
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin
-from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.core.errors import BrokerUnavailable, RequestTimedOut
 from pylogd.client.core.model import GroupListing
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsResponse
-from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponseBroker
 from tests.fakes import broker as fake
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clock import FakeClock
-
-_NOWHERE = ("127.0.0.1", 1)
 
 
 def listing(name: str, error: ErrorCode = ErrorCode.NONE) -> Callable[[Any], ListGroupsResponse]:
     """Return an act that answers with a group of this name, or with an error."""
     groups = [] if error else [ListedGroup(name, "consumer", "Stable", "classic")]
     return lambda _: ListGroupsResponse(error_code=error, groups=groups)
-
-
-@pytest.fixture
-def brokers() -> Iterator[dict[int, FakeBroker]]:
-    """Brokers 1, 2 and 3; 4 is known too, and nobody listens at its address."""
-    with FakeBroker() as one, FakeBroker() as two, FakeBroker() as three:
-        made = {1: one, 2: two, 3: three}
-        known = [MetadataResponseBroker(node, each.host, each.port) for node, each in made.items()]
-        known.append(MetadataResponseBroker(4, *_NOWHERE))
-        for each in made.values():
-            each.on(ApiKey.METADATA, *[lambda _: MetadataResponse(brokers=known, controller_id=1)] * 200)
-        yield made
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def admin(brokers: dict[int, FakeBroker], clock: FakeClock) -> Iterator[Admin]:
-    with Cluster(brokers[1].address, clock=clock) as cluster, Admin(cluster) as admin:
-        yield admin
 
 
 def test_brokers_that_are_silent_hold_up_nobody(brokers: dict[int, FakeBroker], admin: Admin, clock: FakeClock) -> None:
