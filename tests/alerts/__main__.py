@@ -147,7 +147,7 @@ def page(outcomes: list[Outcome]) -> list[str]:
         "third what the file's `for` and threshold are longer. Between two faults all alerts end.",
         "",
         "In bold: what the fault has to fire. The others are true as well. What passes was true for some seconds only, "
-        "while a controller or leaders were elected: it fired because of the shorter `for`.",
+        "such as while leaders were elected: it fired because `for` or a threshold is shorter here.",
         "",
     ]
     for rules in ALL_RULES:
