@@ -1,7 +1,7 @@
 """Who may read and change a cluster's nodes in ZooKeeper, where `zookeeper.set.acl` is set.
 
-- `/config`, `/delegation_token`, `/kafka-acl`, `/kafka-acl-extended`, `/scram_decoy_secret`, and all below them: only
-  whoever has the brokers' credentials.
+- `/config`, `/delegation_token`, `/kafka-acl`, `/kafka-acl-extended`, `/scram_decoy_secret`, `/changes/log`, and all
+  below them: only whoever has the brokers' credentials.
 - `/consumers` itself: everybody, because consumers make the nodes of their groups below it.
 - All others: everybody may read, the brokers' credentials may do everything.
 
@@ -20,10 +20,11 @@ from kazoo import security
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from pylogd.metadata.layout import CONSUMERS, SCRAM_DECOY_SECRET
+from pylogd.metadata.layout import CHANGE_LOG, CONSUMERS, SCRAM_DECOY_SECRET
 
-#: Nodes with secrets, or with what strangers should not know, and all below them.
-_HIDDEN: Final = ("/config", "/delegation_token", "/kafka-acl", "/kafka-acl-extended", SCRAM_DECOY_SECRET)
+#: Nodes with secrets, or with what strangers should not know, and all below them. The change log names users, tokens and
+#: what ACLs protect.
+_HIDDEN: Final = ("/config", "/delegation_token", "/kafka-acl", "/kafka-acl-extended", SCRAM_DECOY_SECRET, CHANGE_LOG)
 _OWNERS: Final = tuple(security.CREATOR_ALL_ACL)
 _READABLE: Final = (*_OWNERS, *security.READ_ACL_UNSAFE)
 _OPEN: Final = tuple(security.OPEN_ACL_UNSAFE)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
@@ -302,11 +302,14 @@ class TestBrokers:
         without = {node: broker for node, broker in brokers.items() if node != 2}
         assert misplaced(topic, topic.partitions[0], without) == (), "a dead broker has lost no label"
 
-    def test_labels_whose_write_was_lost_are_written_again(self, cluster: Cluster) -> None:
+    def test_labels_whose_write_was_lost_are_written_again(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         peer = cluster.peers[7]
-        stale = encode_broker(cluster.one.cluster.brokers[7])
-        result_of(peer.cluster.set_labels(("new",)))
-        result_of(cluster.store.set(f"{BROKERS}/7", stale))
+        with monkeypatch.context() as lost, pytest.raises(ConnectionLost):
+            lost.setattr(cluster.store, "multi", lambda _: fail(ConnectionLost("gone")))
+            result_of(peer.cluster.set_labels(("new",)))
+        assert decode_broker(f"{BROKERS}/7", result_of(cluster.store.get(f"{BROKERS}/7")).data).labels == ()
         peer.cluster._session(SessionState.CONNECTED)
         found = result_of(cluster.store.get(f"{BROKERS}/7"))
         assert decode_broker(f"{BROKERS}/7", found.data).labels == ("new",)
