@@ -73,6 +73,7 @@ class MirrorService:
         self._running: list[Deferred[Any]] = []
         self._main: Deferred[Any] | None = None
         self._expired = self._stopping = False
+        self._has_left = False  # what was appended is committed, and nothing is copied any more
         self.worker: Worker | None = None
         self.controller: Controller | None = None
         self._plan: Plan | None = None
@@ -109,6 +110,7 @@ class MirrorService:
             await leaving.addErrback(
                 lambda failure: _log.warning("the worker could not remove its registration: %s", failure.value)
             )
+        self._has_left = True
         self._sleeper.wake()
         if self._main is not None:
             await self._main
@@ -134,9 +136,10 @@ class MirrorService:
             if self._controls:
                 self.controller = self._make_controller(name, plan)
                 self._begin(self.controller.run())
-            while not (self._stopping or self._expired):
+            while not (self._has_left or self._expired):
                 await self._sleeper.sleep(_FILE_SECONDS)
-                await self._look_at_file()
+                if not self._stopping:
+                    await self._look_at_file()
             for running in list(self._running):
                 running.cancel()
             self.worker = self.controller = self._plan = None
