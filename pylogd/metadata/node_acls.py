@@ -22,8 +22,8 @@ from kazoo.exceptions import NoNodeError
 
 from pylogd.metadata.layout import CHANGE_LOG, CONSUMERS, SCRAM_DECOY_SECRET
 
-#: Nodes with secrets, or with what strangers should not know, and all below them. The change log names users, tokens and
-#: what ACLs protect.
+#: Nodes with secrets, or with what strangers should not know, and all below them. The change log names users, tokens
+#: and what ACLs protect.
 _HIDDEN: Final = ("/config", "/delegation_token", "/kafka-acl", "/kafka-acl-extended", SCRAM_DECOY_SECRET, CHANGE_LOG)
 _OWNERS: Final = tuple(security.CREATOR_ALL_ACL)
 _READABLE: Final = (*_OWNERS, *security.READ_ACL_UNSAFE)
