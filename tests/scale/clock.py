@@ -70,40 +70,35 @@ class ScaleTime(SimTime):
             self.add(clock.wake)
 
 
-class ScaleClock(SimClock):
-    """The clock of a broker. spent: seconds of processor time. waiting: events that came while it was at work."""
+class WorkingClock(SimClock):
+    """A clock that advances while a broker works."""
 
     def __init__(self, time: ScaleTime) -> None:
         super().__init__(time)
         self._scale_time = time
+
+    def seconds(self) -> float:
+        return self._scale_time.now + self._scale_time.elapsed()
+
+    def callLater(self, delay: float, function: Callable[..., Any], *args: Any) -> Call:
+        call = Call(self, self.seconds() + delay, function, args)
+        self._scale_time.add(call)
+        return call
+
+
+class ScaleClock(WorkingClock):
+    """The clock of a broker. spent: seconds of processor time. waiting: events that came while it was at work."""
+
+    def __init__(self, time: ScaleTime) -> None:
+        super().__init__(time)
         self.spent = 0.0
         self.busy_until = 0.0
         self.waiting: deque[Call] = deque()
         self.wake: Call | None = None
 
-    def seconds(self) -> float:
-        return self._scale_time.now + self._scale_time.elapsed()
 
-    def callLater(self, delay: float, function: Callable[..., Any], *args: Any) -> Call:
-        call = Call(self, self.seconds() + delay, function, args)
-        self._scale_time.add(call)
-        return call
-
-
-class ServerClock(SimClock):
+class ServerClock(WorkingClock):
     """The clock of the metadata store's server. What a broker sends there leaves once the broker has done its work."""
-
-    def __init__(self, time: ScaleTime) -> None:
-        super().__init__(time)
-        self._scale_time = time
-
-    def seconds(self) -> float:
-        return self._scale_time.now + self._scale_time.elapsed()
-
-    def callLater(self, delay: float, function: Callable[..., Any], *args: Any) -> Call:
-        call = Call(self, self.seconds() + delay, function, args)
-        self._scale_time.add(call)
-        return call
 
 
 def _nothing() -> None:

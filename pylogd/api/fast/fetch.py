@@ -3,7 +3,7 @@
 Strategy: one function and three objects. A request that repeats the last one of its connection, but for the offset, is
 not even decoded: compiled functions compare it, and make the response (`answer_repeated`). Everything else, errors
 included, is left to the general handler (`api.fetch`), which looks at the request anew, so that no rule is written
-twice. tests/property/test_fast_fetch.py proves that all answer alike.
+twice. tests/property/test_fast_fetch.py and test_repeated_fetches.py prove that all answer alike.
 """
 
 from __future__ import annotations

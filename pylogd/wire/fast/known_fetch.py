@@ -4,8 +4,8 @@ Strategy: a client that reads one partition sends the same bytes again, but for 
 request is decoded once, by the codec in `fetch`, and kept: a compiled function compares the next one with it, and
 returns its offset; another makes what is in front of the records of the response. How, is in `_fast.c`.
 
-Rules: what does not repeat the last request is left to the codecs. `tests/property/test_fast_fetch.py` proves that a
-client can't tell the difference.
+Rules: what does not repeat the last request is left to the codecs. `tests/property/test_repeated_fetches.py` proves
+that a client can't tell the difference.
 """
 
 from __future__ import annotations
