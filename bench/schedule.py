@@ -22,7 +22,7 @@ from bench.rounds import Ready, Rounds
 from conformance.checks import Missing, last_line
 
 #: A broker that is so many times slower than the quickest has no result, unless it has a target.
-_TOO_SLOW = 8.0
+_TOO_SLOW = 4.0
 #: Seconds of the shortest round in the rehearsal; below it the number of messages grows.
 _SHORTEST = 1.5
 _REHEARSED = 2.0  # brokers with rounds that are longer by this factor, or more, need no rehearsal
