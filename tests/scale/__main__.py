@@ -32,11 +32,11 @@ _RESTARTED: Final = 5
 _SIZES: Final = (10, 30, 67, 200, 500)
 
 
-def measure(brokers: int) -> Size:
-    """Run all scenarios on one cluster, one after the other; the rack last."""
+def measure(brokers: int, slowness: float = SLOWNESS) -> Size:
+    """Run all scenarios on one cluster, one after the other; the rack last. slowness: see `ScaleTime`."""
     began, used = time.monotonic(), time.process_time()
     partitions = PARTITIONS_EACH * brokers
-    cluster = LargeCluster(brokers, TOPICS_EACH * brokers, partitions, Latencies(), SLOWNESS)
+    cluster = LargeCluster(brokers, TOPICS_EACH * brokers, partitions, Latencies(), slowness)
     seeded = brokers > _SMALL
     restarted = 1 if seeded else _RESTARTED
     with shared(cluster.time):

@@ -1,12 +1,13 @@
 """What happens to a large cluster: a broker dies, a rack dies, a rolling restart, ZooKeeper elects a leader.
 
-Each scenario returns what it cost. Times are simulated seconds; `processor` is real processor time of one broker's code
-on the machine that runs the simulation.
+Each scenario begins with a whole cluster (`make_whole`), so that it can follow any other one, and returns what it cost.
+Times are simulated seconds; `controller` and `other` are real processor time of one broker's code on the machine that
+runs the simulation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -59,16 +60,31 @@ def started(cluster: LargeCluster, seeded: bool = False) -> LargeCluster:
     return cluster
 
 
+def make_whole(cluster: LargeCluster) -> None:
+    """Start the brokers that an earlier scenario killed, and wait until all replicas are in sync again."""
+    missing = [node for node, member in cluster.members.items() if not member.alive]
+    cluster.start(missing)
+    _settle(cluster, missing)
+
+
 def a_broker_dies(cluster: LargeCluster) -> Cost:
     """Kill a broker that is not the controller."""
-    return _after(cluster, cluster.members[_other_than_controller(cluster)].kill)
+
+    def kill() -> None:
+        cluster.members[_other_than_controller(cluster)].kill()
+
+    return _after(cluster, kill)
 
 
 def the_controller_dies(cluster: LargeCluster) -> Cost:
     """Kill the controller."""
-    found = cluster.controller()
-    assert found is not None
-    return _after(cluster, found.kill)
+
+    def kill() -> None:
+        found = cluster.controller()
+        assert found is not None
+        found.kill()
+
+    return _after(cluster, kill)
 
 
 def a_rack_dies(cluster: LargeCluster) -> Cost:
@@ -76,8 +92,7 @@ def a_rack_dies(cluster: LargeCluster) -> Cost:
 
     def kill() -> None:
         for node in range(1, cluster.count + 1, RACKS):
-            if cluster.members[node].alive:
-                cluster.members[node].kill()
+            cluster.members[node].kill()
 
     return _after(cluster, kill)
 
@@ -102,13 +117,12 @@ def a_rolling_restart(cluster: LargeCluster, brokers: int) -> Cost:
 
     Returns the counts and costs for one broker on average; `led` and `known` are the longest.
     """
+    make_whole(cluster)
     cluster.reset()
     longest = 0.0
     for node in range(1, brokers + 1):
         longest = max(longest, _restart(cluster, node))
-        cluster.run(lambda: cluster.all_ready() and cluster.all_know(), _SETTLE_SECONDS)
-        cluster.readmit(node)
-        cluster.run(cluster.all_in_sync, _SETTLE_SECONDS)
+        _settle(cluster, [node])
     all_together = _cost(cluster, longest, longest)
     each = {name: round(getattr(all_together, name) / brokers) for name in ("reads", "writes", "events", "bytes")}
     return replace(
@@ -125,8 +139,17 @@ def _restart(cluster: LargeCluster, node: int) -> float:
     return unled
 
 
+def _settle(cluster: LargeCluster, started: Iterable[int]) -> None:
+    """Wait until brokers that were started are ready and known to all, and all their replicas in sync."""
+    cluster.run(lambda: cluster.all_ready() and cluster.all_know(), _SETTLE_SECONDS)
+    for node in started:
+        cluster.readmit(node)
+        cluster.run(cluster.all_in_sync, _SETTLE_SECONDS)
+
+
 def _after(cluster: LargeCluster, happens: Callable[[], object], and_then: Callable[[], bool] = lambda: True) -> Cost:
-    """Return what it cost until every partition was led, and every broker knew, again."""
+    """Return what it cost a whole cluster until every partition was led, and every broker knew, again."""
+    make_whole(cluster)
     cluster.reset()
     happens()
     led = cluster.run(lambda: and_then() and cluster.led(), _SETTLE_SECONDS)
