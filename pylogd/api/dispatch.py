@@ -31,7 +31,7 @@ from pylogd.security.audit import AuditLog
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.fast import known_fetch
 from pylogd.wire.fast.fetch import FIRST_FAST
-from pylogd.wire.fast.produce import FIRST_FLEXIBLE, LAST
+from pylogd.wire.fast.produce import FIRST, LAST
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.fetch import FetchRequest
 from pylogd.wire.messages.produce import ProduceRequest
@@ -83,7 +83,7 @@ class Dispatcher:
         broker.laggards.subscribe(self._choose_handlers)
         self.versions = served_versions()
         self.overlapping = overlapping_apis()
-        self.batched = frozenset(ProduceRequest.API_KEY << 16 | version for version in range(FIRST_FLEXIBLE, LAST + 1))
+        self.batched = frozenset(ProduceRequest.API_KEY << 16 | version for version in range(FIRST, LAST + 1))
         self.repeated = frozenset(
             FetchRequest.API_KEY << 16 | version for version in range(FIRST_FAST, known_fetch.LAST + 1)
         )

@@ -119,7 +119,7 @@ def metered_batch(
     """
     quotas, user = broker.client_quotas, connection.principal.name
     try:
-        client_id = read_request_header(frame)[3]
+        _, version, _, client_id, _ = read_request_header(frame)
     except RemoteProtocolError:
         return NOT_ANSWERED  # whoever parses the request says what is wrong
     if quotas.charge(QuotaKind.PRODUCE, user, client_id, 0) > 0:
@@ -137,7 +137,7 @@ def metered_batch(
     )
     if owed.seconds <= 0:
         return reply
-    return reply._replace(replies=with_throttle_time(reply.replies, _mute(connection, owed)))
+    return reply._replace(replies=with_throttle_time(version, reply.replies, _mute(connection, owed)))
 
 
 def _throttle(api_key: int, context: RequestContext, response: Any, owed: _Owed) -> Any:

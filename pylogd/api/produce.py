@@ -46,7 +46,7 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.waiting import PendingAppend, shield
 from pylogd.security.authorizer import AclOperation
-from pylogd.wire.fast.produce import FIRST_TOPIC_ID
+from pylogd.wire.fast.produce import FIRST_TOPIC_ID, FIRST_WITH_ZSTD, is_zstd
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -60,9 +60,6 @@ from pylogd.wire.messages.produce import (
 )
 from pylogd.wire.validation import INLINE_BYTES
 
-_FIRST_WITH_ZSTD = 7
-_ATTRIBUTES_LOW_BYTE = 22  # of the first batch header
-_ZSTD = 4
 _MAX_RECORD_ERRORS = 1000  # in one answer
 _MANY = AT_ONCE  # partitions: appending to them takes some 10 ms
 _AT_ONCE = 200  # of many
@@ -255,7 +252,7 @@ def _append(
     """
     records = data.records
     try:
-        if not records or context.version < _FIRST_WITH_ZSTD:
+        if not records or context.version < FIRST_WITH_ZSTD:
             records = _check_old(records)
         replicas = context.broker.replicas
         terms = None if job.transaction is None else job.transaction.terms(partition)
@@ -335,7 +332,7 @@ def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
     """Return the records. Raises for none at all, and for a codec that the version does not have."""
     if not records:
         raise InvalidRecord("A Produce request needs at least one record batch for each partition.")
-    if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & 7 == _ZSTD:
+    if is_zstd(records):
         raise UnsupportedCompressionType("zstd needs Produce version 7 or later.")
     return records
 

@@ -32,6 +32,7 @@ from pylogd.log.producers import Producers
 from pylogd.wire.fast import response_encoder
 from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT, response_body
 from pylogd.wire.fast.known_fetch import END
+from pylogd.wire.fast.produce import END_TAGS, FIRST_FLEXIBLE
 from pylogd.wire.fast.request_batch import ProduceShape, parse_request
 from pylogd.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -51,6 +52,7 @@ _SOURCE = Path(__file__).resolve().parents[2] / "pylogd" / "wire" / "fast" / "_f
 _SANITIZED = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC")
 _INT64 = (1 << 63) - 1
 _MOST = 256
+_LARGEST = 16_382  # bytes of records whose size is a varint of two bytes
 _INT32 = 4
 _INT32_MAX = (1 << 31) - 1
 _OFFSET_FROM_END = 29  # of the only partition of a Fetch request
@@ -153,7 +155,7 @@ def _ending(data: bytes) -> memoryview:
 
 def _requests(chance: random.Random) -> tuple[ProduceShape, bytes, bytes, int]:
     """Return a shape, a request, and others in a chunk from a position on; some are damaged."""
-    session, version = ClientSession(1 << 20, chance.choice((None, "me"))), chance.choice((9, 11, 13))
+    session, version = ClientSession(1 << 20, chance.choice((None, "me"))), chance.choice((3, 5, 7, 8, 9, 11, 13))
     sequence, producer = 1, chance.choice((-1, -1, 7, 8))
     known = parse_request(memoryview(_request(session, version, batch())))
     assert known is not None
@@ -231,7 +233,8 @@ def _expected(
     requests = parse_request(memoryview(frame))
     if requests is None or (requests.shape.version, requests.shape.common) != (shape.version, shape.common):
         return None
-    if len(frame) - len(requests.records[0]) - 3 - 8 - len(shape.common) > 2:  # a size of more than two bytes
+    size_bytes = len(frame) - len(requests.records[0]) - 8 - len(shape.common)
+    if len(requests.records[0]) > _LARGEST or (shape.version >= FIRST_FLEXIBLE and size_bytes > 2 + len(END_TAGS)):
         return None
     if most > 1:
         requests.collect(memoryview(chunk), at, max_request, most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from pylogd.wire import fast
 from pylogd.wire.exceptions import RemoteProtocolError
-from pylogd.wire.fast.produce import FIRST_FLEXIBLE, FIRST_TOPIC_ID, LAST
+from pylogd.wire.fast.produce import FIRST, FIRST_FLEXIBLE, FIRST_TOPIC_ID, FIRST_WITH_ZSTD, LAST
 from pylogd.wire.fast.request_batch import parse_request
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -27,7 +28,7 @@ from pylogd.wire.schema import request_codec, response_codec
 from pylogd.wire.session import ClientSession, RequestReceived, ServerSession
 
 PRODUCE = 0
-VERSIONS = range(3, 14)
+VERSIONS = range(FIRST, LAST + 1)
 
 int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -177,7 +178,7 @@ def test_a_request_batch_of_one_is_what_the_session_parses(version: int, data: s
     batch = parse_request(memoryview(frame))
     if batch is None:
         return
-    event = ServerSession(1 << 20, {PRODUCE: (3, LAST)}).parse(memoryview(frame))
+    event = ServerSession(1 << 20, {PRODUCE: (FIRST, LAST)}).parse(memoryview(frame))
     assert isinstance(event, RequestReceived)
     (correlation_id,), (records,), shape = batch.correlation_ids, batch.records, batch.shape
     assert (event.api_key, event.version, event.correlation_id) == (PRODUCE, shape.version, correlation_id)
@@ -187,11 +188,46 @@ def test_a_request_batch_of_one_is_what_the_session_parses(version: int, data: s
     assert outcome(lambda _: event.request, b"") == expected
 
 
-def test_the_usual_request_is_a_request_batch_of_one() -> None:
-    for version in range(FIRST_FLEXIBLE, LAST + 1):
-        topic = TopicProduceData("", b"i" * 16) if version >= FIRST_TOPIC_ID else TopicProduceData("t")
-        topic.partition_data = [PartitionProduceData(3, b"r" * 20_000)]
-        frame = joined(ClientSession(1 << 20, "me").encode_request(ProduceRequest(None, -1, 1000, [topic]), version))
-        batch = parse_request(memoryview(frame)[4:])
-        assert batch is not None
-        assert [bytes(records) for records in batch.records] == [b"r" * 20_000]
+def one_partition(version: int, records: bytes) -> bytes:
+    """Return a usual request, its length in front."""
+    topic = TopicProduceData("", b"i" * 16) if version >= FIRST_TOPIC_ID else TopicProduceData("t")
+    topic.partition_data = [PartitionProduceData(3, records)]
+    return joined(ClientSession(1 << 20, "me").encode_request(ProduceRequest(None, -1, 1000, [topic]), version))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_usual_request_is_a_request_batch_of_one(version: int) -> None:
+    batch = parse_request(memoryview(one_partition(version, b"r" * 20_000))[4:])
+    assert batch is not None
+    assert [bytes(records) for records in batch.records] == [b"r" * 20_000]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_batch_ends_before_a_request_that_is_cut_off_or_has_another_codec(version: int) -> None:
+    usual = one_partition(version, bytes(100))
+    zstd = one_partition(version, bytes(22) + b"\4" + bytes(77))
+    assert _taken(usual, usual)
+    assert not _taken(usual, usual[:-1])
+    assert _taken(usual, zstd) is (version >= FIRST_WITH_ZSTD)
+    assert (parse_request(memoryview(zstd)[4:]) is not None) is (version >= FIRST_WITH_ZSTD)
+
+
+@pytest.mark.parametrize("version", range(FIRST, FIRST_FLEXIBLE))
+@pytest.mark.parametrize("size", [-(1 << 31), -(1 << 30), -140, -100, -1, 99, 101, 1 << 30, (1 << 31) - 1])
+def test_a_request_with_another_size_of_records_ends_a_batch(version: int, size: int) -> None:
+    """It may have as many bytes as it says, or as many as the size of its records requires, some not received."""
+    usual = one_partition(version, bytes(100))
+    at = len(usual) - 104
+    length = min(max(at + size, -(1 << 31)), (1 << 31) - 1)
+    changed = usual[:at] + struct.pack(">i", size) + usual[at + 4 :]
+    assert parse_request(memoryview(changed)[4:]) is None
+    assert not _taken(usual, changed)
+    assert _taken(usual, struct.pack(">i", length) + changed[4:]) is (size == 99)
+
+
+def _taken(first: bytes, second: bytes) -> bool:
+    """Return whether a request, its length in front, is added to a batch of another one."""
+    batch = parse_request(memoryview(first)[4:])
+    assert batch is not None
+    batch.collect(memoryview(first + second), len(first), (1 << 31) - 1, 256)
+    return len(batch) == 2

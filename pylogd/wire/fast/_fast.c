@@ -6,7 +6,8 @@
  * Strategy: a client that goes on as it began repeats the bytes around its records. The first request that differs, and
  * the first batch that is not accepted by its header and a walk over its records, end the run: nothing has been done
  * for it, and Python goes on with it. Two passes: the first finds and checks, and the second, when all sizes are known,
- * writes. Nothing is kept between two calls, and no object is made for a request.
+ * writes. Nothing is kept between two calls, and no object is made for a request. Versions differ in how a request
+ * says the size of its records, in the empty tagged fields behind them, and in where a response has its offsets.
  *
  * Rules: a length is compared with the bytes that exist before it is used, in 64 bits. What the second pass writes
  * depends on sizes that the first has kept, not on bytes that it reads again, so that no input and no other thread can
@@ -18,10 +19,16 @@ enum {
     MOST = 256,         /* requests of a run */
     LENGTH = 4,         /* bytes of a request's length, */
     COMMON_AT = 8,      /* and of what is in front of the bytes that requests have in common: API, version, number */
-    END_TAGS = 3,       /* bytes behind the records: no tagged fields */
+    LARGEST = 16382,    /* bytes of records: what a varint of two bytes can say */
+    END_TAGS = 3,       /* bytes behind the records, from FIRST_FLEXIBLE on: no tagged fields */
+    ID_END = 8,         /* where the correlation id of a response ends */
+    LOG_START = 16,     /* bytes from the base offset to the log start offset */
+    FIRST_LOG_START = 5, /* version of Produce whose responses have the latter, */
+    FIRST_ZSTD = 7,     /* whose batches may be compressed with zstd, */
+    FIRST_ERRORS = 8,   /* whose responses have the errors of records, */
+    FIRST_FLEXIBLE = 9, /* that has varints and tagged fields */
+    ZSTD = 4,
     RESPONSE_HEAD = 9,  /* length, correlation id, no tagged fields */
-    BASE_OFFSET = 33,   /* where in a response's body fields are, counted from its end */
-    LOG_START = 17,
     PREFIX = 16,        /* bytes of a batch that the broker writes: base offset, length, leader epoch */
     OVERHEAD = 12,      /* bytes of a batch that its length does not count */
     CRC_FROM = 21,      /* what the CRC of a batch covers */
@@ -115,15 +122,15 @@ checksum(PyObject *self, PyObject *args)
 
 /* What is passed in ------------------------------------------------------------------------------------------------ */
 
-/* The requests. All have the same `kind` (API and version) and `common` bytes. */
+/* The requests. All have the same `kind` (API and version, and the API is 0) and `common` bytes. */
 typedef struct {
     Py_buffer frame; /* the first, without its length */
     Py_buffer chunk; /* the others, from `at` on */
     Py_ssize_t at, most;
     int64_t max_request;
     uint32_t kind;
-    const uint8_t *common, *body; /* body: of a response */
-    Py_ssize_t common_size, body_size;
+    const uint8_t *common, *rest; /* rest: of a response, behind its correlation id */
+    Py_ssize_t common_size, rest_size, base_offset; /* base_offset: where in the rest it is, counted from its end */
 } Requests;
 
 /* Which batches are accepted: see pylogd.log.fast_accept. */
@@ -162,23 +169,37 @@ read_numbers(PyObject *tuple, int64_t *numbers, Py_ssize_t count, const char *na
     return 0;
 }
 
-/* Read (kind, common, body), which the caller keeps alive. */
+/* Return where the base offset is in a response for one partition without an error, counted from its end. */
+static Py_ssize_t
+base_offset_of(uint32_t version)
+{
+    if (version >= FIRST_FLEXIBLE)
+        return 33;
+    return version >= FIRST_ERRORS ? 34 : version >= FIRST_LOG_START ? 28 : 20;
+}
+
+/* Read (kind, common, rest), which the caller keeps alive. */
 static int
 read_shape(PyObject *shape, Requests *requests)
 {
     if (!PyTuple_Check(shape) || PyTuple_GET_SIZE(shape) != 3 || !PyBytes_Check(PyTuple_GET_ITEM(shape, 1))
-        || !PyBytes_Check(PyTuple_GET_ITEM(shape, 2)) || PyBytes_GET_SIZE(PyTuple_GET_ITEM(shape, 2)) < BASE_OFFSET) {
-        PyErr_SetString(PyExc_TypeError, "a shape is (API and version, common bytes, body of a response)");
+        || !PyBytes_Check(PyTuple_GET_ITEM(shape, 2))) {
+        PyErr_SetString(PyExc_TypeError, "a shape is (API and version, common bytes, rest of a response)");
         return -1;
     }
     long long kind = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, 0));
     if (kind == -1 && PyErr_Occurred())
         return -1;
     requests->kind = (uint32_t)kind;
+    requests->base_offset = base_offset_of(requests->kind);
+    if (PyBytes_GET_SIZE(PyTuple_GET_ITEM(shape, 2)) < requests->base_offset) {
+        PyErr_SetString(PyExc_ValueError, "the rest of a response is too short for its version");
+        return -1;
+    }
     requests->common = (const uint8_t *)PyBytes_AS_STRING(PyTuple_GET_ITEM(shape, 1));
     requests->common_size = PyBytes_GET_SIZE(PyTuple_GET_ITEM(shape, 1));
-    requests->body = (const uint8_t *)PyBytes_AS_STRING(PyTuple_GET_ITEM(shape, 2));
-    requests->body_size = PyBytes_GET_SIZE(PyTuple_GET_ITEM(shape, 2));
+    requests->rest = (const uint8_t *)PyBytes_AS_STRING(PyTuple_GET_ITEM(shape, 2));
+    requests->rest_size = PyBytes_GET_SIZE(PyTuple_GET_ITEM(shape, 2));
     return 0;
 }
 
@@ -188,21 +209,29 @@ read_shape(PyObject *shape, Requests *requests)
 static inline int
 find_records(const Requests *requests, const uint8_t *at, Py_ssize_t size, Found *found)
 {
-    Py_ssize_t start = COMMON_AT + requests->common_size;
-    if (size < start + 2 || (uint32_t)big_endian(at, 4) != requests->kind
+    Py_ssize_t start = COMMON_AT + requests->common_size, length, end = size;
+    if (size < start + 4 || (uint32_t)big_endian(at, 4) != requests->kind
         || memcmp(at + COMMON_AT, requests->common, (size_t)requests->common_size) != 0)
         return 0;
-    Py_ssize_t length = at[start++]; /* a varint of one or two bytes: one more than the records have */
-    if (length >= 128) {
-        if (at[start] >= 128)
-            return 0;
-        length = (length & 127) | (Py_ssize_t)at[start++] << 7;
+    if (requests->kind < FIRST_FLEXIBLE) {
+        length = (int32_t)big_endian(at + start, 4);
+        start += 4;
+    } else {
+        length = at[start++]; /* a varint of one or two bytes: one more than the records have */
+        if (length >= 128) {
+            if (at[start] >= 128)
+                return 0;
+            length = (length & 127) | (Py_ssize_t)at[start++] << 7;
+        }
+        length--;
+        end -= END_TAGS;
     }
-    if (length < 1 || start + length - 1 + END_TAGS != size || memcmp(at + size - END_TAGS, "\0\0\0", END_TAGS) != 0)
+    if (length < 0 || length > LARGEST || start + length != end
+        || memcmp(at + end, "\0\0\0", (size_t)(size - end)) != 0)
         return 0;
     found->correlation_id = (uint32_t)big_endian(at + 4, 4);
     found->records = at + start;
-    found->size = length - 1;
+    found->size = length;
     return 1;
 }
 
@@ -321,18 +350,19 @@ encode_batches(const Found *found, Py_ssize_t count, Py_ssize_t size, const Log 
 static PyObject *
 encode_responses(const Requests *requests, const Found *found, Py_ssize_t count, const Log *log)
 {
-    Py_ssize_t size = requests->body_size + RESPONSE_HEAD;
+    Py_ssize_t size = requests->rest_size + ID_END;
     PyObject *bytes = size > PY_SSIZE_T_MAX / MOST ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, size * count);
     if (bytes == NULL)
         return NULL;
     uint8_t *at = (uint8_t *)PyBytes_AS_STRING(bytes);
     int64_t offset = log->offset;
     for (; count; found++, count--) {
-        put(put(put(at, (uint64_t)(size - LENGTH), 4), found->correlation_id, 4), 0, 1);
-        memcpy(at + RESPONSE_HEAD, requests->body, (size_t)requests->body_size);
+        put(put(at, (uint64_t)(size - LENGTH), 4), found->correlation_id, 4);
+        memcpy(at + ID_END, requests->rest, (size_t)requests->rest_size);
         at += size;
-        put(at - BASE_OFFSET, (uint64_t)offset, 8);
-        put(at - LOG_START, (uint64_t)log->log_start, 8);
+        put(at - requests->base_offset, (uint64_t)offset, 8);
+        if (requests->kind >= FIRST_LOG_START)
+            put(at - requests->base_offset + LOG_START, (uint64_t)log->log_start, 8);
         offset += (int64_t)found->delta + 1;
     }
     return bytes;
@@ -459,8 +489,11 @@ take_requests(PyObject *self, PyObject *const *args, Py_ssize_t number)
         if (requests.at < 0 || requests.at > requests.chunk.len || requests.most > MOST || log.position < 0
             || log.offset < 0 || limits.before_max_ms < 0)
             PyErr_SetString(PyExc_ValueError, "a position, a number or a limit is out of range");
-        else
+        else {
+            if (requests.kind < FIRST_ZSTD && limits.highest_codec >= ZSTD)
+                limits.highest_codec = ZSTD - 1;
             run = take_run(PyModule_GetState(self), &requests, &limits, &log, args[8]);
+        }
         PyBuffer_Release(&requests.chunk);
     }
     PyBuffer_Release(&requests.frame);

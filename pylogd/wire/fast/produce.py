@@ -16,26 +16,34 @@ from pylogd.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from pylogd.wire.records import Buffer
 from pylogd.wire.schema import Part
 from pylogd.wire.values import ZERO_UUID
 
 Decode = Callable[[memoryview], Any]
 Encode = Callable[[Any], list[Part]]
 
+FIRST, LAST = 3, 13  # whose layout is known here
+FIRST_WITH_ZSTD = 7  # KIP-110
 FIRST_FLEXIBLE = 9
 FIRST_TOPIC_ID = 13
-LAST = 13  # whose layout is known here
 
 # transactional id (none), acks, timeout, number of topics, length of the name
 _CLASSIC_HEAD = struct.Struct(">hhiih")
 _CLASSIC_PARTITION = struct.Struct(">iii")  # number of partitions, index, size of the records
+_CLASSIC_HEAD_SIZE, _CLASSIC_PARTITION_SIZE = _CLASSIC_HEAD.size, _CLASSIC_PARTITION.size
 _FLEXIBLE_HEAD = struct.Struct(">BhiBB")
 _ID_HEAD = struct.Struct(">BhiB16s")
 _FLEXIBLE_PARTITION = struct.Struct(">Bi")  # number of partitions + 1, index
 _FLEXIBLE_PARTITION_SIZE = _FLEXIBLE_PARTITION.size
 END_TAGS = b"\0\0\0"  # no tagged fields: behind the partition, the topic, the request
 VARINT_MORE = 0x80
+_ATTRIBUTES_LOW_BYTE = 22  # of the first batch header
+_CODEC = 7  # its bits that name the codec
+_ZSTD = 4
 _VARINT_SHIFT = 28  # of the fifth byte, the last that a varint may have
+_unpack_classic_head = _CLASSIC_HEAD.unpack_from
+_unpack_classic_partition = _CLASSIC_PARTITION.unpack_from
 _unpack_flexible_head = _FLEXIBLE_HEAD.unpack_from
 _unpack_id_head = _ID_HEAD.unpack_from
 _unpack_flexible_partition = _FLEXIBLE_PARTITION.unpack_from
@@ -50,17 +58,31 @@ def request_decoder(version: int, general: Decode) -> Decode:
 
 def _classic_produce(general: Decode, body: memoryview) -> Any:
     """Decode a request of version 3 to 8."""
-    try:
-        transactional, acks, timeout, topics, length = _CLASSIC_HEAD.unpack_from(body)
-        at = 14 + length
-        partitions, index, size = _CLASSIC_PARTITION.unpack_from(body, at)
-        if transactional != -1 or topics != 1 or length < 0 or partitions != 1 or at + 12 + size != len(body):
-            return general(body)
-        name = str(body[14:at], "utf-8")
-    except (struct.error, ValueError):
+    fields = read_classic(body, 0)
+    if fields is None:
         return general(body)
-    records = PartitionProduceData(index, body[at + 12 :])
-    return ProduceRequest(None, acks, timeout, [TopicProduceData(name, ZERO_UUID, [records])])
+    acks, timeout, name, index, at = fields
+    topic = TopicProduceData(name, ZERO_UUID, [PartitionProduceData(index, body[at:])])
+    return ProduceRequest(None, acks, timeout, [topic])
+
+
+def read_classic(frame: memoryview, at: int) -> tuple[int, int, str, int, int] | None:
+    """Read a request of version 3 to 8, whose body begins at position `at`.
+
+    Return acks, the timeout in milliseconds, the topic's name, the partition's index, and the position of the records,
+    which extend to the end of `frame`; None if the request is not of the usual shape.
+    """
+    try:
+        transactional, acks, timeout, topics, length = _unpack_classic_head(frame, at)
+        name_at = at + _CLASSIC_HEAD_SIZE
+        name_end = name_at + length
+        partitions, index, size = _unpack_classic_partition(frame, name_end)
+        start = name_end + _CLASSIC_PARTITION_SIZE
+        if transactional != -1 or topics != 1 or length < 0 or partitions != 1 or start + size != len(frame):
+            return None
+        return acks, timeout, str(frame[name_at:name_end], "utf-8"), index, start
+    except (struct.error, UnicodeDecodeError):
+        return None
 
 
 def _flexible_produce(general: Decode, by_id: bool, body: memoryview) -> Any:
@@ -106,14 +128,21 @@ def records_size(body: memoryview, at: int) -> tuple[int, int]:
     return size, at
 
 
+def is_zstd(records: Buffer) -> bool:
+    """Return whether the first batch is compressed with zstd, which versions before `FIRST_WITH_ZSTD` do not have."""
+    return len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _CODEC == _ZSTD
+
+
 # The response for one partition without an error, behind the topic's name: number of partitions, index, error code,
-# base offset, log append time, then by version the log start offset and the throttle time.
+# base offset, log append time, then by version the log start offset, no error of a record, no error text, and the
+# throttle time.
 _RESPONSE_3 = struct.Struct(">iihqqi")
 _RESPONSE_5 = struct.Struct(">iihqqqi")
 _RESPONSE_8 = struct.Struct(">iihqqqihi")
 _pack_response_9 = struct.Struct(">BihqqqBBBBiB").pack
-BASE_OFFSET_TAIL = 25  # bytes of it behind the base offset
 _CLASSIC_TOPIC = struct.Struct(">ih")
+#: Bytes of a response behind its base offset, by version.
+BASE_OFFSET_TAIL = {3: 12, 4: 12, 5: 20, 6: 20, 7: 20, 8: 26} | dict.fromkeys(range(FIRST_FLEXIBLE, LAST + 1), 25)
 
 
 def response_encoder(version: int, general: Encode) -> Encode:
@@ -133,18 +162,8 @@ def _encode_usual(response: ProduceResponse, version: int) -> list[Part] | None:
     leader = answer.current_leader
     if leader.leader_id != -1 or leader.leader_epoch != -1:
         return None
-    if version >= FIRST_FLEXIBLE:
-        values = (answer.index, answer.base_offset, answer.log_append_time_ms, answer.log_start_offset)
-        return [encode_response(version, topic.name, topic.topic_id, *values, response.throttle_time_ms)]
-    name, throttle = topic.name.encode(), response.throttle_time_ms
-    result = (answer.index, 0, answer.base_offset, answer.log_append_time_ms)
-    if version >= 8:
-        tail = _RESPONSE_8.pack(1, *result, answer.log_start_offset, 0, -1, throttle)
-    elif version >= 5:
-        tail = _RESPONSE_5.pack(1, *result, answer.log_start_offset, throttle)
-    else:
-        tail = _RESPONSE_3.pack(1, *result, throttle)
-    return [_CLASSIC_TOPIC.pack(1, len(name)) + name + tail]
+    values = (answer.index, answer.base_offset, answer.log_append_time_ms, answer.log_start_offset)
+    return [encode_response(version, topic.name, topic.topic_id, *values, response.throttle_time_ms)]
 
 
 def encode_response(
@@ -157,7 +176,17 @@ def encode_response(
     log_start: int,
     throttle_ms: int = 0,
 ) -> bytes:
-    """Return the body of a response for one partition without an error, from version `FIRST_FLEXIBLE` on."""
+    """Return the body of a response for one partition without an error."""
+    if version < FIRST_FLEXIBLE:
+        result = (1, index, 0, base_offset, append_time)
+        if version >= 8:
+            tail = _RESPONSE_8.pack(*result, log_start, 0, -1, throttle_ms)
+        elif version >= 5:
+            tail = _RESPONSE_5.pack(*result, log_start, throttle_ms)
+        else:
+            tail = _RESPONSE_3.pack(*result, throttle_ms)
+        encoded = name.encode()
+        return _CLASSIC_TOPIC.pack(1, len(encoded)) + encoded + tail
     tail = _pack_response_9(2, index, 0, base_offset, append_time, log_start, 1, 0, 0, 0, throttle_ms, 0)
     if version >= FIRST_TOPIC_ID:
         return b"\x02" + topic_id + tail

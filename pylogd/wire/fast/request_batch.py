@@ -2,7 +2,8 @@
 
 Strategy: a client that sends each message by itself repeats the same bytes around each. The first request of a batch
 is parsed; each further one only has to repeat the bytes between its correlation id and its records, and to end where
-its records end. The usual shape only, as in `produce`; a batch ends before the first request of any other.
+its records end. The usual shape only, as in `produce`; a batch ends before the first request of any other. Versions
+before `FIRST_FLEXIBLE` have an int32 as the size of the records, and no tagged fields.
 `tests/property/test_request_batches.py` proves that a client cannot tell the difference.
 
 Source: KIP-482 (flexible versions).
@@ -16,14 +17,18 @@ from collections.abc import Sequence
 from pylogd.wire.fast.produce import (
     BASE_OFFSET_TAIL,
     END_TAGS,
+    FIRST,
     FIRST_FLEXIBLE,
     FIRST_TOPIC_ID,
+    FIRST_WITH_ZSTD,
     LAST,
     VARINT_MORE,
     encode_response,
+    is_zstd,
+    read_classic,
     records_size,
 )
-from pylogd.wire.headers import RESPONSE_V1
+from pylogd.wire.headers import RESPONSE_V0
 from pylogd.wire.values import ZERO_UUID
 
 _LENGTH_SIZE = 4
@@ -33,12 +38,14 @@ _unpack_head = struct.Struct(">iih").unpack_from  # API and version, correlation
 _unpack_lengths = struct.Struct(">iii").unpack_from  # length of the request, API and version, correlation id
 _unpack_body = struct.Struct(">bbhib").unpack_from  # no header tags, transactional id, acks, timeout, topics + 1
 _unpack_partition = struct.Struct(">bi").unpack_from  # partitions + 1, index
-_pack_head = RESPONSE_V1.pack
-_HEAD_REST = 5  # bytes of a response's head that its length counts
+_pack_head = RESPONSE_V0.pack  # length of a response, correlation id
+_ID_SIZE = 4  # bytes of it that the length counts
 _BODY_SIZE, _PARTITION_SIZE, _UUID_SIZE = 9, 5, 16
 _ONE = 2  # of what is counted from 1
+_LARGEST = (1 << 14) - 1  # what a varint of two bytes holds, so one more than the size of the records
+_SMALLEST_REST = 4  # bytes of a request from the size of its records on
 _INT32 = struct.Struct(">i")
-_THROTTLE_TAIL = 5  # bytes of a response from its throttle time on
+_unpack_int32 = _INT32.unpack_from
 
 
 class ProduceShape:
@@ -59,8 +66,10 @@ class ProduceShape:
         self.common = common
 
     def encode_response(self, base_offset: int, append_time: int, log_start: int) -> bytes:
-        """Return the body of a response without an error."""
-        return encode_response(self.version, self.topic, self.topic_id, self.index, base_offset, append_time, log_start)
+        """Return what follows the correlation id in a response without an error."""
+        return _header_tags(self.version) + encode_response(
+            self.version, self.topic, self.topic_id, self.index, base_offset, append_time, log_start
+        )
 
 
 class ProduceRequestBatch:
@@ -87,24 +96,33 @@ class ProduceRequestBatch:
         max_bytes: of a request. most: how many requests the batch may have.
         """
         received, common, version = len(chunk), self.shape.common, self.shape.version
-        size_at = _LENGTH_SIZE + _COMMON_FROM + len(common)
+        flexible, end_tags = version >= FIRST_FLEXIBLE, _end_tags(version)
+        size_at, tail = _LENGTH_SIZE + _COMMON_FROM + len(common), len(end_tags)
         ids, batches, ends = self.correlation_ids, self.records, self.ends
-        while at + size_at + 2 <= received and len(ends) < most:
+        while at + size_at + _SMALLEST_REST <= received and len(ends) < most:
             length, kind, correlation_id = _unpack_lengths(chunk, at)
             start = at + size_at
             if kind != version or length > max_bytes or chunk[at + 12 : start] != common:
                 break
-            size = chunk[start]
-            start += 1
-            if size >= VARINT_MORE:
-                more = chunk[start]
+            if flexible:
+                size = chunk[start]
                 start += 1
-                if more >= VARINT_MORE:
+                if size >= VARINT_MORE:
+                    more = chunk[start]
+                    start += 1
+                    if more >= VARINT_MORE:
+                        break
+                    size = size & 0x7F | more << 7
+            else:
+                size = _unpack_int32(chunk, start)[0] + 1
+                start += _INT32.size
+                if not 0 < size <= min(_LARGEST, received - start + 1):
                     break
-                size = size & 0x7F | more << 7
+                if version < FIRST_WITH_ZSTD and is_zstd(chunk[start : start + size - 1]):
+                    break
             end = start + size - 1
             at += length + _LENGTH_SIZE
-            if end + 3 != at or chunk[end:at] != END_TAGS:
+            if end + tail != at or chunk[end:at] != end_tags:
                 break
             ids.append(correlation_id)
             batches.append(chunk[start:end])
@@ -112,26 +130,39 @@ class ProduceRequestBatch:
 
     def encode_responses(self, base_offsets: Sequence[int], append_time: int, log_start: int) -> bytes:
         """Return the whole responses, with length and header, to as many requests as there are base offsets."""
-        ids = self.correlation_ids
-        body = self.shape.encode_response(base_offsets[0], append_time, log_start)
-        size = len(body) + _HEAD_REST
+        ids, shape = self.correlation_ids, self.shape
+        rest = shape.encode_response(base_offsets[0], append_time, log_start)
+        size = len(rest) + _ID_SIZE
         if len(base_offsets) == 1:
-            return _pack_head(size, ids[0], 0) + body
-        front, back = body[: -BASE_OFFSET_TAIL - 8], body[-BASE_OFFSET_TAIL:]
-        pack = struct.Struct(f">iib{len(front)}sq{BASE_OFFSET_TAIL}s").pack
-        return b"".join([pack(size, one, 0, front, base, back) for one, base in zip(ids, base_offsets, strict=False)])
+            return _pack_head(size, ids[0]) + rest
+        tail = BASE_OFFSET_TAIL[shape.version]
+        front, back = rest[: -tail - 8], rest[-tail:]
+        pack = struct.Struct(f">ii{len(front)}sq{tail}s").pack
+        return b"".join([pack(size, one, front, base, back) for one, base in zip(ids, base_offsets, strict=False)])
 
     def encode_refusals(self, body: bytes) -> bytes:
         """Return whole responses, with length and header, that have the same `body` for every request."""
-        return b"".join([_pack_head(len(body) + _HEAD_REST, one, 0) + body for one in self.correlation_ids])
+        rest = _header_tags(self.shape.version) + body
+        return b"".join([_pack_head(len(rest) + _ID_SIZE, one) + rest for one in self.correlation_ids])
 
 
-def with_throttle_time(responses: bytes, throttle_ms: int) -> bytes:
+def _header_tags(version: int) -> bytes:
+    """Return the tagged fields, none, behind the correlation id of a response."""
+    return b"\0" if version >= FIRST_FLEXIBLE else b""
+
+
+def _end_tags(version: int) -> bytes:
+    """Return the tagged fields, none, behind the records of a request."""
+    return END_TAGS if version >= FIRST_FLEXIBLE else b""
+
+
+def with_throttle_time(version: int, responses: bytes, throttle_ms: int) -> bytes:
     """Return whole responses to Produce requests of the usual shape, with another throttle time in each."""
     changed, at = bytearray(responses), 0
+    tail = _INT32.size + len(_header_tags(version))  # throttle time; as many tagged fields as the header has: none
     while at < len(changed):
         at += _LENGTH_SIZE + _INT32.unpack_from(changed, at)[0]
-        _INT32.pack_into(changed, at - _THROTTLE_TAIL, throttle_ms)
+        _INT32.pack_into(changed, at - tail, throttle_ms)
     return bytes(changed)
 
 
@@ -139,12 +170,14 @@ def parse_request(frame: memoryview) -> ProduceRequestBatch | None:
     """Return a batch of the one request in `frame`, which has no length; None if it is not of the usual shape."""
     try:
         version, correlation_id, client_length = _unpack_head(frame)  # of Produce, whose API key is 0
-        if not FIRST_FLEXIBLE <= version <= LAST:
-            return None
         body = _HEAD_SIZE
         if client_length > 0:
             body += client_length
             str(frame[_HEAD_SIZE:body], "utf-8")  # raises if the general path would refuse it
+        if FIRST <= version < FIRST_FLEXIBLE:
+            return _parse_classic(frame, version, correlation_id, body)
+        if not FIRST_FLEXIBLE <= version <= LAST:
+            return None
         tags, transactional, acks, _, topics = _unpack_body(frame, body)
         at = body + _BODY_SIZE
         if version >= FIRST_TOPIC_ID:
@@ -166,3 +199,16 @@ def parse_request(frame: memoryview) -> ProduceRequestBatch | None:
         return None
     shape = ProduceShape(version, acks, topic, topic_id, index, bytes(frame[_COMMON_FROM:size_at]))
     return ProduceRequestBatch(shape, correlation_id, frame[start:end])
+
+
+def _parse_classic(frame: memoryview, version: int, correlation_id: int, at: int) -> ProduceRequestBatch | None:
+    """Do as `parse_request` for a request of version 3 to 8, whose body begins at position `at`."""
+    fields = read_classic(frame, at)
+    if fields is None:
+        return None
+    acks, _, topic, index, start = fields
+    records = frame[start:]
+    if not records or (version < FIRST_WITH_ZSTD and is_zstd(records)):
+        return None
+    common = bytes(frame[_COMMON_FROM : start - _INT32.size])
+    return ProduceRequestBatch(ProduceShape(version, acks, topic, ZERO_UUID, index, common), correlation_id, records)

@@ -354,8 +354,9 @@ class TestThrottling:
         with patch("pylogd.api.dispatch.answer_repeated", side_effect=AssertionError("not charged")):
             dispatcher.handle_repeated(client.connection, bytes(100))
 
+    @pytest.mark.parametrize("version", [3, 5, 8, 10])
     @pytest.mark.parametrize("count", [1, 5])
-    def test_requests_answered_together(self, client: Client, count: int) -> None:
+    def test_requests_answered_together(self, client: Client, count: int, version: int) -> None:
         client.produce(10)  # the first batch of a leader epoch is read alone
         limit(client, producer_byte_rate=1000.0)
         sender, session = ClientSession(1 << 20, "app"), ServerSession(1 << 20, client.dispatcher.versions)
@@ -363,7 +364,7 @@ class TestThrottling:
         frames = []
         for _ in range(count):
             topic = TopicProduceData("t", partition_data=[PartitionProduceData(0, batch(b"v" * size))])
-            parts: list[Any] = sender.encode_request(ProduceRequest(None, 1, 1000, [topic]), 10)
+            parts: list[Any] = sender.encode_request(ProduceRequest(None, 1, 1000, [topic]), version)
             frames.append(b"".join(map(bytes, parts)))
         session.receive_data(b"".join(frames))
         frame = session.next_frame()
@@ -372,11 +373,11 @@ class TestThrottling:
         (seconds,) = client.muted
         owed = (len(b"".join(frames)) - 4) / 1000 - 1
         assert seconds == pytest.approx(owed, abs=0.0011)
-        assert with_throttle_time(reply.replies, round(seconds * 1000)) == reply.replies
+        assert with_throttle_time(version, reply.replies, round(seconds * 1000)) == reply.replies
         length = len(reply.replies) // count
         for at in range(0, len(reply.replies), length):
-            body = memoryview(reply.replies)[at + 9 : at + length]
-            response = response_codec(ProduceRequest.API_KEY, 10).decode(body)
+            body = memoryview(reply.replies)[at + 8 + (version >= 9) : at + length]
+            response = response_codec(ProduceRequest.API_KEY, version).decode(body)
             assert response.throttle_time_ms == round(seconds * 1000)
             assert response.responses[0].partition_responses[0].error_code == 0
 

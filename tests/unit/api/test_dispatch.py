@@ -58,7 +58,7 @@ def test_a_request_that_is_not_served_closes_the_connection(parts: Parts, api_ke
 def test_only_what_the_fast_path_knows_is_answered_by_it(parts: Parts) -> None:
     dispatcher = Dispatcher(parts)
     session = ServerSession(1 << 20, dispatcher.versions)
-    assert set(dispatcher.batched) == {ProduceRequest.API_KEY << 16 | version for version in range(9, 14)}
+    assert set(dispatcher.batched) == {ProduceRequest.API_KEY << 16 | version for version in range(3, 14)}
     for frame in (b"", b"\0\0", b"\0\1" + bytes(60), b"\0\0\0\x0c" + bytes(60)):
         assert dispatcher.handle_batch(Connection(), memoryview(frame), session, 256) is NOT_ANSWERED
 
