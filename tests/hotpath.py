@@ -33,11 +33,13 @@ from tests.fakes.transport import ManualReactor, PairTransport
 
 TOPIC = "t"
 PRODUCE_VERSION, FETCH_VERSION = 10, 16  # as librdkafka 2.16 requests it
+OLD_PRODUCE_VERSION = 7  # of aiokafka 0.14, without varints
 #: Cases with other counts if the compiled functions are missing.
 COMPILED = (
     "codec: make a batch of 50", "codec: read a batch of 50", "produce, a batch of 1",
     "produce, 40 batches of 1 in one read", "produce, a batch of 50", "fetch, 64 KB", "fetch, 1 MB",
-    "log: read 64 KB, where nobody has",
+    "log: read 64 KB, where nobody has", "produce version 7, a batch of 1",
+    "produce version 7, 40 batches of 1 in one read",
 )  # fmt: skip
 _BUFFER_BYTES = 4 << 20
 _MARK = 0x0102030405060708  # an offset that is found again in a frame
@@ -95,11 +97,11 @@ class HotPath:
             transport.peer.close()
         self.parts.close()
 
-    def produce_frame(self, messages: int, size: int) -> bytes:
+    def produce_frame(self, messages: int, size: int, version: int = PRODUCE_VERSION) -> bytes:
         """A Produce request of one batch."""
         records = batch(*[b"v" * size] * messages, now_ms=self.parts.now_ms())
         topic = TopicProduceData(TOPIC, partition_data=[PartitionProduceData(0, records)])
-        return self._frame(ProduceRequest(None, -1, 30_000, [topic]), PRODUCE_VERSION)
+        return self._frame(ProduceRequest(None, -1, 30_000, [topic]), version)
 
     def fetch_frame(self, offset: int, max_bytes: int) -> bytes:
         """A Fetch request of one partition, without a session."""
@@ -215,6 +217,18 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
             sender.send([b"x" * 100, slices]),
             path.take(100 + len(slices)),
         ),
+    } | _old_produce_cases(path)
+
+
+def _old_produce_cases(path: HotPath) -> dict[str, Callable[[], Any]]:
+    """Return the cases of Produce for a client that sends an older version."""
+    one = path.produce_frame(1, 200, OLD_PRODUCE_VERSION)
+    reply = path.ask(one)
+    return {
+        COMPILED[8]: lambda: path.ask(one),
+        f"{COMPILED[8]}, in Python": lambda: path.ask_in_python(one, reply),
+        COMPILED[9]: lambda: path.ask_at_once(one * 40, reply * 40),
+        f"{COMPILED[9]}, in Python": lambda: path.ask_in_python(one * 40, reply * 40),
     }
 
 

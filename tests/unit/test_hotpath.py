@@ -6,6 +6,7 @@ import json
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from pylogd.api.statistics import PRODUCE, STATISTICS
 from pylogd.wire import records
 from pylogd.wire.fast.compiled import fast
+from pylogd.wire.fast.produce import FIRST, FIRST_TOPIC_ID
 from tests.hotpath import COMPILED, HotPath, cases, cost
 
 BASELINE = json.loads((Path(__file__).parents[2] / "bench" / "micro.json").read_text())
@@ -120,3 +122,13 @@ def test_metrics_cost_a_request_nothing_but_the_samples(path: HotPath) -> None:
     dearer = cost(sampled, rounds=5)
     assert sum(STATISTICS.durations[PRODUCE].counts) == counted + 15  # each round is counted three times
     assert dearer.instructions > after["produce"].instructions
+
+
+def test_every_version_of_produce_costs_the_same(path: HotPath) -> None:
+    """Those before version 9, whose layout is another, too: none of them is decoded into a message."""
+    found = {}
+    for version in range(FIRST, FIRST_TOPIC_ID):
+        frames = path.produce_frame(1, 200, version) * 5
+        replies = path.ask(frames[: len(frames) // 5]) * 5
+        found[version] = cost(partial(path.ask_at_once, frames, replies)).instructions
+    assert max(found.values()) <= min(found.values()) * 1.05, found
