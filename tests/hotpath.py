@@ -217,7 +217,8 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
             sender.send([b"x" * 100, slices]),
             path.take(100 + len(slices)),
         ),
-    } | _old_produce_cases(path)
+        **_old_produce_cases(path),
+    }
 
 
 def _old_produce_cases(path: HotPath) -> dict[str, Callable[[], Any]]:
