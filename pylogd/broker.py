@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
-from pylogd.api.first_requests import build_codecs
+from pylogd.api.first_requests import build_following_codecs, build_opening_codecs
 from pylogd.api.metering import charge_connection
 from pylogd.api.own_requests import ask_self
 from pylogd.cache.service import make_block_cache
@@ -260,7 +260,7 @@ class Broker:
 
     async def _start_parts(self) -> None:
         self._undo.append(self._stop_pool)
-        codecs = self.in_thread(build_codecs)
+        codecs = self.in_thread(build_opening_codecs)
         if self.audit is not None:
             await self.in_thread(self.audit.start)
             self._undo.append(partial(self.in_thread, self.audit.stop))
@@ -301,6 +301,7 @@ class Broker:
         self._undo.append(self._hand_over)
         await codecs
         self.listening.accept()
+        self.in_thread(build_following_codecs)
 
     def _start_coordinators(self) -> None:
         self.groups.start()

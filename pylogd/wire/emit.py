@@ -1,5 +1,5 @@
-"""Generate the Python source of the functions that read and write messages. The wire types call it when construct
-compiles them.
+"""Generate the Python source of the functions that read and write messages. The wire types call it when they are
+compiled.
 
 Strategy: each message becomes one function, with its structs and arrays inlined as statements. Consecutive fields of
 fixed size, including the length of a following string or array, are read or written by a single call of `struct`: a

@@ -1,13 +1,13 @@
 """Codecs for every API and version, built from the schemas in `protocol/apis/`.
 
 Strategy: nothing is read or compiled before it is needed. The first message of an API at a version reads the API's
-schema, builds a construct from it, compiles it and caches the codec. After that a message costs one call of a function
-that was generated for this API, version and direction. `pylogd.wire.messages.APIS` has the versions without reading
-a schema, and construct itself is imported with the first codec (`building`). A broker builds those of what clients ask
-for first before it listens (`api.first_requests`).
+schema, builds a construct from it and caches the codec, which compiles its reader or its writer when it is first used.
+After that a message costs one call of a function that was generated for this API, version and direction.
+`pylogd.wire.messages.APIS` has the versions without reading a schema, and construct itself is imported with the first
+codec (`building`). A broker builds those of what clients ask for first at its start (`api.first_requests`).
 
 Rules: for any bytes `decode` returns a message or raises RemoteProtocolError; for any message `encode` returns parts or
-raises LocalProtocolError. Codecs have no state.
+raises LocalProtocolError. Codecs have no state, apart from what they have compiled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sized
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
@@ -45,16 +45,24 @@ _REQUEST, _RESPONSE = "request", "response"
 class Codec:
     """Decodes and encodes the bodies of frames, without headers, for one API, version and direction."""
 
-    __slots__ = ("_build", "_parse", "api_name", "construct", "source", "version")
+    __slots__ = ("_build", "_parse", "api_name", "construct", "version")
 
     def __init__(self, api_name: str, version: int, construct: MessageStruct) -> None:
         self.api_name = api_name
         self.version = version
         self.construct = construct
-        compiled = construct.compile()
-        self.source: str = compiled.source
-        self._parse: Callable[[Cursor, None], Any] = compiled.parsefunc
-        self._build: Callable[[Any, GatherWriter, None], None] = compiled.buildfunc
+        self._parse: Callable[[Cursor, None], Any] | None = None
+        self._build: Callable[[Any, GatherWriter, None], None] | None = None
+
+    def compile_reader(self) -> Callable[[Cursor, None], Any]:
+        """Compile what `decode` calls, which otherwise happens at its first call."""
+        self._parse = self._parse or self.construct.compile_reader()
+        return self._parse
+
+    def compile_writer(self) -> Callable[[Any, GatherWriter, None], None]:
+        """Compile what `encode` calls, which otherwise happens at its first call."""
+        self._build = self._build or self.construct.compile_writer()
+        return self._build
 
     def decode(self, frame: bytes | memoryview, most_elements: int = MAX_ELEMENTS) -> Any:
         """Decode the message of at most `most_elements` that fills `frame`. Records in it are views of the frame.
@@ -75,8 +83,9 @@ class Codec:
 
     def _decode(self, frame: bytes | memoryview, most_elements: int) -> tuple[Any, int]:
         cursor = Cursor(memoryview(frame), most_elements)
+        parse = self._parse or self.compile_reader()
         try:
-            message = self._parse(cursor, None)
+            message = parse(cursor, None)
         except TooManyElements as error:
             raise TooManyElements(f"{self}: {error}", error.total) from None
         except RemoteProtocolError as error:
@@ -94,8 +103,9 @@ class Codec:
         InvalidValue if a value does not fit its type.
         """
         writer = GatherWriter()
+        build = self._build or self.compile_writer()
         try:
-            self._build(message, writer, None)
+            build(message, writer, None)
         except LocalProtocolError as error:
             raise type(error)(f"{self}: {error}") from None
         except (struct.error, AttributeError, TypeError, UnicodeEncodeError) as error:
@@ -136,8 +146,9 @@ def response_header_version(api_key: int, version: int) -> int:
     return 1 if version >= api_info(api_key).flexible_from and api_key != ApiKey.API_VERSIONS else 0
 
 
+@lru_cache(maxsize=1)  # codecs of one API are often built together
 def load_schema(api_key: int) -> Json:
-    """Read the schema file of an API. Raises UnknownApi."""
+    """Read the schema file of an API, which callers must not change. Raises UnknownApi."""
     path = protocol_directory().joinpath("apis", f"{api_info(api_key).module}.json")
     schema: Json = json.loads(path.read_text("utf-8"))
     return schema

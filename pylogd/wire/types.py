@@ -1,8 +1,8 @@
 """The protocol's types as `construct` subclasses (Kafka protocol guide, "Protocol Primitive Types"; KIP-482).
 
 Each type is implemented twice, and property tests compare both: `_parse` and `_build` define the encoding;
-`emit_read` and `emit_write` generate the same as Python source, which construct's `compile()` makes into the functions
-that are used. The golden vectors compare them with other implementations.
+`emit_read` and `emit_write` generate the same as Python source, which `compile_reader` and `compile_writer` make into
+the functions that are used. The golden vectors compare them with other implementations.
 
 Rules: an announced length is checked against the rest of the frame before it is used. Null is encoded as the length -1,
 or as 0 in compact lengths, which are stored increased by one. Records are neither copied nor decoded.
@@ -13,9 +13,11 @@ RemoteProtocolError.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from construct import Construct
+from construct.core import CodeGen
 
 from pylogd.wire.emit import ReadEmitter, WriteEmitter
 from pylogd.wire.exceptions import InvalidValue
@@ -62,17 +64,33 @@ class WireType(Construct):  # type: ignore[misc]
         """Generate the statements that write the value of the expression `value`."""
         raise NotImplementedError
 
-    def _emitparse(self, code: Any) -> str:
+    def compile_reader(self) -> Callable[[Cursor, None], Any]:
+        """Compile and return the function that reads a value. Most processes need only one of reader and writer."""
+        code = CodeGen()
         out = ReadEmitter(code)
-        return f"{out.function(self.emit_read(out))}(io, this)"
+        reader: Callable[[Cursor, None], Any] = _compiled(code, out.function(self.emit_read(out)))
+        return reader
 
-    def _emitbuild(self, code: Any) -> str:
+    def compile_writer(self) -> Callable[[Any, GatherWriter, None], None]:
+        """Compile and return the function that writes a value."""
+        code = CodeGen()
         out = WriteEmitter(code)
         self.emit_write(out, "obj")
-        return f"{out.function()}(obj, io, this)"
+        writer: Callable[[Any, GatherWriter, None], None] = _compiled(code, out.function())
+        return writer
 
     def _hint(self) -> str:
         return self.where.rpartition(".")[2]
+
+
+def _compiled(code: CodeGen, name: str) -> Any:
+    """Return the function `name` of the generated source.
+
+    It has only the names that the source imports. With construct's own `compile` it would have all of construct's.
+    """
+    names: dict[str, Any] = {}
+    exec(compile(code.toString(), "<codec>", "exec"), names)
+    return names[name]
 
 
 class Fixed(WireType):

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Final
 
 from pylogd import __version__
-from pylogd.api.first_requests import build_codecs
+from pylogd.api.first_requests import build_following_codecs, build_opening_codecs
 from pylogd.config import Settings
 from pylogd.net.shared_port import bound_socket
 from pylogd.process.broker import run_broker
@@ -110,7 +110,8 @@ def _load() -> None:
     """Load what a worker needs, so that the workers share its memory."""
     for name in _LATE_MODULES:
         importlib.import_module(name)
-    build_codecs()
+    build_opening_codecs()
+    build_following_codecs()
     gc.collect()
     gc.freeze()  # otherwise the first collection of each child would write to all of it
 
