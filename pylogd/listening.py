@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import serverFromString
@@ -37,11 +37,15 @@ from pylogd.net.work_meter import WorkMeter
 from pylogd.security.inter_broker import BrokerLogins
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
-from pylogd.security.rotation import CHECK_SECONDS, ListenerCertificates
 from pylogd.security.sasl.conversation import ClientConversation
+
+if TYPE_CHECKING:
+    from pylogd.security.rotation import ListenerCertificates
 
 log = Logger()
 
+#: How often certificate files are looked at.
+_CERTIFICATE_SECONDS: Final = 10.0
 _REPORT_SECONDS: Final = 60.0
 _EXPOSED: Final = (
     "Listener {listener} accepts connections from other machines and does not encrypt them: passwords and records can "
@@ -156,7 +160,7 @@ class Listeners:
         self._apply_limits()
         self._report.start(_REPORT_SECONDS, now=False)
         if self._certificates:
-            self._check.start(CHECK_SECONDS, now=False)
+            self._check.start(_CERTIFICATE_SECONDS, now=False)
 
     async def _bind(self, listener: Listener) -> None:
         protocol = listener.protocol
@@ -202,6 +206,8 @@ class Listeners:
         return endpoint
 
     async def _load_certificates(self, listener: Listener) -> ListenerCertificates:
+        from pylogd.security.rotation import ListenerCertificates  # noqa: PLC0415 - imports OpenSSL
+
         name = listener.name
         certificates = ListenerCertificates(name, lambda: self._settings.tls_options(name), self._in_thread)
         await certificates.load()

@@ -15,6 +15,7 @@ from pylogd.cli.output import note, print_line
 from pylogd.config import ConfigError, Settings
 from pylogd.process import options
 from pylogd.process.tuning import pause_garbage_collector
+from pylogd.process.without_tls import import_twisted
 from pylogd.workers.directories import refuse_directories_of_workers
 
 BAD_SETTINGS = 2
@@ -66,6 +67,7 @@ def broker(
         note(f"pylogd broker: {error}")
         ctx.exit(BAD_SETTINGS)
     pause_garbage_collector()
+    import_twisted(settings)
     from pylogd.process.broker import run_broker  # noqa: PLC0415 - neither --help nor wrong settings need it
 
     ctx.exit(run_broker(settings, print_line, open_log(logfile, log_format)))
@@ -74,6 +76,7 @@ def broker(
 def _run_workers(settings: Settings, count: int, logfile: Path | None, log_format: str) -> int:
     """Run workers until SIGTERM or Ctrl-C. Return the exit status. Raises ConfigError."""
     pause_garbage_collector()
+    import_twisted(settings)
     from pylogd.workers.plan import make_plan  # noqa: PLC0415 - imports Twisted
     from pylogd.workers.supervisor import run_workers  # noqa: PLC0415
 

@@ -34,9 +34,6 @@ else:
 
 log = Logger()
 
-#: How often the files are looked at, in seconds.
-CHECK_SECONDS = 10.0
-
 
 class _Loaded(NamedTuple):
     seen: tuple[object, ...]

@@ -20,12 +20,12 @@ SECONDS = 180
 
 #: Modules that only an option, an extra or another command needs.
 _NOT_FOR_A_START = {
-    "avro", "confluent_kafka", "fastavro", "kazoo", "matplotlib", "multiprocessing", "numpy", "pandas",
+    "OpenSSL", "avro", "confluent_kafka", "cryptography", "fastavro", "kazoo", "matplotlib", "multiprocessing", "numpy", "pandas",
     "prometheus_client", "puresasl", "pyarrow", "pylogd.cli.common", "pylogd.client", "pylogd.local",
     "pylogd.log.verify", "pylogd.metadata.zookeeper", "pylogd.schemas", "pylogd.spark", "pyspark", "requests",
     "rich", "tomllib", "twisted.scripts", "twisted.web",
 }  # fmt: skip
-#: A broker that prints its imported modules in place of its address, and stops. Twisted imports OpenSSL if it is there.
+#: A broker that prints its imported modules in place of its address, and stops.
 _WHEN_IT_LISTENS = """
 import gc, json, os, signal, sys
 from pylogd.cli import main
