@@ -5,9 +5,8 @@
 With --check nothing is written, and the exit status is 1 if a file is out of date.
 
 Strategy: one message class serves all versions of its API. It has the fields of every version, each with the schema's
-default. The classes are checked in, so that type checkers and readers see them. Methods that `@dataclass` would compile
-at each start of a process are written out, or inherited from `Message`: compiling them took an eighth of a broker's
-start-up time.
+default. The classes are checked in, so that type checkers and readers see them. What `@dataclass` would make at each
+start of a process, slots and methods, is written out, or inherited from `Message`.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ def render_module(stem: str, api: Json) -> str:
 
 def render_class(name: str, about: str, fields: list[Json], records: str, class_vars: str = "") -> str:
     """Return one class, in which every field has a default. `records`: the Python type of fields of records."""
-    decorator = "@dataclass(slots=True, init=False, repr=False, eq=False)"
-    lines = [f'{decorator}\nclass {name}(Message):\n    """{about}"""\n\n{class_vars}']
+    lines = [f'class {name}(Message):\n    """{about}"""\n\n{_slots(fields)}{class_vars}']
     for field in fields:
         versions = f" Versions {field['versions']}." if "versions" in field else ""
         comment = textwrap.wrap(field["about"] + versions, WIDTH - 4, initial_indent="#: ", subsequent_indent="#: ")
@@ -82,6 +80,14 @@ def render_class(name: str, about: str, fields: list[Json], records: str, class_
     if fields:
         lines.append("\n" + _init(fields, records))
     return "".join(lines)
+
+
+def _slots(fields: list[Json]) -> str:
+    names = [f'"{field["name"]}"' for field in fields]
+    line = f"    __slots__ = ({', '.join(names)}{',' if len(names) == 1 else ''})\n"
+    if len(line) > WIDTH + 1:
+        line = "    __slots__ = (\n" + "".join(f"        {name},\n" for name in names) + "    )\n"
+    return line + ("\n" if fields else "")
 
 
 def _init(fields: list[Json], records: str) -> str:
@@ -178,7 +184,7 @@ def _structs_of(fields: list[Json]) -> Iterator[tuple[str, str, list[Json]]]:
 
 def _imports(body: str) -> str:
     text = "from collections.abc import Sized\n" if "Sized" in body else ""
-    text += "from dataclasses import dataclass\nfrom typing import ClassVar\n\n"
+    text += "from typing import ClassVar\n\n"
     values = [name for name in ("UNSET", "ZERO_UUID", "Message") if name in body]
     return text + f"from pylogd.wire.values import {', '.join(values)}\n"
 

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -176,7 +176,7 @@ class MetadataPieces:
 
     def with_operations(self, topic: Topic, operations: int) -> bytes:
         """Return an encoded topic with what the client may do with it."""
-        after = self._partitions.around(replace(_without_partitions(topic), topic_authorized_operations=operations))[1]
+        after = self._partitions.around(_without_partitions(topic).replaced(topic_authorized_operations=operations))[1]
         return self.of(topic)[: -len(after)] + after
 
     def _encode(self, topic: Topic, before: _Piece | None) -> _Piece:

@@ -9,14 +9,14 @@ their default value are not written.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pylogd.wire.emit import ReadEmitter, WriteEmitter
 from pylogd.wire.exceptions import UnsupportedVersion
 from pylogd.wire.stream import Cursor, GatherWriter, read_tags, refuse_tag_size, unsigned_varint
 from pylogd.wire.types import WireType
-from pylogd.wire.values import ZERO_UUID
+from pylogd.wire.values import ZERO_UUID, Message
 
 _MARKER = struct.Struct(">b")
 
@@ -210,8 +210,8 @@ class NullableStruct(WireType):
 
 def _differs(default: Any, value: str) -> str:
     """Return an expression that is true if `value` differs from its default."""
-    if is_dataclass(default):
-        return " or ".join(_differs(getattr(default, part.name), f"{value}.{part.name}") for part in fields(default))
+    if isinstance(default, Message):
+        return " or ".join(_differs(part, f"{value}.{name}") for name, part in default.field_values().items())
     return f"{value} is not None" if default is None else f"{value} != {_literal(default)}"
 
 

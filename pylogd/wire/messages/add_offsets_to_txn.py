@@ -6,15 +6,15 @@ Generated from protocol/apis/add_offsets_to_txn.json by tools/generate_messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AddOffsetsToTxnRequest(Message):
     """The request of AddOffsetsToTxn."""
+
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "group_id")
 
     API_KEY: ClassVar[int] = 25
     API_NAME: ClassVar[str] = "AddOffsetsToTxn"
@@ -37,9 +37,10 @@ class AddOffsetsToTxnRequest(Message):
         self.group_id = group_id
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AddOffsetsToTxnResponse(Message):
     """The response of AddOffsetsToTxn."""
+
+    __slots__ = ("throttle_time_ms", "error_code")
 
     API_KEY: ClassVar[int] = 25
     API_NAME: ClassVar[str] = "AddOffsetsToTxn"

@@ -6,15 +6,15 @@ Generated from protocol/apis/add_partitions_to_txn.json by tools/generate_messag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AddPartitionsToTxnTopic(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -26,9 +26,10 @@ class AddPartitionsToTxnTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AddPartitionsToTxnTransaction(Message):
     """A transaction, and partitions to add to it."""
+
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "verify_only", "topics")
 
     #: The transactional id.
     transactional_id: str
@@ -56,9 +57,10 @@ class AddPartitionsToTxnTransaction(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AddPartitionsToTxnPartitionResult(Message):
     """The result for a partition."""
+
+    __slots__ = ("partition_index", "partition_error_code")
 
     #: The index of the partition.
     partition_index: int
@@ -70,9 +72,10 @@ class AddPartitionsToTxnPartitionResult(Message):
         self.partition_error_code = partition_error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AddPartitionsToTxnTopicResult(Message):
     """The results for a topic."""
+
+    __slots__ = ("name", "results_by_partition")
 
     #: The topic name.
     name: str
@@ -84,9 +87,10 @@ class AddPartitionsToTxnTopicResult(Message):
         self.results_by_partition = [] if results_by_partition is UNSET else results_by_partition
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AddPartitionsToTxnResult(Message):
     """The result for a transaction."""
+
+    __slots__ = ("transactional_id", "topic_results")
 
     #: The transactional id.
     transactional_id: str
@@ -98,9 +102,16 @@ class AddPartitionsToTxnResult(Message):
         self.topic_results = [] if topic_results is UNSET else topic_results
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AddPartitionsToTxnRequest(Message):
     """The request of AddPartitionsToTxn."""
+
+    __slots__ = (
+        "transactions",
+        "v3_and_below_transactional_id",
+        "v3_and_below_producer_id",
+        "v3_and_below_producer_epoch",
+        "v3_and_below_topics",
+    )
 
     API_KEY: ClassVar[int] = 24
     API_NAME: ClassVar[str] = "AddPartitionsToTxn"
@@ -131,9 +142,10 @@ class AddPartitionsToTxnRequest(Message):
         self.v3_and_below_topics = [] if v3_and_below_topics is UNSET else v3_and_below_topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AddPartitionsToTxnResponse(Message):
     """The response of AddPartitionsToTxn."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "results_by_transaction", "results_by_topic_v3_and_below")
 
     API_KEY: ClassVar[int] = 24
     API_NAME: ClassVar[str] = "AddPartitionsToTxn"

@@ -5,15 +5,15 @@ Generated from protocol/apis/alter_client_quotas.json by tools/generate_messages
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class EntityData(Message):
     """A part of an entity."""
+
+    __slots__ = ("entity_type", "entity_name")
 
     #: The part: `user`, `client-id` or `ip`.
     entity_type: str
@@ -25,9 +25,10 @@ class EntityData(Message):
         self.entity_name = entity_name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OpData(Message):
     """A change to one quota."""
+
+    __slots__ = ("key", "value", "remove")
 
     #: The name of the quota, such as `producer_byte_rate`.
     key: str
@@ -42,9 +43,10 @@ class OpData(Message):
         self.remove = remove
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class EntryData(Message):
     """The changes to the quotas of an entity."""
+
+    __slots__ = ("entity", "ops")
 
     #: The parts of the entity: a user, a client id, both, or an IP address.
     entity: list[EntityData]
@@ -56,9 +58,10 @@ class EntryData(Message):
         self.ops = [] if ops is UNSET else ops
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class EntityResult(Message):
     """A part of an entity in a result."""
+
+    __slots__ = ("entity_type", "entity_name")
 
     #: The part: `user`, `client-id` or `ip`.
     entity_type: str
@@ -70,9 +73,10 @@ class EntityResult(Message):
         self.entity_name = entity_name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class EntryResult(Message):
     """The result for an entity."""
+
+    __slots__ = ("error_code", "error_message", "entity")
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -87,9 +91,10 @@ class EntryResult(Message):
         self.entity = [] if entity is UNSET else entity
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterClientQuotasRequest(Message):
     """The request of AlterClientQuotas."""
+
+    __slots__ = ("entries", "validate_only")
 
     API_KEY: ClassVar[int] = 49
     API_NAME: ClassVar[str] = "AlterClientQuotas"
@@ -104,9 +109,10 @@ class AlterClientQuotasRequest(Message):
         self.validate_only = validate_only
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterClientQuotasResponse(Message):
     """The response of AlterClientQuotas."""
+
+    __slots__ = ("throttle_time_ms", "entries")
 
     API_KEY: ClassVar[int] = 49
     API_NAME: ClassVar[str] = "AlterClientQuotas"

@@ -6,15 +6,15 @@ Generated from protocol/apis/alter_configs.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterableConfig(Message):
     """A setting to change."""
+
+    __slots__ = ("name", "value")
 
     #: The setting's name.
     name: str
@@ -26,9 +26,10 @@ class AlterableConfig(Message):
         self.value = value
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterConfigsResource(Message):
     """A resource whose settings change."""
+
+    __slots__ = ("resource_type", "resource_name", "configs")
 
     #: What the settings belong to: 2 a topic, 4 a broker, 8 a logger.
     resource_type: int
@@ -43,9 +44,10 @@ class AlterConfigsResource(Message):
         self.configs = [] if configs is UNSET else configs
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterConfigsResourceResponse(Message):
     """The result for a resource."""
+
+    __slots__ = ("error_code", "error_message", "resource_type", "resource_name")
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -65,9 +67,10 @@ class AlterConfigsResourceResponse(Message):
         self.resource_name = resource_name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterConfigsRequest(Message):
     """The request of AlterConfigs."""
+
+    __slots__ = ("resources", "validate_only")
 
     API_KEY: ClassVar[int] = 33
     API_NAME: ClassVar[str] = "AlterConfigs"
@@ -82,9 +85,10 @@ class AlterConfigsRequest(Message):
         self.validate_only = validate_only
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterConfigsResponse(Message):
     """The response of AlterConfigs."""
+
+    __slots__ = ("throttle_time_ms", "responses")
 
     API_KEY: ClassVar[int] = 33
     API_NAME: ClassVar[str] = "AlterConfigs"

@@ -5,15 +5,15 @@ Generated from protocol/apis/alter_partition_reassignments.json by tools/generat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ReassignablePartition(Message):
     """A partition whose replicas are moved."""
+
+    __slots__ = ("partition_index", "replicas")
 
     #: The partition number.
     partition_index: int
@@ -25,9 +25,10 @@ class ReassignablePartition(Message):
         self.replicas = replicas
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ReassignableTopic(Message):
     """A topic whose replicas are moved."""
+
+    __slots__ = ("name", "partitions", "placement_label")
 
     #: The topic name.
     name: str
@@ -45,9 +46,10 @@ class ReassignableTopic(Message):
         self.placement_label = placement_label
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ReassignablePartitionResponse(Message):
     """The result for a partition."""
+
+    __slots__ = ("partition_index", "error_code", "error_message")
 
     #: The partition number.
     partition_index: int
@@ -62,9 +64,10 @@ class ReassignablePartitionResponse(Message):
         self.error_message = error_message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ReassignableTopicResponse(Message):
     """The result for a topic."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -76,9 +79,10 @@ class ReassignableTopicResponse(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterPartitionReassignmentsRequest(Message):
     """The request of AlterPartitionReassignments."""
+
+    __slots__ = ("timeout_ms", "allow_replication_factor_change", "topics", "latest_wait_ms")
 
     API_KEY: ClassVar[int] = 45
     API_NAME: ClassVar[str] = "AlterPartitionReassignments"
@@ -106,9 +110,10 @@ class AlterPartitionReassignmentsRequest(Message):
         self.latest_wait_ms = latest_wait_ms
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterPartitionReassignmentsResponse(Message):
     """The response of AlterPartitionReassignments."""
+
+    __slots__ = ("throttle_time_ms", "allow_replication_factor_change", "error_code", "error_message", "responses")
 
     API_KEY: ClassVar[int] = 45
     API_NAME: ClassVar[str] = "AlterPartitionReassignments"

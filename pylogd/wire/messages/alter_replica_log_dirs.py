@@ -5,15 +5,15 @@ Generated from protocol/apis/alter_replica_log_dirs.json by tools/generate_messa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterReplicaLogDirTopic(Message):
     """A topic with replicas for the directory."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -25,9 +25,10 @@ class AlterReplicaLogDirTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterReplicaLogDir(Message):
     """A data directory, and the replicas that it should hold."""
+
+    __slots__ = ("path", "topics")
 
     #: The absolute path of the data directory.
     path: str
@@ -39,9 +40,10 @@ class AlterReplicaLogDir(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterReplicaLogDirPartitionResult(Message):
     """The result for a replica."""
+
+    __slots__ = ("partition_index", "error_code")
 
     #: The partition's number.
     partition_index: int
@@ -53,9 +55,10 @@ class AlterReplicaLogDirPartitionResult(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterReplicaLogDirTopicResult(Message):
     """The result for a topic's replicas."""
+
+    __slots__ = ("topic_name", "partitions")
 
     #: The topic name.
     topic_name: str
@@ -67,9 +70,10 @@ class AlterReplicaLogDirTopicResult(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterReplicaLogDirsRequest(Message):
     """The request of AlterReplicaLogDirs."""
+
+    __slots__ = ("dirs",)
 
     API_KEY: ClassVar[int] = 34
     API_NAME: ClassVar[str] = "AlterReplicaLogDirs"
@@ -81,9 +85,10 @@ class AlterReplicaLogDirsRequest(Message):
         self.dirs = [] if dirs is UNSET else dirs
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterReplicaLogDirsResponse(Message):
     """The response of AlterReplicaLogDirs."""
+
+    __slots__ = ("throttle_time_ms", "results")
 
     API_KEY: ClassVar[int] = 34
     API_NAME: ClassVar[str] = "AlterReplicaLogDirs"

@@ -5,15 +5,15 @@ Generated from protocol/apis/alter_user_scram_credentials.json by tools/generate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ScramCredentialDeletion(Message):
     """A credential to delete."""
+
+    __slots__ = ("name", "mechanism")
 
     #: The user's name.
     name: str
@@ -25,9 +25,10 @@ class ScramCredentialDeletion(Message):
         self.mechanism = mechanism
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ScramCredentialUpsertion(Message):
     """A credential to set."""
+
+    __slots__ = ("name", "mechanism", "iterations", "salt", "salted_password")
 
     #: The user's name.
     name: str
@@ -50,9 +51,10 @@ class ScramCredentialUpsertion(Message):
         self.salted_password = salted_password
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterUserScramCredentialsResult(Message):
     """A user's part of the response."""
+
+    __slots__ = ("user", "error_code", "error_message")
 
     #: The user's name.
     user: str
@@ -67,9 +69,10 @@ class AlterUserScramCredentialsResult(Message):
         self.error_message = error_message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterUserScramCredentialsRequest(Message):
     """The request of AlterUserScramCredentials."""
+
+    __slots__ = ("deletions", "upsertions")
 
     API_KEY: ClassVar[int] = 51
     API_NAME: ClassVar[str] = "AlterUserScramCredentials"
@@ -86,9 +89,10 @@ class AlterUserScramCredentialsRequest(Message):
         self.upsertions = [] if upsertions is UNSET else upsertions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterUserScramCredentialsResponse(Message):
     """The response of AlterUserScramCredentials."""
+
+    __slots__ = ("throttle_time_ms", "results")
 
     API_KEY: ClassVar[int] = 51
     API_NAME: ClassVar[str] = "AlterUserScramCredentials"

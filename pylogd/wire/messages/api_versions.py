@@ -6,15 +6,15 @@ Generated from protocol/apis/api_versions.json by tools/generate_messages.py: ed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ApiVersion(Message):
     """An API and its versions."""
+
+    __slots__ = ("api_key", "min_version", "max_version")
 
     #: The number of the API.
     api_key: int
@@ -29,9 +29,10 @@ class ApiVersion(Message):
         self.max_version = max_version
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class SupportedFeatureKey(Message):
     """A feature that the broker could use."""
+
+    __slots__ = ("name", "min_version", "max_version")
 
     #: The feature's name.
     name: str
@@ -46,9 +47,10 @@ class SupportedFeatureKey(Message):
         self.max_version = max_version
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class FinalizedFeatureKey(Message):
     """A feature that the cluster uses."""
+
+    __slots__ = ("name", "max_version_level", "min_version_level")
 
     #: The feature's name.
     name: str
@@ -63,9 +65,10 @@ class FinalizedFeatureKey(Message):
         self.min_version_level = min_version_level
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ApiVersionsRequest(Message):
     """The request of ApiVersions."""
+
+    __slots__ = ("client_software_name", "client_software_version")
 
     API_KEY: ClassVar[int] = 18
     API_NAME: ClassVar[str] = "ApiVersions"
@@ -80,9 +83,18 @@ class ApiVersionsRequest(Message):
         self.client_software_version = client_software_version
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ApiVersionsResponse(Message):
     """The response of ApiVersions."""
+
+    __slots__ = (
+        "error_code",
+        "api_keys",
+        "throttle_time_ms",
+        "supported_features",
+        "finalized_features_epoch",
+        "finalized_features",
+        "zk_migration_ready",
+    )
 
     API_KEY: ClassVar[int] = 18
     API_NAME: ClassVar[str] = "ApiVersions"

@@ -5,15 +5,15 @@ Generated from protocol/apis/consumer_group_describe.json by tools/generate_mess
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribedTopicPartitions(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("topic_id", "topic_name", "partitions")
 
     #: The topic id.
     topic_id: bytes
@@ -28,9 +28,10 @@ class DescribedTopicPartitions(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribedAssignment(Message):
     """Partitions of a member."""
+
+    __slots__ = ("topic_partitions",)
 
     #: The partitions, by topic.
     topic_partitions: list[DescribedTopicPartitions]
@@ -39,9 +40,22 @@ class DescribedAssignment(Message):
         self.topic_partitions = [] if topic_partitions is UNSET else topic_partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ConsumerGroupMember(Message):
     """A member of a consumer group."""
+
+    __slots__ = (
+        "member_id",
+        "instance_id",
+        "rack_id",
+        "member_epoch",
+        "client_id",
+        "client_host",
+        "subscribed_topic_names",
+        "subscribed_topic_regex",
+        "assignment",
+        "target_assignment",
+        "member_type",
+    )
 
     #: The member id.
     member_id: str
@@ -93,9 +107,20 @@ class ConsumerGroupMember(Message):
         self.member_type = member_type
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribedConsumerGroup(Message):
     """A consumer group."""
+
+    __slots__ = (
+        "error_code",
+        "error_message",
+        "group_id",
+        "group_state",
+        "group_epoch",
+        "assignment_epoch",
+        "assignor_name",
+        "members",
+        "authorized_operations",
+    )
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -139,9 +164,10 @@ class DescribedConsumerGroup(Message):
         self.authorized_operations = authorized_operations
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ConsumerGroupDescribeRequest(Message):
     """The request of ConsumerGroupDescribe."""
+
+    __slots__ = ("group_ids", "include_authorized_operations")
 
     API_KEY: ClassVar[int] = 69
     API_NAME: ClassVar[str] = "ConsumerGroupDescribe"
@@ -156,9 +182,10 @@ class ConsumerGroupDescribeRequest(Message):
         self.include_authorized_operations = include_authorized_operations
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ConsumerGroupDescribeResponse(Message):
     """The response of ConsumerGroupDescribe."""
+
+    __slots__ = ("throttle_time_ms", "groups")
 
     API_KEY: ClassVar[int] = 69
     API_NAME: ClassVar[str] = "ConsumerGroupDescribe"

@@ -6,16 +6,16 @@ Generated from protocol/apis/consumer_group_heartbeat.json by tools/generate_mes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OwnedTopicPartitions(Message):
     """Partitions of a topic that a member has."""
 
+    __slots__ = ("topic_id", "partitions")
+
     #: The topic id.
     topic_id: bytes
     #: The indexes of the partitions.
@@ -26,10 +26,11 @@ class OwnedTopicPartitions(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AssignedTopicPartitions(Message):
     """Partitions of a topic that a member may use."""
 
+    __slots__ = ("topic_id", "partitions")
+
     #: The topic id.
     topic_id: bytes
     #: The indexes of the partitions.
@@ -40,9 +41,10 @@ class AssignedTopicPartitions(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class HeartbeatAssignment(Message):
     """Partitions that a member has to have."""
+
+    __slots__ = ("topic_partitions",)
 
     #: The partitions that it may use at once, by topic.
     topic_partitions: list[AssignedTopicPartitions]
@@ -51,9 +53,21 @@ class HeartbeatAssignment(Message):
         self.topic_partitions = [] if topic_partitions is UNSET else topic_partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ConsumerGroupHeartbeatRequest(Message):
     """The request of ConsumerGroupHeartbeat."""
+
+    __slots__ = (
+        "group_id",
+        "member_id",
+        "member_epoch",
+        "instance_id",
+        "rack_id",
+        "rebalance_timeout_ms",
+        "subscribed_topic_names",
+        "subscribed_topic_regex",
+        "server_assignor",
+        "topic_partitions",
+    )
 
     API_KEY: ClassVar[int] = 68
     API_NAME: ClassVar[str] = "ConsumerGroupHeartbeat"
@@ -106,9 +120,18 @@ class ConsumerGroupHeartbeatRequest(Message):
         self.topic_partitions = topic_partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ConsumerGroupHeartbeatResponse(Message):
     """The response of ConsumerGroupHeartbeat."""
+
+    __slots__ = (
+        "throttle_time_ms",
+        "error_code",
+        "error_message",
+        "member_id",
+        "member_epoch",
+        "heartbeat_interval_ms",
+        "assignment",
+    )
 
     API_KEY: ClassVar[int] = 68
     API_NAME: ClassVar[str] = "ConsumerGroupHeartbeat"

@@ -5,15 +5,23 @@ Generated from protocol/apis/create_acls.json by tools/generate_messages.py: edi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AclCreation(Message):
     """An ACL to create."""
+
+    __slots__ = (
+        "resource_type",
+        "resource_name",
+        "resource_pattern_type",
+        "principal",
+        "host",
+        "operation",
+        "permission_type",
+    )
 
     #: The type: 2 a topic, 3 a group, 4 the cluster, 5 a transactional id, 6 a delegation token, 7 a user (version 3
     #: on).
@@ -52,9 +60,10 @@ class AclCreation(Message):
         self.permission_type = permission_type
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AclCreationResult(Message):
     """The result for one ACL."""
+
+    __slots__ = ("error_code", "error_message")
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -66,9 +75,10 @@ class AclCreationResult(Message):
         self.error_message = error_message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreateAclsRequest(Message):
     """The request of CreateAcls."""
+
+    __slots__ = ("creations",)
 
     API_KEY: ClassVar[int] = 30
     API_NAME: ClassVar[str] = "CreateAcls"
@@ -80,9 +90,10 @@ class CreateAclsRequest(Message):
         self.creations = [] if creations is UNSET else creations
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreateAclsResponse(Message):
     """The response of CreateAcls."""
+
+    __slots__ = ("throttle_time_ms", "results")
 
     API_KEY: ClassVar[int] = 30
     API_NAME: ClassVar[str] = "CreateAcls"

@@ -6,15 +6,15 @@ Generated from protocol/apis/create_delegation_token.json by tools/generate_mess
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatableRenewers(Message):
     """A principal that may renew the token."""
+
+    __slots__ = ("principal_type", "principal_name")
 
     #: The principal's type, such as User.
     principal_type: str
@@ -26,9 +26,10 @@ class CreatableRenewers(Message):
         self.principal_name = principal_name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreateDelegationTokenRequest(Message):
     """The request of CreateDelegationToken."""
+
+    __slots__ = ("owner_principal_type", "owner_principal_name", "renewers", "max_lifetime_ms")
 
     API_KEY: ClassVar[int] = 38
     API_NAME: ClassVar[str] = "CreateDelegationToken"
@@ -55,9 +56,22 @@ class CreateDelegationTokenRequest(Message):
         self.max_lifetime_ms = max_lifetime_ms
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreateDelegationTokenResponse(Message):
     """The response of CreateDelegationToken."""
+
+    __slots__ = (
+        "error_code",
+        "principal_type",
+        "principal_name",
+        "token_requester_principal_type",
+        "token_requester_principal_name",
+        "issue_timestamp_ms",
+        "expiry_timestamp_ms",
+        "max_timestamp_ms",
+        "token_id",
+        "hmac",
+        "throttle_time_ms",
+    )
 
     API_KEY: ClassVar[int] = 38
     API_NAME: ClassVar[str] = "CreateDelegationToken"

@@ -5,15 +5,15 @@ Generated from protocol/apis/create_partitions.json by tools/generate_messages.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatePartitionsAssignment(Message):
     """Which brokers hold a new partition."""
+
+    __slots__ = ("broker_ids",)
 
     #: The broker ids of the replicas, the preferred leader first.
     broker_ids: list[int]
@@ -22,9 +22,10 @@ class CreatePartitionsAssignment(Message):
         self.broker_ids = [] if broker_ids is UNSET else broker_ids
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatePartitionsTopic(Message):
     """A topic to give partitions to."""
+
+    __slots__ = ("name", "count", "assignments")
 
     #: The topic name.
     name: str
@@ -41,9 +42,10 @@ class CreatePartitionsTopic(Message):
         self.assignments = [] if assignments is UNSET else assignments
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatePartitionsTopicResult(Message):
     """The result for a topic."""
+
+    __slots__ = ("name", "error_code", "error_message")
 
     #: The topic name.
     name: str
@@ -58,9 +60,10 @@ class CreatePartitionsTopicResult(Message):
         self.error_message = error_message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatePartitionsRequest(Message):
     """The request of CreatePartitions."""
+
+    __slots__ = ("topics", "timeout_ms", "validate_only")
 
     API_KEY: ClassVar[int] = 37
     API_NAME: ClassVar[str] = "CreatePartitions"
@@ -80,9 +83,10 @@ class CreatePartitionsRequest(Message):
         self.validate_only = validate_only
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatePartitionsResponse(Message):
     """The response of CreatePartitions."""
+
+    __slots__ = ("throttle_time_ms", "results")
 
     API_KEY: ClassVar[int] = 37
     API_NAME: ClassVar[str] = "CreatePartitions"

@@ -5,15 +5,15 @@ Generated from protocol/apis/create_topics.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatableReplicaAssignment(Message):
     """Which brokers hold a partition."""
+
+    __slots__ = ("partition_index", "broker_ids")
 
     #: The partition's number.
     partition_index: int
@@ -25,9 +25,10 @@ class CreatableReplicaAssignment(Message):
         self.broker_ids = [] if broker_ids is UNSET else broker_ids
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatableTopicConfig(Message):
     """A setting of the new topic."""
+
+    __slots__ = ("name", "value")
 
     #: The setting's name.
     name: str
@@ -39,9 +40,10 @@ class CreatableTopicConfig(Message):
         self.value = value
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatableTopic(Message):
     """A topic to create."""
+
+    __slots__ = ("name", "num_partitions", "replication_factor", "assignments", "configs")
 
     #: The topic name.
     name: str
@@ -69,9 +71,10 @@ class CreatableTopic(Message):
         self.configs = [] if configs is UNSET else configs
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatableTopicConfigs(Message):
     """A setting that the topic got."""
+
+    __slots__ = ("name", "value", "read_only", "config_source", "is_sensitive")
 
     #: The setting's name.
     name: str
@@ -99,9 +102,19 @@ class CreatableTopicConfigs(Message):
         self.is_sensitive = is_sensitive
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatableTopicResult(Message):
     """The result for a topic."""
+
+    __slots__ = (
+        "name",
+        "topic_id",
+        "error_code",
+        "error_message",
+        "topic_config_error_code",
+        "num_partitions",
+        "replication_factor",
+        "configs",
+    )
 
     #: The topic name.
     name: str
@@ -141,9 +154,10 @@ class CreatableTopicResult(Message):
         self.configs = [] if configs is UNSET else configs
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreateTopicsRequest(Message):
     """The request of CreateTopics."""
+
+    __slots__ = ("topics", "timeout_ms", "validate_only")
 
     API_KEY: ClassVar[int] = 19
     API_NAME: ClassVar[str] = "CreateTopics"
@@ -163,9 +177,10 @@ class CreateTopicsRequest(Message):
         self.validate_only = validate_only
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CreateTopicsResponse(Message):
     """The response of CreateTopics."""
+
+    __slots__ = ("throttle_time_ms", "topics")
 
     API_KEY: ClassVar[int] = 19
     API_NAME: ClassVar[str] = "CreateTopics"

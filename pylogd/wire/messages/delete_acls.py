@@ -5,15 +5,23 @@ Generated from protocol/apis/delete_acls.json by tools/generate_messages.py: edi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteAclsFilter(Message):
     """Selects ACLs."""
+
+    __slots__ = (
+        "resource_type_filter",
+        "resource_name_filter",
+        "pattern_type_filter",
+        "principal_filter",
+        "host_filter",
+        "operation",
+        "permission_type",
+    )
 
     #: The resource type, by the numbers of CreateAcls; 1 matches any.
     resource_type_filter: int
@@ -50,9 +58,20 @@ class DeleteAclsFilter(Message):
         self.permission_type = permission_type
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteAclsMatchingAcl(Message):
     """An ACL that was selected."""
+
+    __slots__ = (
+        "error_code",
+        "error_message",
+        "resource_type",
+        "resource_name",
+        "pattern_type",
+        "principal",
+        "host",
+        "operation",
+        "permission_type",
+    )
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -99,9 +118,10 @@ class DeleteAclsMatchingAcl(Message):
         self.permission_type = permission_type
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteAclsFilterResult(Message):
     """The result for one filter."""
+
+    __slots__ = ("error_code", "error_message", "matching_acls")
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -118,9 +138,10 @@ class DeleteAclsFilterResult(Message):
         self.matching_acls = [] if matching_acls is UNSET else matching_acls
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteAclsRequest(Message):
     """The request of DeleteAcls."""
+
+    __slots__ = ("filters",)
 
     API_KEY: ClassVar[int] = 31
     API_NAME: ClassVar[str] = "DeleteAcls"
@@ -132,9 +153,10 @@ class DeleteAclsRequest(Message):
         self.filters = [] if filters is UNSET else filters
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteAclsResponse(Message):
     """The response of DeleteAcls."""
+
+    __slots__ = ("throttle_time_ms", "filter_results")
 
     API_KEY: ClassVar[int] = 31
     API_NAME: ClassVar[str] = "DeleteAcls"

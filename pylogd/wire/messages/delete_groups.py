@@ -5,15 +5,15 @@ Generated from protocol/apis/delete_groups.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeletableGroupResult(Message):
     """The result for a group."""
+
+    __slots__ = ("group_id", "error_code")
 
     #: The group id.
     group_id: str
@@ -25,9 +25,10 @@ class DeletableGroupResult(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteGroupsRequest(Message):
     """The request of DeleteGroups."""
+
+    __slots__ = ("groups_names",)
 
     API_KEY: ClassVar[int] = 42
     API_NAME: ClassVar[str] = "DeleteGroups"
@@ -39,9 +40,10 @@ class DeleteGroupsRequest(Message):
         self.groups_names = [] if groups_names is UNSET else groups_names
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteGroupsResponse(Message):
     """The response of DeleteGroups."""
+
+    __slots__ = ("throttle_time_ms", "results")
 
     API_KEY: ClassVar[int] = 42
     API_NAME: ClassVar[str] = "DeleteGroups"

@@ -5,15 +5,15 @@ Generated from protocol/apis/delete_records.json by tools/generate_messages.py: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteRecordsPartition(Message):
     """A partition's part of the request."""
+
+    __slots__ = ("partition_index", "offset")
 
     #: The partition's number.
     partition_index: int
@@ -25,9 +25,10 @@ class DeleteRecordsPartition(Message):
         self.offset = offset
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteRecordsTopic(Message):
     """A topic's part of the request."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -39,9 +40,10 @@ class DeleteRecordsTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteRecordsPartitionResult(Message):
     """A partition's part of the response."""
+
+    __slots__ = ("partition_index", "low_watermark", "error_code")
 
     #: The partition's number.
     partition_index: int
@@ -56,9 +58,10 @@ class DeleteRecordsPartitionResult(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteRecordsTopicResult(Message):
     """A topic's part of the response."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -70,9 +73,10 @@ class DeleteRecordsTopicResult(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteRecordsRequest(Message):
     """The request of DeleteRecords."""
+
+    __slots__ = ("topics", "timeout_ms")
 
     API_KEY: ClassVar[int] = 21
     API_NAME: ClassVar[str] = "DeleteRecords"
@@ -87,9 +91,10 @@ class DeleteRecordsRequest(Message):
         self.timeout_ms = timeout_ms
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteRecordsResponse(Message):
     """The response of DeleteRecords."""
+
+    __slots__ = ("throttle_time_ms", "topics")
 
     API_KEY: ClassVar[int] = 21
     API_NAME: ClassVar[str] = "DeleteRecords"

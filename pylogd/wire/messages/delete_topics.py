@@ -5,15 +5,15 @@ Generated from protocol/apis/delete_topics.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteTopicState(Message):
     """A topic to delete."""
+
+    __slots__ = ("name", "topic_id")
 
     #: The topic name; null to delete by id.
     name: str | None
@@ -25,9 +25,10 @@ class DeleteTopicState(Message):
         self.topic_id = topic_id
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeletableTopicResult(Message):
     """The result for a topic."""
+
+    __slots__ = ("name", "topic_id", "error_code", "error_message")
 
     #: The topic name; null if an unknown topic id was given.
     name: str | None
@@ -47,9 +48,10 @@ class DeletableTopicResult(Message):
         self.error_message = error_message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteTopicsRequest(Message):
     """The request of DeleteTopics."""
+
+    __slots__ = ("topics", "topic_names", "timeout_ms")
 
     API_KEY: ClassVar[int] = 20
     API_NAME: ClassVar[str] = "DeleteTopics"
@@ -69,9 +71,10 @@ class DeleteTopicsRequest(Message):
         self.timeout_ms = timeout_ms
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DeleteTopicsResponse(Message):
     """The response of DeleteTopics."""
+
+    __slots__ = ("throttle_time_ms", "responses")
 
     API_KEY: ClassVar[int] = 20
     API_NAME: ClassVar[str] = "DeleteTopics"

@@ -5,15 +5,15 @@ Generated from protocol/apis/describe_acls.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AclDescription(Message):
     """An ACL."""
+
+    __slots__ = ("principal", "host", "operation", "permission_type")
 
     #: Whom the ACL is about, as Type:name; User:* for everybody.
     principal: str
@@ -33,9 +33,10 @@ class AclDescription(Message):
         self.permission_type = permission_type
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeAclsResource(Message):
     """A resource pattern that has ACLs."""
+
+    __slots__ = ("resource_type", "resource_name", "pattern_type", "acls")
 
     #: The type: 2 a topic, 3 a group, 4 the cluster, 5 a transactional id, 6 a delegation token, 7 a user (version 3
     #: on).
@@ -56,9 +57,18 @@ class DescribeAclsResource(Message):
         self.acls = [] if acls is UNSET else acls
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeAclsRequest(Message):
     """The request of DescribeAcls."""
+
+    __slots__ = (
+        "resource_type_filter",
+        "resource_name_filter",
+        "pattern_type_filter",
+        "principal_filter",
+        "host_filter",
+        "operation",
+        "permission_type",
+    )
 
     API_KEY: ClassVar[int] = 29
     API_NAME: ClassVar[str] = "DescribeAcls"
@@ -98,9 +108,10 @@ class DescribeAclsRequest(Message):
         self.permission_type = permission_type
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeAclsResponse(Message):
     """The response of DescribeAcls."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "resources")
 
     API_KEY: ClassVar[int] = 29
     API_NAME: ClassVar[str] = "DescribeAcls"

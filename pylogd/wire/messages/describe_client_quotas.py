@@ -5,15 +5,15 @@ Generated from protocol/apis/describe_client_quotas.json by tools/generate_messa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ComponentData(Message):
     """A condition on one part of an entity."""
+
+    __slots__ = ("entity_type", "match_type", "match")
 
     #: The part: `user`, `client-id` or `ip`.
     entity_type: str
@@ -28,9 +28,10 @@ class ComponentData(Message):
         self.match = match
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class EntityData(Message):
     """A part of an entity."""
+
+    __slots__ = ("entity_type", "entity_name")
 
     #: The part: `user`, `client-id` or `ip`.
     entity_type: str
@@ -42,9 +43,10 @@ class EntityData(Message):
         self.entity_name = entity_name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ValueData(Message):
     """A quota."""
+
+    __slots__ = ("key", "value")
 
     #: The name of the quota, such as `producer_byte_rate`.
     key: str
@@ -56,9 +58,10 @@ class ValueData(Message):
         self.value = value
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class EntryData(Message):
     """An entity with its quotas."""
+
+    __slots__ = ("entity", "values")
 
     #: The parts of the entity.
     entity: list[EntityData]
@@ -70,9 +73,10 @@ class EntryData(Message):
         self.values = [] if values is UNSET else values
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeClientQuotasRequest(Message):
     """The request of DescribeClientQuotas."""
+
+    __slots__ = ("components", "strict")
 
     API_KEY: ClassVar[int] = 48
     API_NAME: ClassVar[str] = "DescribeClientQuotas"
@@ -87,9 +91,10 @@ class DescribeClientQuotasRequest(Message):
         self.strict = strict
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeClientQuotasResponse(Message):
     """The response of DescribeClientQuotas."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "entries")
 
     API_KEY: ClassVar[int] = 48
     API_NAME: ClassVar[str] = "DescribeClientQuotas"

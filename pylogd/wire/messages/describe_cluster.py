@@ -5,15 +5,15 @@ Generated from protocol/apis/describe_cluster.json by tools/generate_messages.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeClusterBroker(Message):
     """A broker."""
+
+    __slots__ = ("broker_id", "host", "port", "rack", "is_fenced", "labels", "host_id")
 
     #: The broker's id.
     broker_id: int
@@ -49,9 +49,10 @@ class DescribeClusterBroker(Message):
         self.host_id = host_id
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeClusterRequest(Message):
     """The request of DescribeCluster."""
+
+    __slots__ = ("include_cluster_authorized_operations", "endpoint_type", "include_fenced_brokers")
 
     API_KEY: ClassVar[int] = 60
     API_NAME: ClassVar[str] = "DescribeCluster"
@@ -74,9 +75,19 @@ class DescribeClusterRequest(Message):
         self.include_fenced_brokers = include_fenced_brokers
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeClusterResponse(Message):
     """The response of DescribeCluster."""
+
+    __slots__ = (
+        "throttle_time_ms",
+        "error_code",
+        "error_message",
+        "endpoint_type",
+        "cluster_id",
+        "controller_id",
+        "brokers",
+        "cluster_authorized_operations",
+    )
 
     API_KEY: ClassVar[int] = 60
     API_NAME: ClassVar[str] = "DescribeCluster"

@@ -5,15 +5,15 @@ Generated from protocol/apis/describe_configs.json by tools/generate_messages.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeConfigsResource(Message):
     """A resource that has settings."""
+
+    __slots__ = ("resource_type", "resource_name", "configuration_keys")
 
     #: What the settings belong to: 2 a topic, 4 a broker, 8 a logger.
     resource_type: int
@@ -30,9 +30,10 @@ class DescribeConfigsResource(Message):
         self.configuration_keys = [] if configuration_keys is UNSET else configuration_keys
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeConfigsSynonym(Message):
     """A source of a value."""
+
+    __slots__ = ("name", "value", "source")
 
     #: The setting's name in that source.
     name: str
@@ -47,9 +48,20 @@ class DescribeConfigsSynonym(Message):
         self.source = source
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeConfigsResourceResult(Message):
     """A setting."""
+
+    __slots__ = (
+        "name",
+        "value",
+        "read_only",
+        "config_source",
+        "is_default",
+        "is_sensitive",
+        "synonyms",
+        "config_type",
+        "documentation",
+    )
 
     #: The setting's name.
     name: str
@@ -95,9 +107,10 @@ class DescribeConfigsResourceResult(Message):
         self.documentation = documentation
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeConfigsResult(Message):
     """The settings of one resource."""
+
+    __slots__ = ("error_code", "error_message", "resource_type", "resource_name", "configs")
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -125,9 +138,10 @@ class DescribeConfigsResult(Message):
         self.configs = [] if configs is UNSET else configs
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeConfigsRequest(Message):
     """The request of DescribeConfigs."""
+
+    __slots__ = ("resources", "include_synonyms", "include_documentation")
 
     API_KEY: ClassVar[int] = 32
     API_NAME: ClassVar[str] = "DescribeConfigs"
@@ -150,9 +164,10 @@ class DescribeConfigsRequest(Message):
         self.include_documentation = include_documentation
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeConfigsResponse(Message):
     """The response of DescribeConfigs."""
+
+    __slots__ = ("throttle_time_ms", "results")
 
     API_KEY: ClassVar[int] = 32
     API_NAME: ClassVar[str] = "DescribeConfigs"

@@ -5,16 +5,16 @@ Generated from protocol/apis/describe_delegation_token.json by tools/generate_me
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeDelegationTokenOwner(Message):
     """An owner asked for."""
 
+    __slots__ = ("principal_type", "principal_name")
+
     #: The principal's type, such as User.
     principal_type: str
     #: The principal's name.
@@ -25,10 +25,11 @@ class DescribeDelegationTokenOwner(Message):
         self.principal_name = principal_name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribedDelegationTokenRenewer(Message):
     """A principal that may renew the token."""
 
+    __slots__ = ("principal_type", "principal_name")
+
     #: The principal's type, such as User.
     principal_type: str
     #: The principal's name.
@@ -39,9 +40,21 @@ class DescribedDelegationTokenRenewer(Message):
         self.principal_name = principal_name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribedDelegationToken(Message):
     """A delegation token."""
+
+    __slots__ = (
+        "principal_type",
+        "principal_name",
+        "token_requester_principal_type",
+        "token_requester_principal_name",
+        "issue_timestamp",
+        "expiry_timestamp",
+        "max_timestamp",
+        "token_id",
+        "hmac",
+        "renewers",
+    )
 
     #: The type of the owner.
     principal_type: str
@@ -89,9 +102,10 @@ class DescribedDelegationToken(Message):
         self.renewers = [] if renewers is UNSET else renewers
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeDelegationTokenRequest(Message):
     """The request of DescribeDelegationToken."""
+
+    __slots__ = ("owners",)
 
     API_KEY: ClassVar[int] = 41
     API_NAME: ClassVar[str] = "DescribeDelegationToken"
@@ -103,9 +117,10 @@ class DescribeDelegationTokenRequest(Message):
         self.owners = [] if owners is UNSET else owners
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeDelegationTokenResponse(Message):
     """The response of DescribeDelegationToken."""
+
+    __slots__ = ("error_code", "tokens", "throttle_time_ms")
 
     API_KEY: ClassVar[int] = 41
     API_NAME: ClassVar[str] = "DescribeDelegationToken"

@@ -5,15 +5,15 @@ Generated from protocol/apis/describe_groups.json by tools/generate_messages.py:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribedGroupMember(Message):
     """A member."""
+
+    __slots__ = ("member_id", "group_instance_id", "client_id", "client_host", "member_metadata", "member_assignment")
 
     #: The member id.
     member_id: str
@@ -45,9 +45,19 @@ class DescribedGroupMember(Message):
         self.member_assignment = member_assignment
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribedGroup(Message):
     """A group."""
+
+    __slots__ = (
+        "error_code",
+        "error_message",
+        "group_id",
+        "group_state",
+        "protocol_type",
+        "protocol_data",
+        "members",
+        "authorized_operations",
+    )
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -87,9 +97,10 @@ class DescribedGroup(Message):
         self.authorized_operations = authorized_operations
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeGroupsRequest(Message):
     """The request of DescribeGroups."""
+
+    __slots__ = ("groups", "include_authorized_operations")
 
     API_KEY: ClassVar[int] = 15
     API_NAME: ClassVar[str] = "DescribeGroups"
@@ -104,9 +115,10 @@ class DescribeGroupsRequest(Message):
         self.include_authorized_operations = include_authorized_operations
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeGroupsResponse(Message):
     """The response of DescribeGroups."""
+
+    __slots__ = ("throttle_time_ms", "groups")
 
     API_KEY: ClassVar[int] = 15
     API_NAME: ClassVar[str] = "DescribeGroups"

@@ -6,15 +6,15 @@ Generated from protocol/apis/describe_log_dirs.json by tools/generate_messages.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribableLogDirTopic(Message):
     """A topic asked for."""
+
+    __slots__ = ("topic", "partitions")
 
     #: The topic name.
     topic: str
@@ -26,9 +26,10 @@ class DescribableLogDirTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeLogDirsPartition(Message):
     """A log in the directory."""
+
+    __slots__ = ("partition_index", "partition_size", "offset_lag", "is_future_key")
 
     #: The partition's number.
     partition_index: int
@@ -48,9 +49,10 @@ class DescribeLogDirsPartition(Message):
         self.is_future_key = is_future_key
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeLogDirsTopic(Message):
     """A topic with logs in the directory."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -62,9 +64,10 @@ class DescribeLogDirsTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeLogDirsResult(Message):
     """A data directory."""
+
+    __slots__ = ("error_code", "log_dir", "topics", "total_bytes", "usable_bytes", "is_cordoned")
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -96,9 +99,10 @@ class DescribeLogDirsResult(Message):
         self.is_cordoned = is_cordoned
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeLogDirsRequest(Message):
     """The request of DescribeLogDirs."""
+
+    __slots__ = ("topics",)
 
     API_KEY: ClassVar[int] = 35
     API_NAME: ClassVar[str] = "DescribeLogDirs"
@@ -110,9 +114,10 @@ class DescribeLogDirsRequest(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeLogDirsResponse(Message):
     """The response of DescribeLogDirs."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "results")
 
     API_KEY: ClassVar[int] = 35
     API_NAME: ClassVar[str] = "DescribeLogDirs"

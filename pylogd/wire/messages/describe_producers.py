@@ -6,15 +6,15 @@ Generated from protocol/apis/describe_producers.json by tools/generate_messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TopicRequest(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("name", "partition_indexes")
 
     #: The topic name.
     name: str
@@ -26,9 +26,17 @@ class TopicRequest(Message):
         self.partition_indexes = [] if partition_indexes is UNSET else partition_indexes
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ProducerState(Message):
     """A producer."""
+
+    __slots__ = (
+        "producer_id",
+        "producer_epoch",
+        "last_sequence",
+        "last_timestamp",
+        "coordinator_epoch",
+        "current_txn_start_offset",
+    )
 
     #: The producer id.
     producer_id: int
@@ -60,9 +68,10 @@ class ProducerState(Message):
         self.current_txn_start_offset = current_txn_start_offset
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class PartitionResponse(Message):
     """The producers of a partition."""
+
+    __slots__ = ("partition_index", "error_code", "error_message", "active_producers")
 
     #: The index of the partition.
     partition_index: int
@@ -86,9 +95,10 @@ class PartitionResponse(Message):
         self.active_producers = [] if active_producers is UNSET else active_producers
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TopicResponse(Message):
     """The answers for a topic."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -100,9 +110,10 @@ class TopicResponse(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeProducersRequest(Message):
     """The request of DescribeProducers."""
+
+    __slots__ = ("topics",)
 
     API_KEY: ClassVar[int] = 61
     API_NAME: ClassVar[str] = "DescribeProducers"
@@ -114,9 +125,10 @@ class DescribeProducersRequest(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeProducersResponse(Message):
     """The response of DescribeProducers."""
+
+    __slots__ = ("throttle_time_ms", "topics")
 
     API_KEY: ClassVar[int] = 61
     API_NAME: ClassVar[str] = "DescribeProducers"

@@ -5,15 +5,15 @@ Generated from protocol/apis/describe_topic_partitions.json by tools/generate_me
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TopicRequest(Message):
     """A topic asked for."""
+
+    __slots__ = ("name",)
 
     #: The topic name.
     name: str
@@ -22,9 +22,10 @@ class TopicRequest(Message):
         self.name = name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class Cursor(Message):
     """A position in the list of all partitions."""
+
+    __slots__ = ("topic_name", "partition_index")
 
     #: The topic name.
     topic_name: str
@@ -36,9 +37,20 @@ class Cursor(Message):
         self.partition_index = partition_index
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeTopicPartitionsResponsePartition(Message):
     """A partition."""
+
+    __slots__ = (
+        "error_code",
+        "partition_index",
+        "leader_id",
+        "leader_epoch",
+        "replica_nodes",
+        "isr_nodes",
+        "eligible_leader_replicas",
+        "last_known_elr",
+        "offline_replicas",
+    )
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -82,9 +94,10 @@ class DescribeTopicPartitionsResponsePartition(Message):
         self.offline_replicas = [] if offline_replicas is UNSET else offline_replicas
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeTopicPartitionsResponseTopic(Message):
     """A topic."""
+
+    __slots__ = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations")
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -116,9 +129,10 @@ class DescribeTopicPartitionsResponseTopic(Message):
         self.topic_authorized_operations = topic_authorized_operations
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeTopicPartitionsRequest(Message):
     """The request of DescribeTopicPartitions."""
+
+    __slots__ = ("topics", "response_partition_limit", "cursor")
 
     API_KEY: ClassVar[int] = 75
     API_NAME: ClassVar[str] = "DescribeTopicPartitions"
@@ -138,9 +152,10 @@ class DescribeTopicPartitionsRequest(Message):
         self.cursor = cursor
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeTopicPartitionsResponse(Message):
     """The response of DescribeTopicPartitions."""
+
+    __slots__ = ("throttle_time_ms", "topics", "next_cursor")
 
     API_KEY: ClassVar[int] = 75
     API_NAME: ClassVar[str] = "DescribeTopicPartitions"

@@ -5,15 +5,15 @@ Generated from protocol/apis/describe_transactions.json by tools/generate_messag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TopicData(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("topic", "partitions")
 
     #: The topic name.
     topic: str
@@ -25,9 +25,19 @@ class TopicData(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TransactionState(Message):
     """The state of a transactional id."""
+
+    __slots__ = (
+        "error_code",
+        "transactional_id",
+        "transaction_state",
+        "transaction_timeout_ms",
+        "transaction_start_time_ms",
+        "producer_id",
+        "producer_epoch",
+        "topics",
+    )
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -67,9 +77,10 @@ class TransactionState(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeTransactionsRequest(Message):
     """The request of DescribeTransactions."""
+
+    __slots__ = ("transactional_ids",)
 
     API_KEY: ClassVar[int] = 65
     API_NAME: ClassVar[str] = "DescribeTransactions"
@@ -81,9 +92,10 @@ class DescribeTransactionsRequest(Message):
         self.transactional_ids = [] if transactional_ids is UNSET else transactional_ids
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeTransactionsResponse(Message):
     """The response of DescribeTransactions."""
+
+    __slots__ = ("throttle_time_ms", "transaction_states")
 
     API_KEY: ClassVar[int] = 65
     API_NAME: ClassVar[str] = "DescribeTransactions"

@@ -6,15 +6,15 @@ Generated from protocol/apis/describe_user_scram_credentials.json by tools/gener
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class UserName(Message):
     """A user asked for."""
+
+    __slots__ = ("name",)
 
     #: The user's name.
     name: str
@@ -23,9 +23,10 @@ class UserName(Message):
         self.name = name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class CredentialInfo(Message):
     """A credential of a user."""
+
+    __slots__ = ("mechanism", "iterations")
 
     #: The mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.
     mechanism: int
@@ -37,9 +38,10 @@ class CredentialInfo(Message):
         self.iterations = iterations
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeUserScramCredentialsResult(Message):
     """A user's part of the response."""
+
+    __slots__ = ("user", "error_code", "error_message", "credential_infos")
 
     #: The user's name.
     user: str
@@ -63,9 +65,10 @@ class DescribeUserScramCredentialsResult(Message):
         self.credential_infos = [] if credential_infos is UNSET else credential_infos
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeUserScramCredentialsRequest(Message):
     """The request of DescribeUserScramCredentials."""
+
+    __slots__ = ("users",)
 
     API_KEY: ClassVar[int] = 50
     API_NAME: ClassVar[str] = "DescribeUserScramCredentials"
@@ -77,9 +80,10 @@ class DescribeUserScramCredentialsRequest(Message):
         self.users = [] if users is UNSET else users
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeUserScramCredentialsResponse(Message):
     """The response of DescribeUserScramCredentials."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "results")
 
     API_KEY: ClassVar[int] = 50
     API_NAME: ClassVar[str] = "DescribeUserScramCredentials"

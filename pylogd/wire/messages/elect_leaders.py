@@ -6,15 +6,15 @@ Generated from protocol/apis/elect_leaders.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TopicPartitions(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("topic", "partitions")
 
     #: The topic name.
     topic: str
@@ -26,9 +26,10 @@ class TopicPartitions(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class PartitionResult(Message):
     """The result for an election."""
+
+    __slots__ = ("partition_id", "error_code", "error_message")
 
     #: The partition number.
     partition_id: int
@@ -43,9 +44,10 @@ class PartitionResult(Message):
         self.error_message = error_message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ReplicaElectionResult(Message):
     """The result for the elections of a topic."""
+
+    __slots__ = ("topic", "partition_result")
 
     #: The topic name.
     topic: str
@@ -57,9 +59,10 @@ class ReplicaElectionResult(Message):
         self.partition_result = [] if partition_result is UNSET else partition_result
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ElectLeadersRequest(Message):
     """The request of ElectLeaders."""
+
+    __slots__ = ("election_type", "topic_partitions", "timeout_ms")
 
     API_KEY: ClassVar[int] = 43
     API_NAME: ClassVar[str] = "ElectLeaders"
@@ -79,9 +82,10 @@ class ElectLeadersRequest(Message):
         self.timeout_ms = timeout_ms
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ElectLeadersResponse(Message):
     """The response of ElectLeaders."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "replica_election_results")
 
     API_KEY: ClassVar[int] = 43
     API_NAME: ClassVar[str] = "ElectLeaders"

@@ -5,15 +5,15 @@ Generated from protocol/apis/end_txn.json by tools/generate_messages.py: edit th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class EndTxnRequest(Message):
     """The request of EndTxn."""
+
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "committed")
 
     API_KEY: ClassVar[int] = 26
     API_NAME: ClassVar[str] = "EndTxn"
@@ -36,9 +36,10 @@ class EndTxnRequest(Message):
         self.committed = committed
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class EndTxnResponse(Message):
     """The response of EndTxn."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "producer_id", "producer_epoch")
 
     API_KEY: ClassVar[int] = 26
     API_NAME: ClassVar[str] = "EndTxn"

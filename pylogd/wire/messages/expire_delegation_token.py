@@ -5,15 +5,15 @@ Generated from protocol/apis/expire_delegation_token.json by tools/generate_mess
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ExpireDelegationTokenRequest(Message):
     """The request of ExpireDelegationToken."""
+
+    __slots__ = ("hmac", "expiry_time_period_ms")
 
     API_KEY: ClassVar[int] = 40
     API_NAME: ClassVar[str] = "ExpireDelegationToken"
@@ -28,9 +28,10 @@ class ExpireDelegationTokenRequest(Message):
         self.expiry_time_period_ms = expiry_time_period_ms
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ExpireDelegationTokenResponse(Message):
     """The response of ExpireDelegationToken."""
+
+    __slots__ = ("error_code", "expiry_timestamp_ms", "throttle_time_ms")
 
     API_KEY: ClassVar[int] = 40
     API_NAME: ClassVar[str] = "ExpireDelegationToken"

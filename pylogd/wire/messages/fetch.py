@@ -6,15 +6,15 @@ Generated from protocol/apis/fetch.json by tools/generate_messages.py: edit thos
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ReplicaState(Message):
     """A follower that fetches."""
+
+    __slots__ = ("replica_id", "replica_epoch")
 
     #: The broker id of a follower; -1 for any other client.
     replica_id: int
@@ -26,9 +26,19 @@ class ReplicaState(Message):
         self.replica_epoch = replica_epoch
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class FetchPartition(Message):
     """A partition's part of the request."""
+
+    __slots__ = (
+        "partition",
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "partition_max_bytes",
+        "replica_directory_id",
+        "high_watermark",
+    )
 
     #: The partition's number.
     partition: int
@@ -68,9 +78,10 @@ class FetchPartition(Message):
         self.high_watermark = high_watermark
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class FetchTopic(Message):
     """A topic's part of the request."""
+
+    __slots__ = ("topic", "topic_id", "partitions")
 
     #: The topic name. Versions 4-12.
     topic: str
@@ -85,9 +96,10 @@ class FetchTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ForgottenTopic(Message):
     """Partitions of a topic to drop from the session."""
+
+    __slots__ = ("topic", "topic_id", "partitions")
 
     #: The topic name. Versions 7-12.
     topic: str
@@ -102,9 +114,10 @@ class ForgottenTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class EpochEndOffset(Message):
     """Where a leader epoch ends."""
+
+    __slots__ = ("epoch", "end_offset")
 
     #: The leader epoch; -1 if not known.
     epoch: int
@@ -116,9 +129,10 @@ class EpochEndOffset(Message):
         self.end_offset = end_offset
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class LeaderIdAndEpoch(Message):
     """A leader and its epoch."""
+
+    __slots__ = ("leader_id", "leader_epoch")
 
     #: The leader's broker id; -1 if there is none.
     leader_id: int
@@ -130,9 +144,10 @@ class LeaderIdAndEpoch(Message):
         self.leader_epoch = leader_epoch
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class SnapshotId(Message):
     """A snapshot of the cluster metadata."""
+
+    __slots__ = ("end_offset", "epoch")
 
     #: The offset after the snapshot; -1 if there is none.
     end_offset: int
@@ -144,9 +159,10 @@ class SnapshotId(Message):
         self.epoch = epoch
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AbortedTransaction(Message):
     """A transaction that was aborted."""
+
+    __slots__ = ("producer_id", "first_offset")
 
     #: The producer id of the transaction.
     producer_id: int
@@ -158,9 +174,22 @@ class AbortedTransaction(Message):
         self.first_offset = first_offset
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class PartitionData(Message):
     """A partition's part of the response."""
+
+    __slots__ = (
+        "partition_index",
+        "error_code",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "diverging_epoch",
+        "current_leader",
+        "snapshot_id",
+        "aborted_transactions",
+        "preferred_read_replica",
+        "records",
+    )
 
     #: The partition's number.
     partition_index: int
@@ -212,9 +241,10 @@ class PartitionData(Message):
         self.records = records
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class FetchableTopicResponse(Message):
     """A topic's part of the response."""
+
+    __slots__ = ("topic", "topic_id", "partitions")
 
     #: The topic name. Versions 4-12.
     topic: str
@@ -229,9 +259,10 @@ class FetchableTopicResponse(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class NodeEndpoint(Message):
     """How to reach a broker."""
+
+    __slots__ = ("node_id", "host", "port", "rack")
 
     #: The broker's id.
     node_id: int
@@ -249,9 +280,23 @@ class NodeEndpoint(Message):
         self.rack = rack
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class FetchRequest(Message):
     """The request of Fetch."""
+
+    __slots__ = (
+        "cluster_id",
+        "replica_id",
+        "replica_state",
+        "max_wait_ms",
+        "min_bytes",
+        "max_bytes",
+        "isolation_level",
+        "session_id",
+        "session_epoch",
+        "topics",
+        "forgotten_topics_data",
+        "rack_id",
+    )
 
     API_KEY: ClassVar[int] = 1
     API_NAME: ClassVar[str] = "Fetch"
@@ -310,9 +355,10 @@ class FetchRequest(Message):
         self.rack_id = rack_id
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class FetchResponse(Message):
     """The response of Fetch."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "session_id", "responses", "node_endpoints")
 
     API_KEY: ClassVar[int] = 1
     API_NAME: ClassVar[str] = "Fetch"

@@ -5,15 +5,15 @@ Generated from protocol/apis/find_coordinator.json by tools/generate_messages.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class Coordinator(Message):
     """The coordinator of a key."""
+
+    __slots__ = ("key", "node_id", "host", "port", "error_code", "error_message")
 
     #: The group id or transactional id.
     key: str
@@ -45,9 +45,10 @@ class Coordinator(Message):
         self.error_message = error_message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class FindCoordinatorRequest(Message):
     """The request of FindCoordinator."""
+
+    __slots__ = ("key", "key_type", "coordinator_keys")
 
     API_KEY: ClassVar[int] = 10
     API_NAME: ClassVar[str] = "FindCoordinator"
@@ -65,9 +66,10 @@ class FindCoordinatorRequest(Message):
         self.coordinator_keys = [] if coordinator_keys is UNSET else coordinator_keys
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class FindCoordinatorResponse(Message):
     """The response of FindCoordinator."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "node_id", "host", "port", "coordinators")
 
     API_KEY: ClassVar[int] = 10
     API_NAME: ClassVar[str] = "FindCoordinator"

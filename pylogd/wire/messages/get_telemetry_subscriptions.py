@@ -5,15 +5,15 @@ Generated from protocol/apis/get_telemetry_subscriptions.json by tools/generate_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class GetTelemetrySubscriptionsRequest(Message):
     """The request of GetTelemetrySubscriptions."""
+
+    __slots__ = ("client_instance_id",)
 
     API_KEY: ClassVar[int] = 71
     API_NAME: ClassVar[str] = "GetTelemetrySubscriptions"
@@ -25,9 +25,20 @@ class GetTelemetrySubscriptionsRequest(Message):
         self.client_instance_id = client_instance_id
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class GetTelemetrySubscriptionsResponse(Message):
     """The response of GetTelemetrySubscriptions."""
+
+    __slots__ = (
+        "throttle_time_ms",
+        "error_code",
+        "client_instance_id",
+        "subscription_id",
+        "accepted_compression_types",
+        "push_interval_ms",
+        "telemetry_max_bytes",
+        "delta_temporality",
+        "requested_metrics",
+    )
 
     API_KEY: ClassVar[int] = 71
     API_NAME: ClassVar[str] = "GetTelemetrySubscriptions"

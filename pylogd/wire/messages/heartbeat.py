@@ -6,15 +6,15 @@ Generated from protocol/apis/heartbeat.json by tools/generate_messages.py: edit 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class HeartbeatRequest(Message):
     """The request of Heartbeat."""
+
+    __slots__ = ("group_id", "generation_id", "member_id", "group_instance_id")
 
     API_KEY: ClassVar[int] = 12
     API_NAME: ClassVar[str] = "Heartbeat"
@@ -37,9 +37,10 @@ class HeartbeatRequest(Message):
         self.group_instance_id = group_instance_id
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class HeartbeatResponse(Message):
     """The response of Heartbeat."""
+
+    __slots__ = ("throttle_time_ms", "error_code")
 
     API_KEY: ClassVar[int] = 12
     API_NAME: ClassVar[str] = "Heartbeat"

@@ -6,15 +6,15 @@ Generated from protocol/apis/incremental_alter_configs.json by tools/generate_me
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterableConfig(Message):
     """A setting to change."""
+
+    __slots__ = ("name", "config_operation", "value")
 
     #: The setting's name.
     name: str
@@ -29,9 +29,10 @@ class AlterableConfig(Message):
         self.value = value
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterConfigsResource(Message):
     """A resource whose settings change."""
+
+    __slots__ = ("resource_type", "resource_name", "configs")
 
     #: What the settings belong to: 2 a topic, 4 a broker, 8 a logger.
     resource_type: int
@@ -46,9 +47,10 @@ class AlterConfigsResource(Message):
         self.configs = [] if configs is UNSET else configs
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterConfigsResourceResponse(Message):
     """The result for a resource."""
+
+    __slots__ = ("error_code", "error_message", "resource_type", "resource_name")
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -68,9 +70,10 @@ class AlterConfigsResourceResponse(Message):
         self.resource_name = resource_name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class IncrementalAlterConfigsRequest(Message):
     """The request of IncrementalAlterConfigs."""
+
+    __slots__ = ("resources", "validate_only")
 
     API_KEY: ClassVar[int] = 44
     API_NAME: ClassVar[str] = "IncrementalAlterConfigs"
@@ -85,9 +88,10 @@ class IncrementalAlterConfigsRequest(Message):
         self.validate_only = validate_only
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class IncrementalAlterConfigsResponse(Message):
     """The response of IncrementalAlterConfigs."""
+
+    __slots__ = ("throttle_time_ms", "responses")
 
     API_KEY: ClassVar[int] = 44
     API_NAME: ClassVar[str] = "IncrementalAlterConfigs"

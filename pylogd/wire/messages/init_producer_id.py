@@ -5,15 +5,15 @@ Generated from protocol/apis/init_producer_id.json by tools/generate_messages.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class InitProducerIdRequest(Message):
     """The request of InitProducerId."""
+
+    __slots__ = ("transactional_id", "transaction_timeout_ms", "producer_id", "producer_epoch")
 
     API_KEY: ClassVar[int] = 22
     API_NAME: ClassVar[str] = "InitProducerId"
@@ -40,9 +40,10 @@ class InitProducerIdRequest(Message):
         self.producer_epoch = producer_epoch
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class InitProducerIdResponse(Message):
     """The response of InitProducerId."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "producer_id", "producer_epoch")
 
     API_KEY: ClassVar[int] = 22
     API_NAME: ClassVar[str] = "InitProducerId"

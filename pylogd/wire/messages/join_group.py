@@ -6,15 +6,15 @@ Generated from protocol/apis/join_group.json by tools/generate_messages.py: edit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class JoinGroupRequestProtocol(Message):
     """An assignment protocol."""
+
+    __slots__ = ("name", "metadata")
 
     #: The name of the protocol.
     name: str
@@ -26,9 +26,10 @@ class JoinGroupRequestProtocol(Message):
         self.metadata = metadata
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class JoinGroupResponseMember(Message):
     """A member as the leader sees it."""
+
+    __slots__ = ("member_id", "group_instance_id", "metadata")
 
     #: The member id.
     member_id: str
@@ -43,9 +44,19 @@ class JoinGroupResponseMember(Message):
         self.metadata = metadata
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class JoinGroupRequest(Message):
     """The request of JoinGroup."""
+
+    __slots__ = (
+        "group_id",
+        "session_timeout_ms",
+        "rebalance_timeout_ms",
+        "member_id",
+        "group_instance_id",
+        "protocol_type",
+        "protocols",
+        "reason",
+    )
 
     API_KEY: ClassVar[int] = 11
     API_NAME: ClassVar[str] = "JoinGroup"
@@ -89,9 +100,20 @@ class JoinGroupRequest(Message):
         self.reason = reason
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class JoinGroupResponse(Message):
     """The response of JoinGroup."""
+
+    __slots__ = (
+        "throttle_time_ms",
+        "error_code",
+        "generation_id",
+        "protocol_type",
+        "protocol_name",
+        "leader",
+        "skip_assignment",
+        "member_id",
+        "members",
+    )
 
     API_KEY: ClassVar[int] = 11
     API_NAME: ClassVar[str] = "JoinGroup"

@@ -5,15 +5,15 @@ Generated from protocol/apis/leave_group.json by tools/generate_messages.py: edi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class MemberIdentity(Message):
     """A member that leaves."""
+
+    __slots__ = ("member_id", "group_instance_id", "reason")
 
     #: The member id; empty to remove a static member by its group instance id.
     member_id: str
@@ -28,9 +28,10 @@ class MemberIdentity(Message):
         self.reason = reason
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class MemberResponse(Message):
     """The result for a member."""
+
+    __slots__ = ("member_id", "group_instance_id", "error_code")
 
     #: The member id.
     member_id: str
@@ -45,9 +46,10 @@ class MemberResponse(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class LeaveGroupRequest(Message):
     """The request of LeaveGroup."""
+
+    __slots__ = ("group_id", "member_id", "members")
 
     API_KEY: ClassVar[int] = 13
     API_NAME: ClassVar[str] = "LeaveGroup"
@@ -65,9 +67,10 @@ class LeaveGroupRequest(Message):
         self.members = [] if members is UNSET else members
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class LeaveGroupResponse(Message):
     """The response of LeaveGroup."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "members")
 
     API_KEY: ClassVar[int] = 13
     API_NAME: ClassVar[str] = "LeaveGroup"

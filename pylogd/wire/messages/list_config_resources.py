@@ -5,15 +5,15 @@ Generated from protocol/apis/list_config_resources.json by tools/generate_messag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ConfigResource(Message):
     """A resource that can have settings."""
+
+    __slots__ = ("resource_name", "resource_type")
 
     #: The name of the resource.
     resource_name: str
@@ -25,9 +25,10 @@ class ConfigResource(Message):
         self.resource_type = resource_type
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListConfigResourcesRequest(Message):
     """The request of ListConfigResources."""
+
+    __slots__ = ("resource_types",)
 
     API_KEY: ClassVar[int] = 74
     API_NAME: ClassVar[str] = "ListConfigResources"
@@ -39,9 +40,10 @@ class ListConfigResourcesRequest(Message):
         self.resource_types = [] if resource_types is UNSET else resource_types
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListConfigResourcesResponse(Message):
     """The response of ListConfigResources."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "config_resources")
 
     API_KEY: ClassVar[int] = 74
     API_NAME: ClassVar[str] = "ListConfigResources"

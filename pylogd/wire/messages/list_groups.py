@@ -5,15 +5,15 @@ Generated from protocol/apis/list_groups.json by tools/generate_messages.py: edi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListedGroup(Message):
     """A group."""
+
+    __slots__ = ("group_id", "protocol_type", "group_state", "group_type")
 
     #: The group id.
     group_id: str
@@ -33,9 +33,10 @@ class ListedGroup(Message):
         self.group_type = group_type
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListGroupsRequest(Message):
     """The request of ListGroups."""
+
+    __slots__ = ("states_filter", "types_filter")
 
     API_KEY: ClassVar[int] = 16
     API_NAME: ClassVar[str] = "ListGroups"
@@ -50,9 +51,10 @@ class ListGroupsRequest(Message):
         self.types_filter = [] if types_filter is UNSET else types_filter
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListGroupsResponse(Message):
     """The response of ListGroups."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "groups")
 
     API_KEY: ClassVar[int] = 16
     API_NAME: ClassVar[str] = "ListGroups"

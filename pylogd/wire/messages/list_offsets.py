@@ -5,15 +5,15 @@ Generated from protocol/apis/list_offsets.json by tools/generate_messages.py: ed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListOffsetsPartition(Message):
     """A partition's part of the request."""
+
+    __slots__ = ("partition_index", "current_leader_epoch", "timestamp")
 
     #: The partition's number.
     partition_index: int
@@ -29,9 +29,10 @@ class ListOffsetsPartition(Message):
         self.timestamp = timestamp
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListOffsetsTopic(Message):
     """A topic's part of the request."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -43,9 +44,10 @@ class ListOffsetsTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListOffsetsPartitionResponse(Message):
     """A partition's part of the response."""
+
+    __slots__ = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch")
 
     #: The partition's number.
     partition_index: int
@@ -73,9 +75,10 @@ class ListOffsetsPartitionResponse(Message):
         self.leader_epoch = leader_epoch
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListOffsetsTopicResponse(Message):
     """A topic's part of the response."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -87,9 +90,10 @@ class ListOffsetsTopicResponse(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListOffsetsRequest(Message):
     """The request of ListOffsets."""
+
+    __slots__ = ("replica_id", "isolation_level", "topics", "timeout_ms")
 
     API_KEY: ClassVar[int] = 2
     API_NAME: ClassVar[str] = "ListOffsets"
@@ -112,9 +116,10 @@ class ListOffsetsRequest(Message):
         self.timeout_ms = timeout_ms
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListOffsetsResponse(Message):
     """The response of ListOffsets."""
+
+    __slots__ = ("throttle_time_ms", "topics")
 
     API_KEY: ClassVar[int] = 2
     API_NAME: ClassVar[str] = "ListOffsets"

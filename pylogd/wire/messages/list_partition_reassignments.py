@@ -5,15 +5,15 @@ Generated from protocol/apis/list_partition_reassignments.json by tools/generate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListPartitionReassignmentsTopics(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("name", "partition_indexes")
 
     #: The topic name.
     name: str
@@ -25,9 +25,10 @@ class ListPartitionReassignmentsTopics(Message):
         self.partition_indexes = [] if partition_indexes is UNSET else partition_indexes
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OngoingPartitionReassignment(Message):
     """A partition of which replicas are being moved."""
+
+    __slots__ = ("partition_index", "replicas", "adding_replicas", "removing_replicas")
 
     #: The partition number.
     partition_index: int
@@ -51,9 +52,10 @@ class OngoingPartitionReassignment(Message):
         self.removing_replicas = [] if removing_replicas is UNSET else removing_replicas
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OngoingTopicReassignment(Message):
     """A topic of which replicas are being moved."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -65,9 +67,10 @@ class OngoingTopicReassignment(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListPartitionReassignmentsRequest(Message):
     """The request of ListPartitionReassignments."""
+
+    __slots__ = ("timeout_ms", "topics")
 
     API_KEY: ClassVar[int] = 46
     API_NAME: ClassVar[str] = "ListPartitionReassignments"
@@ -82,9 +85,10 @@ class ListPartitionReassignmentsRequest(Message):
         self.topics = topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListPartitionReassignmentsResponse(Message):
     """The response of ListPartitionReassignments."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "topics")
 
     API_KEY: ClassVar[int] = 46
     API_NAME: ClassVar[str] = "ListPartitionReassignments"

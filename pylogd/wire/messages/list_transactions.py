@@ -5,15 +5,15 @@ Generated from protocol/apis/list_transactions.json by tools/generate_messages.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TransactionState(Message):
     """A transactional id."""
+
+    __slots__ = ("transactional_id", "producer_id", "transaction_state")
 
     #: The transactional id.
     transactional_id: str
@@ -28,9 +28,10 @@ class TransactionState(Message):
         self.transaction_state = transaction_state
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListTransactionsRequest(Message):
     """The request of ListTransactions."""
+
+    __slots__ = ("state_filters", "producer_id_filters", "duration_filter", "transactional_id_pattern")
 
     API_KEY: ClassVar[int] = 66
     API_NAME: ClassVar[str] = "ListTransactions"
@@ -57,9 +58,10 @@ class ListTransactionsRequest(Message):
         self.transactional_id_pattern = transactional_id_pattern
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ListTransactionsResponse(Message):
     """The response of ListTransactions."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "unknown_state_filters", "transaction_states")
 
     API_KEY: ClassVar[int] = 66
     API_NAME: ClassVar[str] = "ListTransactions"

@@ -5,15 +5,15 @@ Generated from protocol/apis/metadata.json by tools/generate_messages.py: edit t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class MetadataRequestTopic(Message):
     """A topic asked for."""
+
+    __slots__ = ("topic_id", "name")
 
     #: The topic's id; zero to ask by name. Versions 10+.
     topic_id: bytes
@@ -25,9 +25,10 @@ class MetadataRequestTopic(Message):
         self.name = name
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class MetadataResponseBroker(Message):
     """A broker."""
+
+    __slots__ = ("node_id", "host", "port", "rack")
 
     #: The broker's id.
     node_id: int
@@ -45,9 +46,18 @@ class MetadataResponseBroker(Message):
         self.rack = rack
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class MetadataResponsePartition(Message):
     """A partition."""
+
+    __slots__ = (
+        "error_code",
+        "partition_index",
+        "leader_id",
+        "leader_epoch",
+        "replica_nodes",
+        "isr_nodes",
+        "offline_replicas",
+    )
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -83,9 +93,10 @@ class MetadataResponsePartition(Message):
         self.offline_replicas = [] if offline_replicas is UNSET else offline_replicas
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class MetadataResponseTopic(Message):
     """A topic."""
+
+    __slots__ = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations")
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -117,9 +128,15 @@ class MetadataResponseTopic(Message):
         self.topic_authorized_operations = topic_authorized_operations
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class MetadataRequest(Message):
     """The request of Metadata."""
+
+    __slots__ = (
+        "topics",
+        "allow_auto_topic_creation",
+        "include_cluster_authorized_operations",
+        "include_topic_authorized_operations",
+    )
 
     API_KEY: ClassVar[int] = 3
     API_NAME: ClassVar[str] = "Metadata"
@@ -146,9 +163,18 @@ class MetadataRequest(Message):
         self.include_topic_authorized_operations = include_topic_authorized_operations
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class MetadataResponse(Message):
     """The response of Metadata."""
+
+    __slots__ = (
+        "throttle_time_ms",
+        "brokers",
+        "cluster_id",
+        "controller_id",
+        "topics",
+        "cluster_authorized_operations",
+        "error_code",
+    )
 
     API_KEY: ClassVar[int] = 3
     API_NAME: ClassVar[str] = "Metadata"

@@ -5,15 +5,15 @@ Generated from protocol/apis/offset_commit.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetCommitRequestPartition(Message):
     """The offset of a partition."""
+
+    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata")
 
     #: The index of the partition.
     partition_index: int
@@ -37,9 +37,10 @@ class OffsetCommitRequestPartition(Message):
         self.committed_metadata = committed_metadata
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetCommitRequestTopic(Message):
     """Offsets of a topic."""
+
+    __slots__ = ("name", "topic_id", "partitions")
 
     #: The topic name. Versions 2-9.
     name: str
@@ -56,9 +57,10 @@ class OffsetCommitRequestTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetCommitResponsePartition(Message):
     """The result for the offset of a partition."""
+
+    __slots__ = ("partition_index", "error_code")
 
     #: The index of the partition.
     partition_index: int
@@ -70,9 +72,10 @@ class OffsetCommitResponsePartition(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetCommitResponseTopic(Message):
     """The result for the offsets of a topic."""
+
+    __slots__ = ("name", "topic_id", "partitions")
 
     #: The topic name. Versions 2-9.
     name: str
@@ -89,9 +92,17 @@ class OffsetCommitResponseTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetCommitRequest(Message):
     """The request of OffsetCommit."""
+
+    __slots__ = (
+        "group_id",
+        "generation_id_or_member_epoch",
+        "member_id",
+        "group_instance_id",
+        "retention_time_ms",
+        "topics",
+    )
 
     API_KEY: ClassVar[int] = 8
     API_NAME: ClassVar[str] = "OffsetCommit"
@@ -126,9 +137,10 @@ class OffsetCommitRequest(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetCommitResponse(Message):
     """The response of OffsetCommit."""
+
+    __slots__ = ("throttle_time_ms", "topics")
 
     API_KEY: ClassVar[int] = 8
     API_NAME: ClassVar[str] = "OffsetCommit"

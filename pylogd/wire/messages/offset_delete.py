@@ -5,15 +5,15 @@ Generated from protocol/apis/offset_delete.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetDeleteRequestPartition(Message):
     """A partition."""
+
+    __slots__ = ("partition_index",)
 
     #: The index of the partition.
     partition_index: int
@@ -22,9 +22,10 @@ class OffsetDeleteRequestPartition(Message):
         self.partition_index = partition_index
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetDeleteRequestTopic(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -36,9 +37,10 @@ class OffsetDeleteRequestTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetDeleteResponsePartition(Message):
     """The result for the offset of a partition."""
+
+    __slots__ = ("partition_index", "error_code")
 
     #: The index of the partition.
     partition_index: int
@@ -50,9 +52,10 @@ class OffsetDeleteResponsePartition(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetDeleteResponseTopic(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -64,9 +67,10 @@ class OffsetDeleteResponseTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetDeleteRequest(Message):
     """The request of OffsetDelete."""
+
+    __slots__ = ("group_id", "topics")
 
     API_KEY: ClassVar[int] = 47
     API_NAME: ClassVar[str] = "OffsetDelete"
@@ -81,9 +85,10 @@ class OffsetDeleteRequest(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetDeleteResponse(Message):
     """The response of OffsetDelete."""
+
+    __slots__ = ("error_code", "throttle_time_ms", "topics")
 
     API_KEY: ClassVar[int] = 47
     API_NAME: ClassVar[str] = "OffsetDelete"

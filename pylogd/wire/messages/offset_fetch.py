@@ -5,15 +5,15 @@ Generated from protocol/apis/offset_fetch.json by tools/generate_messages.py: ed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetFetchRequestTopic(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("name", "partition_indexes")
 
     #: The topic name.
     name: str
@@ -25,9 +25,10 @@ class OffsetFetchRequestTopic(Message):
         self.partition_indexes = [] if partition_indexes is UNSET else partition_indexes
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetFetchRequestTopics(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("name", "topic_id", "partition_indexes")
 
     #: The topic name. Versions 8-9.
     name: str
@@ -42,9 +43,10 @@ class OffsetFetchRequestTopics(Message):
         self.partition_indexes = [] if partition_indexes is UNSET else partition_indexes
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetFetchRequestGroup(Message):
     """A group that is asked for."""
+
+    __slots__ = ("group_id", "member_id", "member_epoch", "topics")
 
     #: The group id.
     group_id: str
@@ -68,9 +70,10 @@ class OffsetFetchRequestGroup(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetFetchResponsePartition(Message):
     """The offset of a partition."""
+
+    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code")
 
     #: The index of the partition.
     partition_index: int
@@ -98,9 +101,10 @@ class OffsetFetchResponsePartition(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetFetchResponseTopic(Message):
     """Offsets of a topic."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -112,9 +116,10 @@ class OffsetFetchResponseTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetFetchResponsePartitions(Message):
     """The offset of a partition."""
+
+    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code")
 
     #: The index of the partition.
     partition_index: int
@@ -142,9 +147,10 @@ class OffsetFetchResponsePartitions(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetFetchResponseTopics(Message):
     """Offsets of a topic."""
+
+    __slots__ = ("name", "topic_id", "partitions")
 
     #: The topic name. Versions 8-9.
     name: str
@@ -161,9 +167,10 @@ class OffsetFetchResponseTopics(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetFetchResponseGroup(Message):
     """The offsets of a group."""
+
+    __slots__ = ("group_id", "topics", "error_code")
 
     #: The group id.
     group_id: str
@@ -180,9 +187,10 @@ class OffsetFetchResponseGroup(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetFetchRequest(Message):
     """The request of OffsetFetch."""
+
+    __slots__ = ("group_id", "topics", "groups", "require_stable")
 
     API_KEY: ClassVar[int] = 9
     API_NAME: ClassVar[str] = "OffsetFetch"
@@ -209,9 +217,10 @@ class OffsetFetchRequest(Message):
         self.require_stable = require_stable
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetFetchResponse(Message):
     """The response of OffsetFetch."""
+
+    __slots__ = ("throttle_time_ms", "topics", "error_code", "groups")
 
     API_KEY: ClassVar[int] = 9
     API_NAME: ClassVar[str] = "OffsetFetch"

@@ -6,15 +6,15 @@ Generated from protocol/apis/offset_for_leader_epoch.json by tools/generate_mess
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetForLeaderPartition(Message):
     """A partition's part of the request."""
+
+    __slots__ = ("partition", "current_leader_epoch", "leader_epoch")
 
     #: The partition's number.
     partition: int
@@ -29,9 +29,10 @@ class OffsetForLeaderPartition(Message):
         self.leader_epoch = leader_epoch
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetForLeaderTopic(Message):
     """A topic's part of the request."""
+
+    __slots__ = ("topic", "partitions")
 
     #: The topic name.
     topic: str
@@ -43,9 +44,10 @@ class OffsetForLeaderTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class EpochEndOffset(Message):
     """Where a leader epoch ends."""
+
+    __slots__ = ("error_code", "partition", "leader_epoch", "end_offset")
 
     #: The error code; 0 if all went well.
     error_code: int
@@ -63,9 +65,10 @@ class EpochEndOffset(Message):
         self.end_offset = end_offset
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetForLeaderTopicResult(Message):
     """A topic's part of the response."""
+
+    __slots__ = ("topic", "partitions")
 
     #: The topic name.
     topic: str
@@ -77,9 +80,10 @@ class OffsetForLeaderTopicResult(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetForLeaderEpochRequest(Message):
     """The request of OffsetForLeaderEpoch."""
+
+    __slots__ = ("replica_id", "topics")
 
     API_KEY: ClassVar[int] = 23
     API_NAME: ClassVar[str] = "OffsetForLeaderEpoch"
@@ -94,9 +98,10 @@ class OffsetForLeaderEpochRequest(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetForLeaderEpochResponse(Message):
     """The response of OffsetForLeaderEpoch."""
+
+    __slots__ = ("throttle_time_ms", "topics")
 
     API_KEY: ClassVar[int] = 23
     API_NAME: ClassVar[str] = "OffsetForLeaderEpoch"

@@ -5,15 +5,15 @@ Generated from protocol/apis/produce.json by tools/generate_messages.py: edit th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class PartitionProduceData(Message):
     """A partition's part of the request."""
+
+    __slots__ = ("index", "records")
 
     #: The partition's number.
     index: int
@@ -25,9 +25,10 @@ class PartitionProduceData(Message):
         self.records = records
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TopicProduceData(Message):
     """A topic's part of the request."""
+
+    __slots__ = ("name", "topic_id", "partition_data")
 
     #: The topic name. Versions 3-12.
     name: str
@@ -44,9 +45,10 @@ class TopicProduceData(Message):
         self.partition_data = [] if partition_data is UNSET else partition_data
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class BatchIndexAndErrorMessage(Message):
     """A record that was refused."""
+
+    __slots__ = ("batch_index", "batch_index_error_message")
 
     #: The index of the record in the batch, from 0.
     batch_index: int
@@ -58,9 +60,10 @@ class BatchIndexAndErrorMessage(Message):
         self.batch_index_error_message = batch_index_error_message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class LeaderIdAndEpoch(Message):
     """A leader and its epoch."""
+
+    __slots__ = ("leader_id", "leader_epoch")
 
     #: The leader's broker id; -1 if there is none.
     leader_id: int
@@ -72,9 +75,19 @@ class LeaderIdAndEpoch(Message):
         self.leader_epoch = leader_epoch
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class PartitionProduceResponse(Message):
     """A partition's part of the response."""
+
+    __slots__ = (
+        "index",
+        "error_code",
+        "base_offset",
+        "log_append_time_ms",
+        "log_start_offset",
+        "record_errors",
+        "error_message",
+        "current_leader",
+    )
 
     #: The partition's number.
     index: int
@@ -114,9 +127,10 @@ class PartitionProduceResponse(Message):
         self.current_leader = LeaderIdAndEpoch() if current_leader is UNSET else current_leader
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TopicProduceResponse(Message):
     """A topic's part of the response."""
+
+    __slots__ = ("name", "topic_id", "partition_responses")
 
     #: The topic name. Versions 3-12.
     name: str
@@ -133,9 +147,10 @@ class TopicProduceResponse(Message):
         self.partition_responses = [] if partition_responses is UNSET else partition_responses
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class NodeEndpoint(Message):
     """How to reach a broker."""
+
+    __slots__ = ("node_id", "host", "port", "rack")
 
     #: The broker's id.
     node_id: int
@@ -153,9 +168,10 @@ class NodeEndpoint(Message):
         self.rack = rack
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ProduceRequest(Message):
     """The request of Produce."""
+
+    __slots__ = ("transactional_id", "acks", "timeout_ms", "topic_data")
 
     API_KEY: ClassVar[int] = 0
     API_NAME: ClassVar[str] = "Produce"
@@ -182,9 +198,10 @@ class ProduceRequest(Message):
         self.topic_data = [] if topic_data is UNSET else topic_data
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class ProduceResponse(Message):
     """The response of Produce."""
+
+    __slots__ = ("responses", "throttle_time_ms", "node_endpoints")
 
     API_KEY: ClassVar[int] = 0
     API_NAME: ClassVar[str] = "Produce"

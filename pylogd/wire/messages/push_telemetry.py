@@ -5,15 +5,15 @@ Generated from protocol/apis/push_telemetry.json by tools/generate_messages.py: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import ZERO_UUID, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class PushTelemetryRequest(Message):
     """The request of PushTelemetry."""
+
+    __slots__ = ("client_instance_id", "subscription_id", "terminating", "compression_type", "metrics")
 
     API_KEY: ClassVar[int] = 72
     API_NAME: ClassVar[str] = "PushTelemetry"
@@ -44,9 +44,10 @@ class PushTelemetryRequest(Message):
         self.metrics = metrics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class PushTelemetryResponse(Message):
     """The response of PushTelemetry."""
+
+    __slots__ = ("throttle_time_ms", "error_code")
 
     API_KEY: ClassVar[int] = 72
     API_NAME: ClassVar[str] = "PushTelemetry"

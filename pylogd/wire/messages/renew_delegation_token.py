@@ -5,15 +5,15 @@ Generated from protocol/apis/renew_delegation_token.json by tools/generate_messa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class RenewDelegationTokenRequest(Message):
     """The request of RenewDelegationToken."""
+
+    __slots__ = ("hmac", "renew_period_ms")
 
     API_KEY: ClassVar[int] = 39
     API_NAME: ClassVar[str] = "RenewDelegationToken"
@@ -28,9 +28,10 @@ class RenewDelegationTokenRequest(Message):
         self.renew_period_ms = renew_period_ms
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class RenewDelegationTokenResponse(Message):
     """The response of RenewDelegationToken."""
+
+    __slots__ = ("error_code", "expiry_timestamp_ms", "throttle_time_ms")
 
     API_KEY: ClassVar[int] = 39
     API_NAME: ClassVar[str] = "RenewDelegationToken"

@@ -6,15 +6,15 @@ Generated from protocol/apis/sasl_authenticate.json by tools/generate_messages.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class SaslAuthenticateRequest(Message):
     """The request of SaslAuthenticate."""
+
+    __slots__ = ("auth_bytes",)
 
     API_KEY: ClassVar[int] = 36
     API_NAME: ClassVar[str] = "SaslAuthenticate"
@@ -26,9 +26,10 @@ class SaslAuthenticateRequest(Message):
         self.auth_bytes = auth_bytes
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class SaslAuthenticateResponse(Message):
     """The response of SaslAuthenticate."""
+
+    __slots__ = ("error_code", "error_message", "auth_bytes", "session_lifetime_ms")
 
     API_KEY: ClassVar[int] = 36
     API_NAME: ClassVar[str] = "SaslAuthenticate"

@@ -6,15 +6,15 @@ Generated from protocol/apis/sasl_handshake.json by tools/generate_messages.py: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class SaslHandshakeRequest(Message):
     """The request of SaslHandshake."""
+
+    __slots__ = ("mechanism",)
 
     API_KEY: ClassVar[int] = 17
     API_NAME: ClassVar[str] = "SaslHandshake"
@@ -26,9 +26,10 @@ class SaslHandshakeRequest(Message):
         self.mechanism = mechanism
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class SaslHandshakeResponse(Message):
     """The response of SaslHandshake."""
+
+    __slots__ = ("error_code", "mechanisms")
 
     API_KEY: ClassVar[int] = 17
     API_NAME: ClassVar[str] = "SaslHandshake"

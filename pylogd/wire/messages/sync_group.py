@@ -6,15 +6,15 @@ Generated from protocol/apis/sync_group.json by tools/generate_messages.py: edit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class SyncGroupRequestAssignment(Message):
     """The assignment of a member."""
+
+    __slots__ = ("member_id", "assignment")
 
     #: The member id.
     member_id: str
@@ -26,9 +26,18 @@ class SyncGroupRequestAssignment(Message):
         self.assignment = assignment
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class SyncGroupRequest(Message):
     """The request of SyncGroup."""
+
+    __slots__ = (
+        "group_id",
+        "generation_id",
+        "member_id",
+        "group_instance_id",
+        "protocol_type",
+        "protocol_name",
+        "assignments",
+    )
 
     API_KEY: ClassVar[int] = 14
     API_NAME: ClassVar[str] = "SyncGroup"
@@ -67,9 +76,10 @@ class SyncGroupRequest(Message):
         self.assignments = [] if assignments is UNSET else assignments
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class SyncGroupResponse(Message):
     """The response of SyncGroup."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "protocol_type", "protocol_name", "assignment")
 
     API_KEY: ClassVar[int] = 14
     API_NAME: ClassVar[str] = "SyncGroup"

@@ -5,15 +5,15 @@ Generated from protocol/apis/txn_offset_commit.json by tools/generate_messages.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TxnOffsetCommitRequestPartition(Message):
     """The offset of a partition."""
+
+    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata")
 
     #: The index of the partition.
     partition_index: int
@@ -37,9 +37,10 @@ class TxnOffsetCommitRequestPartition(Message):
         self.committed_metadata = committed_metadata
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TxnOffsetCommitRequestTopic(Message):
     """Offsets of a topic."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -51,9 +52,10 @@ class TxnOffsetCommitRequestTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TxnOffsetCommitResponsePartition(Message):
     """The result for the offset of a partition."""
+
+    __slots__ = ("partition_index", "error_code")
 
     #: The index of the partition.
     partition_index: int
@@ -65,9 +67,10 @@ class TxnOffsetCommitResponsePartition(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TxnOffsetCommitResponseTopic(Message):
     """The results for the offsets of a topic."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -79,9 +82,19 @@ class TxnOffsetCommitResponseTopic(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TxnOffsetCommitRequest(Message):
     """The request of TxnOffsetCommit."""
+
+    __slots__ = (
+        "transactional_id",
+        "group_id",
+        "producer_id",
+        "producer_epoch",
+        "generation_id",
+        "member_id",
+        "group_instance_id",
+        "topics",
+    )
 
     API_KEY: ClassVar[int] = 28
     API_NAME: ClassVar[str] = "TxnOffsetCommit"
@@ -124,9 +137,10 @@ class TxnOffsetCommitRequest(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class TxnOffsetCommitResponse(Message):
     """The response of TxnOffsetCommit."""
+
+    __slots__ = ("throttle_time_ms", "topics")
 
     API_KEY: ClassVar[int] = 28
     API_NAME: ClassVar[str] = "TxnOffsetCommit"

@@ -5,15 +5,15 @@ Generated from protocol/apis/update_features.json by tools/generate_messages.py:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class FeatureUpdateKey(Message):
     """A feature, and the version that it is to have."""
+
+    __slots__ = ("feature", "max_version_level", "allow_downgrade", "upgrade_type")
 
     #: The name of the feature.
     feature: str
@@ -33,9 +33,10 @@ class FeatureUpdateKey(Message):
         self.upgrade_type = upgrade_type
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class UpdatableFeatureResult(Message):
     """The result for a feature."""
+
+    __slots__ = ("feature", "error_code", "error_message")
 
     #: The name of the feature.
     feature: str
@@ -50,9 +51,10 @@ class UpdatableFeatureResult(Message):
         self.error_message = error_message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class UpdateFeaturesRequest(Message):
     """The request of UpdateFeatures."""
+
+    __slots__ = ("timeout_ms", "feature_updates", "validate_only")
 
     API_KEY: ClassVar[int] = 57
     API_NAME: ClassVar[str] = "UpdateFeatures"
@@ -72,9 +74,10 @@ class UpdateFeaturesRequest(Message):
         self.validate_only = validate_only
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class UpdateFeaturesResponse(Message):
     """The response of UpdateFeatures."""
+
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "results")
 
     API_KEY: ClassVar[int] = 57
     API_NAME: ClassVar[str] = "UpdateFeatures"

@@ -6,15 +6,15 @@ Generated from protocol/apis/write_txn_markers.json by tools/generate_messages.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pylogd.wire.values import UNSET, Message
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class WritableTxnMarkerTopic(Message):
     """Partitions of a topic."""
+
+    __slots__ = ("name", "partition_indexes")
 
     #: The topic name.
     name: str
@@ -26,9 +26,17 @@ class WritableTxnMarkerTopic(Message):
         self.partition_indexes = [] if partition_indexes is UNSET else partition_indexes
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class WritableTxnMarker(Message):
     """The end of a transaction."""
+
+    __slots__ = (
+        "producer_id",
+        "producer_epoch",
+        "transaction_result",
+        "topics",
+        "coordinator_epoch",
+        "transaction_version",
+    )
 
     #: The producer id.
     producer_id: int
@@ -61,9 +69,10 @@ class WritableTxnMarker(Message):
         self.transaction_version = transaction_version
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class WritableTxnMarkerPartitionResult(Message):
     """The result for a partition."""
+
+    __slots__ = ("partition_index", "error_code")
 
     #: The index of the partition.
     partition_index: int
@@ -75,9 +84,10 @@ class WritableTxnMarkerPartitionResult(Message):
         self.error_code = error_code
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class WritableTxnMarkerTopicResult(Message):
     """The results for a topic."""
+
+    __slots__ = ("name", "partitions")
 
     #: The topic name.
     name: str
@@ -89,9 +99,10 @@ class WritableTxnMarkerTopicResult(Message):
         self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class WritableTxnMarkerResult(Message):
     """The result for a marker."""
+
+    __slots__ = ("producer_id", "topics")
 
     #: The producer id.
     producer_id: int
@@ -103,9 +114,10 @@ class WritableTxnMarkerResult(Message):
         self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class WriteTxnMarkersRequest(Message):
     """The request of WriteTxnMarkers."""
+
+    __slots__ = ("markers",)
 
     API_KEY: ClassVar[int] = 27
     API_NAME: ClassVar[str] = "WriteTxnMarkers"
@@ -117,9 +129,10 @@ class WriteTxnMarkersRequest(Message):
         self.markers = [] if markers is UNSET else markers
 
 
-@dataclass(slots=True, init=False, repr=False, eq=False)
 class WriteTxnMarkersResponse(Message):
     """The response of WriteTxnMarkers."""
+
+    __slots__ = ("markers",)
 
     API_KEY: ClassVar[int] = 27
     API_NAME: ClassVar[str] = "WriteTxnMarkers"

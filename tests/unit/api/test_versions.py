@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -216,33 +215,33 @@ SERVED = [(key, version) for key, (first, last) in served_versions().items() for
 
 def without_names(request: Any) -> Any:
     """Return the request with topic ids in place of names."""
-    groups = [replace(group, topics=[replace(topic, name="") for topic in group.topics]) for group in request.groups]
-    return replace(request, groups=groups)
+    groups = [group.replaced(topics=[topic.replaced(name="") for topic in group.topics]) for group in request.groups]
+    return request.replaced(groups=groups)
 
 
 def request_at(api_key: int, version: int) -> Any:
     """Return the API's request without the fields that the version lacks."""
     request = BY_KEY[api_key]
     if api_key == DeleteTopicsRequest.API_KEY:
-        return replace(request, topic_names=[]) if version >= FIRST_BY_ID else replace(request, topics=[])
+        return request.replaced(topic_names=[]) if version >= FIRST_BY_ID else request.replaced(topics=[])
     if api_key == FindCoordinatorRequest.API_KEY:
-        return replace(request, key="") if version >= FIRST_WITH_MANY else replace(request, coordinator_keys=[])
+        return request.replaced(key="") if version >= FIRST_WITH_MANY else request.replaced(coordinator_keys=[])
     if api_key == OffsetFetchRequest.API_KEY:
         if version < FIRST_WITH_GROUPS:
-            return replace(request, groups=[])
-        request = replace(request, group_id="", topics=[])
+            return request.replaced(groups=[])
+        request = request.replaced(group_id="", topics=[])
         return without_names(request) if version >= FIRST_COMMIT_BY_ID else request
     if api_key == OffsetCommitRequest.API_KEY and version >= FIRST_COMMIT_BY_ID:
-        return replace(request, topics=[replace(topic, name="") for topic in request.topics])
+        return request.replaced(topics=[topic.replaced(name="") for topic in request.topics])
     if api_key == LeaveGroupRequest.API_KEY:
-        return replace(request, member_id="") if version >= FIRST_WITH_LEAVERS else replace(request, members=[])
+        return request.replaced(member_id="") if version >= FIRST_WITH_LEAVERS else request.replaced(members=[])
     if api_key == DescribeConfigsRequest.API_KEY:
-        return replace(request, include_synonyms=version > 0, include_documentation=version > 2)
+        return request.replaced(include_synonyms=version > 0, include_documentation=version > 2)
     if api_key == AddPartitionsToTxnRequest.API_KEY:
         first = version < FIRST_WITH_TRANSACTIONS
-        return replace(request, transactions=[]) if first else AddPartitionsToTxnRequest(request.transactions)
+        return request.replaced(transactions=[]) if first else AddPartitionsToTxnRequest(request.transactions)
     if api_key == ElectLeadersRequest.API_KEY and version == 0:
-        return replace(request, election_type=0)
+        return request.replaced(election_type=0)
     return request
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import typing
 
@@ -23,7 +22,7 @@ def test_messages(info: ApiInfo) -> None:
         cls = getattr(module, info.name + role)
         assert (info.key, info.name) == (cls.API_KEY, cls.API_NAME)
         names = [field["name"] for field in load_schema(info.key)[role.lower()]]
-        assert [field.name for field in dataclasses.fields(cls)] == names
+        assert list(cls.__slots__) == list(cls().field_values()) == names
         assert cls() == cls()
         assert not hasattr(cls(), "__dict__")
         assert set(typing.get_type_hints(cls)) == {*names, "API_KEY", "API_NAME"}
