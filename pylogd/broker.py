@@ -21,7 +21,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd import __version__
-from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
 from pylogd.api.first_requests import build_following_codecs, build_opening_codecs
 from pylogd.api.metering import charge_connection
@@ -241,6 +240,8 @@ class Broker:
         self.dispatchers.append(dispatcher)
         if not listener.protocol.sasl:
             return dispatcher
+        from pylogd.api.authentication_gate import guarded  # noqa: PLC0415 - imports all mechanisms of SASL
+
         values = self.settings.for_listener(listener.name)
         return await guarded(dispatcher, values, self.scram_users, self._reactor, self._login_pool.defer, wall_ms)
 

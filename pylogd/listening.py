@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -34,12 +35,12 @@ from pylogd.net.server import BrokerFactory, ListenerSecurity, ServerLimits
 from pylogd.net.shared_port import SharedPortEndpoint
 from pylogd.net.turns import Turns
 from pylogd.net.work_meter import WorkMeter
-from pylogd.security.inter_broker import BrokerLogins
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
 from pylogd.security.sasl.conversation import ClientConversation
 
 if TYPE_CHECKING:
+    from pylogd.security.inter_broker import BrokerLogins
     from pylogd.security.rotation import ListenerCertificates
 
 log = Logger()
@@ -86,8 +87,6 @@ class Listeners:
         self.memory.on_scarce = self._memory_is_scarce
         self._work_meter: WorkMeter | None = None
         self._advertised: dict[str, tuple[str, int]] = {}
-        between = settings.inter_broker_listener.name
-        self._logins = BrokerLogins(lambda: settings.for_listener(between), between)
         self._ports: list[Any] = []
         self._factories: list[BrokerFactory] = []
         self._certificates: dict[str, ListenerCertificates] = {}
@@ -95,6 +94,14 @@ class Listeners:
         self._check = LoopingCall(self.read_certificates)
         self._report = LoopingCall(_report_events)
         self._check.clock = self._report.clock = reactor
+
+    @cached_property
+    def _logins(self) -> BrokerLogins:
+        """How this broker authenticates at others if the listener between brokers uses SASL."""
+        from pylogd.security.inter_broker import BrokerLogins  # noqa: PLC0415 - imports all mechanisms of SASL
+
+        between = self._settings.inter_broker_listener.name
+        return BrokerLogins(lambda: self._settings.for_listener(between), between)
 
     # -- addresses
 
