@@ -192,7 +192,7 @@ class Broker:
         if self.disks is not None and self.disks.adaptive:
             logs.storage.appended = self.disks.wrote
         logs.on_directory_failed = lambda path, keys: self._reactor.callFromThread(self._directory_failed, path, keys)
-        logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
+        logs.on_directory_full = lambda: self._reactor.callFromThread(self.outages.changed)
         return logs
 
     def _make_disks(self) -> Disks | None:
@@ -342,9 +342,8 @@ class Broker:
             log.warn("The controller has not admitted this broker for {seconds:.0f} s: starting without it",
                      seconds=seconds)  # fmt: skip
 
-    def _loaded(self, done: int, total: int, name: str) -> None:
-        if done == total or done % 100 == 0:  # called in a thread of the loader's
-            self._reactor.callFromThread(log.info, "loaded {done} of {total} logs", done=done, total=total)
+    def _loaded(self, done: int, total: int) -> None:  # called in a thread
+        self._reactor.callFromThread(log.info, "loaded {done} of {total} logs", done=done, total=total)
 
     def _directory_hangs(self, path: str, seconds: float) -> None:
         """Take a data directory offline because a call has not returned for so many seconds."""
@@ -381,9 +380,6 @@ class Broker:
 
     def _write_back_failed(self, failure: StorageFailure) -> None:
         self.logs.storage_failed(failure)
-
-    def _directory_full(self) -> None:
-        self.outages.changed()
 
     def _ousted(self, error: NodeIdInUse) -> None:
         """Stop serving, since another broker has registered this node id, and leave its metadata alone."""

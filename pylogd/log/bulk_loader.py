@@ -29,8 +29,10 @@ INTERNAL_PREFIX = "__"
 #: From so many logs of a data directory on, their volume is synced once, in place of the files of each log.
 SYNCED_TOGETHER = 16
 
-#: Called with the number of logs that are open, that of all, and the name of the log that was opened last.
-Progress = Callable[[int, int, str], None]
+#: Called every so many seconds, and at the end, with the number of logs that are open, and that of all. To tell each
+#: log to another thread would take as long as to open it.
+Progress = Callable[[int, int], None]
+_PROGRESS_SECONDS = 1.0
 #: Returns the settings of a topic.
 ConfigOf = Callable[[str], LogConfig]
 
@@ -83,16 +85,18 @@ class BulkLoader:
         unique = self._within_limit([one for one in found if len(paths[one.topic, one.partition]) == 1], limit)
         together = self._synced_together(unique)
 
-        def load(one: FoundLog) -> FoundLog:
-            return self._load_one(one, config_of, together)
+        def load(one: FoundLog) -> None:
+            self._load_one(one, config_of, together)
 
         # Logs whose state is known need no disk, and threads would only wait for each other.
         known = [one for one in unique if one.stopped is not None]
         others = [one for one in unique if one.stopped is None]
         with ThreadPoolExecutor(self._threads, "log-recovery") as pool:
-            for done, one in enumerate(chain(map(load, known), pool.map(load, others)), 1):
-                if progress is not None:
-                    progress(done, len(unique), os.path.basename(one.directory))
+            due = self._storage.seconds() + _PROGRESS_SECONDS
+            for done, _ in enumerate(chain(map(load, known), pool.map(load, others)), 1):
+                if progress is not None and (done == len(unique) or self._storage.seconds() >= due):
+                    due = self._storage.seconds() + _PROGRESS_SECONDS
+                    progress(done, len(unique))
         for entry in together.values():
             self._sync(entry)
         for key, several in paths.items():
@@ -132,7 +136,7 @@ class BulkLoader:
         except StorageFailure as error:
             self._directories.storage_failed(error)
 
-    def _load_one(self, found: FoundLog, config_of: ConfigOf | None, together: Mapping[str, LogDirectory]) -> FoundLog:
+    def _load_one(self, found: FoundLog, config_of: ConfigOf | None, together: Mapping[str, LogDirectory]) -> None:
         """Open one log, or list it as offline. together: the directories that are synced afterwards."""
         key = found.topic, found.partition
         sync = not together or os.path.dirname(found.directory) not in together
@@ -147,7 +151,7 @@ class BulkLoader:
             self._set_offline(key, [found.directory], error)
             self._registry.offline[key].needs_recovery = not found.is_link
             self._directories.storage_failed(error)
-            return found
+            return
         log.cleaned_offset = min(self._directories.cleaned_offsets.get(key, 0), log.log_end_offset)
         entry = self._directories.directory_of(log)
         with self._registry.lock:
@@ -158,7 +162,6 @@ class BulkLoader:
         if failure is not None:
             log.abandon()
             self._set_offline(key, [found.directory], failure)
-        return found
 
     def _set_offline(self, key: TopicPartition, paths: list[str], error: StorageError) -> None:
         _log.error("%s-%d is offline: %s", *key, error)

@@ -86,7 +86,7 @@ async def _correct(
 def _correct_state(
     node: int, topic: Topic, state: PartitionState, logs: LogManager, gone: frozenset[str], suspect: frozenset[str]
 ) -> PartitionState:
-    if node not in state.replicas:
+    if node not in state.replicas or not (gone or suspect or state.lost):
         return state
     key = topic.name, state.index
     stored = logs.logs.get(key)

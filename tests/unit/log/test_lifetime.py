@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -387,7 +388,6 @@ def test_partitions_spread_over_directories() -> None:
     storage = MemoryStorage()
     storage.manager.close()
     manager = LogManager(["/a", "/b"], fs=storage.fs, now_ms=lambda: START_MS)
-    told: list[tuple[int, int, str]] = []
     manager.load()
     for partition in range(4):
         append(manager.create("t", partition, TOPIC_ID), b"x")
@@ -396,13 +396,26 @@ def test_partitions_spread_over_directories() -> None:
     assert all(partition.size > 0 for entry in usage for partition in entry.partitions)
     manager.close()
     manager = LogManager(["/a", "/b"], fs=storage.fs, now_ms=lambda: 0, recovery_threads=1)
-    manager.load(lambda *progress: told.append(progress), lambda topic: LogConfig(retention_ms=5))
-    assert told == [(1, 4, "t-0"), (2, 4, "t-2"), (3, 4, "t-1"), (4, 4, "t-3")]
+    manager.load(config_of=lambda topic: LogConfig(retention_ms=5))
     assert all(log.config.retention_ms == 5 and len(read_all(log)) == 1 for log in manager.logs.values())
     manager.delete("t", 1)
     manager.delete("t", 1)
     made = [manager.create("u", partition, TOPIC_ID).directory for partition in range(3)]
     assert made == ["/b/u-0", "/a/u-1", "/b/u-2"]
+    manager.close()
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0.0, [(4, 4)]), (1.0, [(1, 4), (2, 4), (3, 4), (4, 4)])])
+def test_progress_is_told_every_second_and_at_the_end(step: float, expected: list[tuple[int, int]]) -> None:
+    """step: how many seconds pass between two looks at the clock."""
+    storage = MemoryStorage()
+    for partition in range(4):
+        storage.manager.create("t", partition, TOPIC_ID)
+    storage.manager.close()
+    told: list[tuple[int, int]] = []
+    manager = LogManager([DATA], fs=storage.fs, now_ms=lambda: START_MS, seconds=itertools.count(step=step).__next__)
+    manager.load(lambda *progress: told.append(progress))
+    assert told == expected
     manager.close()
 
 
