@@ -184,8 +184,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     path.ask(path.fetch_frame(0, 1 << 16))  # six batches; the following fetches continue after it, as readers do
     forty, replies = one * 40, path.ask(one) * 40
     small, large = path.fetch_frame(300, 1 << 16), path.fetch_frame(300, 1 << 20)
-    answered = path.ask(small)
-    waiting = bytearray(path.fetch_frame(_MARK, 1 << 20))
+    answered, waiting = path.ask(small), bytearray(path.fetch_frame(_MARK, 1 << 20))
     offset_at = waiting.index(struct.pack(">q", _MARK))
     decode_produce = partial(schema.request_codec(ProduceRequest.API_KEY, PRODUCE_VERSION).decode, _body(fifty))
     decode_fetch = partial(schema.request_codec(FetchRequest.API_KEY, FETCH_VERSION).decode, _body(small))
