@@ -1,32 +1,29 @@
-"""`twistd pylogd`: its options, its log file, and the broker as a Twisted service."""
+"""`twistd pylogd`: its options and its log file. `process.twistd` has the broker as a Twisted service.
+
+Rule: nothing that is imported here imports a reactor; `makeService` does that when it knows the settings.
+"""
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-from twisted.application.service import Service
-from twisted.internet.defer import Deferred
-from twisted.logger import ILogObserver, Logger
+from twisted.logger import ILogObserver
 from twisted.python import usage
 from twisted.python.logfile import LogFile
 
 from pylogd.config import ConfigError, Settings
 from pylogd.process import options
-from pylogd.process.broker import BrokerShell
 from pylogd.process.logs import FORMATS, JSON, TEXT, file_observer, log_what_python_prints
 from pylogd.process.shell import process_reactor
+from pylogd.process.tuning import pause_garbage_collector
+from pylogd.process.without_tls import import_twisted
 
-log = Logger()
-
-#: How many bytes of an error go to twistd's parent process. It reads 100, of which the status, "1 ", takes two.
-_MOST_OF_AN_ERROR: Final = 98
+if TYPE_CHECKING:
+    from pylogd.process.twistd import BrokerService
 
 #: twistd's name for standard output as its log file.
 STDOUT: Final = "-"
@@ -140,70 +137,14 @@ class Options(usage.Options):
         )  # fmt: skip
 
 
-class BrokerService(Service):
-    """The broker as a Twisted service. If it can't start or continue, it logs the reason; the exit status is 1."""
-
-    def __init__(self, settings: Settings, reopen_log: Callable[[], object] | None = None, twistd: Any = None) -> None:
-        """`reopen_log` reopens the log file, on SIGHUP. twistd: the options of twistd, a mapping."""
-        self._settings = settings
-        self._reopen_log = reopen_log
-        self._twistd = twistd
-        self._shell: _TwistdShell | None = None
-
-    def startService(self) -> None:
-        super().startService()  # type: ignore[no-untyped-call]
-        self._shell = shell = _TwistdShell(process_reactor(), self._settings, reopen_log=self._reopen_log)
-        shell.parent = parent = _WaitingParent.of(self._twistd)
-        shell.announce = lambda _line: parent.tell("")
-        shell.start()
-
-    def stopService(self) -> Deferred[None] | None:
-        super().stopService()  # type: ignore[no-untyped-call]
-        return None if self._shell is None else self._shell.stop()
-
-
-class _WaitingParent:
-    """The process that ran `twistd` in the foreground, and waits to hear how the daemon's start went.
-
-    twistd itself would tell it before the broker has started, and its exit status would be 0 whatever happens then.
-    """
-
-    def __init__(self, pipe: int | None) -> None:
-        self._pipe = pipe
-
-    @classmethod
-    def of(cls, twistd: Any) -> _WaitingParent:
-        """Take the pipe from twistd's options, so that it does not write to it."""
-        pipe = None if twistd is None else twistd.get("statusPipe")
-        if pipe is not None:
-            twistd["statusPipe"] = None
-        return cls(pipe)
-
-    def tell(self, error: str) -> None:
-        """Say once that the broker serves, or why not. The parent ends with 0 or, after the error, 1."""
-        pipe, self._pipe = self._pipe, None
-        if pipe is None:
-            return
-        message = b"0" if not error else b"1 " + error.encode()[:_MOST_OF_AN_ERROR]
-        with suppress(OSError):  # the parent was killed
-            os.write(pipe, message)
-        os.close(pipe)
-
-
-class _TwistdShell(BrokerShell):
-    parent = _WaitingParent(None)
-
-    def end(self, reason: str) -> None:
-        self.parent.tell(reason)
-        log.critical("{reason}", reason=reason)
-        if self.reason is None:
-            atexit.register(os._exit, 1)  # twistd itself would exit with 0, and a service manager would believe it
-        super().end(reason)
-
-
 def makeService(options: Options) -> BrokerService:
     """Return the service that `twistd pylogd` runs. Bad settings end the process: one line, exit status 1."""
     try:
-        return BrokerService(options.settings(), LOG.reopen, options.parent)
+        settings = options.settings()
+        pause_garbage_collector()
+        import_twisted(settings)
+        from pylogd.process.twistd import BrokerService  # noqa: PLC0415 - imports Twisted's transports
+
+        return BrokerService(settings, LOG.reopen, options.parent)
     except ConfigError as error:
         sys.exit(f"twistd pylogd: {error}")

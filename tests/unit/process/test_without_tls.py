@@ -55,3 +55,14 @@ def test_twisted_has_no_tls_unless_a_broker_may_use_it(settings: list[str]) -> N
 )
 def test_twisted_has_tls_where_a_broker_may_use_it(settings: list[str]) -> None:
     assert _imported(*settings) == ["True", "True", "False"]
+
+
+def test_twistd_imports_transports_when_it_knows_the_settings() -> None:
+    program = (
+        "import gc, sys\nfrom pylogd import tap\n"
+        "early = {'OpenSSL', 'pylogd.broker', 'twisted.internet.reactor', 'twisted.internet.tcp'} & set(sys.modules)\n"
+        "options = tap.Options()\noptions.parseOptions(['--data', '/x'])\ntap.makeService(options)\n"
+        "print(sorted(early), 'pylogd.broker' in sys.modules, 'OpenSSL' in sys.modules, gc.isenabled())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("[] True False False\n", "")
