@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from twisted.internet import epollreactor, selectreactor
 from twisted.internet.abstract import FileDescriptor
+from twisted.internet.main import CONNECTION_DONE
 from twisted.logger import globalLogPublisher
 
 from pylogd.process.polling import poll_without_log_context
@@ -31,9 +32,9 @@ class _Reader(FileDescriptor):
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def doRead(self) -> None:
+    def doRead(self) -> Any:
         self.reads.append(self.socket.recv(100))
-        self.on_read()
+        return self.on_read()
 
     def connectionLost(self, reason: Any) -> None:
         self.lost += 1
@@ -76,7 +77,27 @@ def test_an_error_ends_its_own_connection_only(reactor: Any, in_end: bool) -> No
         globalLogPublisher.removeObserver(observer)
     assert [reader.lost for reader in readers] == [1, 0]
     assert readers[1].reads == [b"x"]
-    assert any(event.get("log_namespace") == "pylogd.process.polling" for event in events) is in_end
+    logged = [event["log_format"] for event in events if event.get("log_namespace") == "pylogd.process.polling"]
+    assert logged == [f"Unexpected error while {what} a socket" for what in ("reading from", "handling")[: 1 + in_end]]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_connection_that_its_peer_ends_is_lost(reactor: Any, closes: bool) -> None:
+    """The end alone, or with bytes before it, which are read first."""
+    reader, other = _Reader(reactor), _Reader(reactor)
+    reader.on_read = lambda: CONNECTION_DONE if not reader.reads[-1] else None
+    reader.peer.send(b"x")
+    if closes:
+        reader.peer.close()
+    else:
+        reader.peer.shutdown(socket.SHUT_WR)
+    reactor.doIteration(0)
+    assert reader.reads == [b"x"]
+    assert not reader.lost
+    reactor.doIteration(0)
+    assert (reader.reads, reader.lost, other.lost) == ([b"x", b""], 1, 0)
+    reactor.doIteration(0)
+    assert reader.lost == 1
 
 
 def test_a_socket_that_another_has_removed_is_skipped(reactor: Any) -> None:
