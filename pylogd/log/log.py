@@ -370,9 +370,12 @@ class Log(LogParts):
     def read_again(self, offset: int, max_bytes: int, end_offset: int) -> FileSlice | None:
         """Return what `read` has returned before for the same limit, None if that is not known or ends differently."""
         found = self._view.slices.get(offset)
-        if found is None or found[0] != max_bytes or found[1] > end_offset:
+        if found is None:
             return None
-        return None if offset < self.log_start_offset or self.closed else found[2]
+        limit, behind, records = found
+        if limit != max_bytes or behind > end_offset or offset < self.log_start_offset or self.closed:
+            return None
+        return records
 
     def _locked_end(self) -> tuple[int, SegmentsView, Segment, int]:
         """Return log end offset, segments, last segment and its size, all of one moment, while others may append."""

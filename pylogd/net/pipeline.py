@@ -10,7 +10,7 @@ no slot and no Deferred, and the replies of one reactor turn leave in one write.
 Request batches: while no request waits, the next one is first offered, as bytes, to the handler's `handle_batch`, which
 may answer it together with those received behind it. This begins when a request of the handler's `batched` APIs and
 versions has been answered at once, and ends with the first request that `handle_batch` leaves, which goes the general
-way. What one read brings is likewise offered to `handle_repeated`, which answers one request that repeats the last.
+way. What one read (by `direct_reads`) brings is likewise offered to `handle_repeated`: to answer one that repeats.
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
 congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
@@ -21,7 +21,7 @@ Fairness: a connection starts a few of its requests at once. If it has sent more
 
 State: what ends a connection, and whether it is read from, is the machine in `pipeline_machine`; `_follow` is the only
 place that changes it. Beside it are `_running` (a loop is on the stack: whoever is called from it leaves the next step
-to it), `_congested` (what the sender last said), `_batching` and `_repeats` (what the last request was); none of them
+to it), `_congested` (what the sender last said), `_batching` and `repeats` (what the last request was); none of them
 depends on the state, or on another.
 
 Rules: a broken frame, an unknown API or a handler's CloseConnection closes the connection, with a reason in the log,
@@ -42,6 +42,7 @@ from twisted.python.failure import Failure
 
 from pylogd.errors import CloseConnection
 from pylogd.limits.log_lines import LimitedLog
+from pylogd.net.direct_reads import DirectReads, can_read_directly
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
 from pylogd.net.receiving import RECEIVE_BYTES, Receiver
@@ -69,11 +70,15 @@ _ENDED = (_DRAINING, _CLOSED)
 
 
 class Pipeline:
-    """Takes the requests of one connection, and sends the replies to them."""
+    """Takes the requests of one connection, and sends the replies to them.
+
+    repeats: whether the next read is offered to `handle_repeated`.
+    """
 
     __slots__ = (
-        "_batching", "_congested", "_connection", "_gathered", "_handler", "_hangups", "_held", "_max_in_flight",
-        "_muted", "_receiver", "_repeats", "_running", "_sender", "_session", "_singles", "_slots", "_state", "_turns",
+        "_batching", "_congested", "_connection", "_direct", "_gathered", "_handler", "_hangups", "_held",
+        "_max_in_flight", "_muted", "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state",
+        "_turns", "repeats",
     )  # fmt: skip
 
     def __init__(
@@ -103,7 +108,8 @@ class Pipeline:
         self._running = False  # `_run` is on the stack
         self._congested = False  # what the sender said after it was last given something
         self._batching = False  # whether the next request is offered to `handle_batch`
-        self._repeats = False  # whether the next read is offered to `handle_repeated`
+        self.repeats = False
+        self._direct: DirectReads | None = None  # once a request has come that may be repeated
         self._singles = 0  # how many of the next requests are offered to it one by one
 
     @property
@@ -118,7 +124,7 @@ class Pipeline:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the peer and start the requests in them."""
-        if self._repeats and self._answer_repeated(data):
+        if self.repeats and self.answer_repeated(data):
             return
         self._singles = 0
         self._session.receive_data(data)
@@ -204,6 +210,8 @@ class Pipeline:
         self._follow(PipelineEvent.LOST)
         if self._receiver is not None:
             self._receiver.close()
+        if self._direct is not None:
+            self._direct.end()
         self._cancel_all()
 
     def _follow(self, event: PipelineEvent) -> None:
@@ -262,7 +270,7 @@ class Pipeline:
                 else:
                     frame = next_frame()
                     if frame is None:
-                        if self._repeats or state is _PAUSED:
+                        if self.repeats or state is _PAUSED:
                             self._read_on(state)
                         break
                     if self._batching and not slots and self._answer_batch(frame):
@@ -284,15 +292,17 @@ class Pipeline:
 
     def _read_on(self, state: PipelineState) -> None:
         """Wait for bytes: all requests received have been started. state: READING or PAUSED."""
-        if self._repeats and self._session.pending:  # the rest of a request comes next
-            self._repeats = False
+        if self.repeats and self._session.pending:  # the rest of a request comes next
+            self.repeats = False
         if state is _PAUSED:
             self._resume()
 
     def _offer_next(self, kind: int) -> None:
         """Offer the next request to what may answer it after one of that `API key << 16 | version`."""
         self._batching = kind in self._handler.batched
-        self._repeats = kind in self._handler.repeated
+        self.repeats = kind in self._handler.repeated
+        if self.repeats and self._direct is None and can_read_directly(self._connection.transport):
+            self._direct = DirectReads(self._connection, self, self._turns.seconds)
 
     def _ask_for_more(self, until: float) -> tuple[int, float]:
         """Do as `Turns.more`, unless there is no request left. The connection waits if it may not start any."""
@@ -358,6 +368,7 @@ class Pipeline:
 
     def _start(self, event: Event) -> bool:
         """Hand a request to its handler. Return whether it was answered at once."""
+        self.repeats = False
         try:
             result = self._handler.handle(self._connection, event)
         except CloseConnection as error:
@@ -406,7 +417,7 @@ class Pipeline:
         self._gather([replies])
         return True
 
-    def _answer_repeated(self, data: bytes) -> bool:
+    def answer_repeated(self, data: bytes) -> bool:
         """Offer a request that may repeat the last one to be answered now. Return whether it was."""
         if self._state is not _READING or self._slots or not self._sender.idle:
             return False
@@ -416,7 +427,7 @@ class Pipeline:
             self._end(_explain(Failure(), None), None)
             return True
         if reply is None:
-            self._repeats = False
+            self.repeats = False
             return False
         self._sender.send_records(*reply)
         return True

@@ -14,10 +14,15 @@ Event = RequestReceived | UnsupportedRequest
 class Connection(Protocol):
     """A connection, as the pipeline uses it and hands it to the handler.
 
-    request_memory: a new share of the memory for large requests; None if there is no bound.
+    last_active: when bytes last came, in seconds. request_memory: a new share of the memory for large requests; None if
+    there is no bound.
     """
 
+    last_active: float
     transport: Any
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take bytes from the peer."""
 
     @property
     def request_memory(self) -> MemoryShare | None: ...

@@ -145,13 +145,12 @@ class Sender:
 
     def send_records(self, head: bytes, records: Slice, tail: bytes) -> None:
         """Send a reply that has records, as `send` does. tail: zero bytes."""
-        size = len(tail)
-        length = records.length + size
+        length = records.length + len(tail)
         if (
             self._parts is not None
             or self._unsent
-            or size > records.zeros
             or not COPIED_BYTES < length <= self._max_chunk
+            or len(tail) > records.zeros
             or records.in_blocks
         ):
             self.send([head, records, tail])

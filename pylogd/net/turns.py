@@ -35,12 +35,16 @@ class Taker(Protocol):
 
 
 class Turns:
-    """The turns of all connections of a broker. at_once: how many requests to start before asking for `more`."""
+    """The turns of all connections of a broker. at_once: how many requests to start before asking for `more`.
 
-    __slots__ = ("_call", "_clock", "_ends", "_had_slice", "_new", "_serving", "at_once")
+    seconds: the clock by which connections are active.
+    """
+
+    __slots__ = ("_call", "_clock", "_ends", "_had_slice", "_new", "_serving", "at_once", "seconds")
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
+        self.seconds = clock.seconds
         self._call: IDelayedCall | None = None  # to `_serve`, in the reactor's next turn
         self._ends = 0.0  # when this turn of the reactor should end
         self._new: OrderedDict[Taker, None] = OrderedDict()  # those that wait, without having had a slice

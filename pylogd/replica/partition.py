@@ -58,7 +58,7 @@ NO_EPOCH = -1
 class Partition:
     """One hosted partition. It has no log while it is offline.
 
-    key: (topic, index), under which operations wait in a purgatory.
+    key: (topic, index), under which operations wait in a purgatory. led_log: its log, while this broker leads.
     state: the partition's state in the metadata that was applied last, None before the first.
     high_watermark: the offset after the last committed record, as far as this broker knows.
     isr: broker ids of the in-sync replicas, as in the metadata.
@@ -74,10 +74,10 @@ class Partition:
     """
 
     __slots__ = (
-        "_log", "_on_failure", "_writable", "alone", "announced_epoch", "committing", "copied_bytes", "enough_in_sync",
+        "_log", "_on_failure", "alone", "announced_epoch", "committing", "copied_bytes", "enough_in_sync",
         "epoch_start", "fetched_bytes", "fetches", "flush_at", "flush_visible", "followers", "high_watermark", "index",
-        "isr", "key", "leader_epoch", "leader_id", "min_insync_replicas", "node_id", "pending_isr", "produced", "role",
-        "state", "topic", "topic_id",
+        "isr", "key", "leader_epoch", "leader_id", "led_log", "min_insync_replicas", "node_id", "pending_isr",
+        "produced", "role", "state", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -107,7 +107,7 @@ class Partition:
         self.flush_at, self.flush_visible = NO_LIMIT, False
         self.produced = self.fetches = self.fetched_bytes = self.copied_bytes = 0
         self._log = log
-        self._writable: Log | None = None  # the log while clients may write to it
+        self.led_log: Log | None = None
         self.role = Role.OFFLINE if log is None else Role.FOLLOWING
         self.high_watermark = 0
         if log is not None:
@@ -138,7 +138,7 @@ class Partition:
     def change_role(self, event: RoleEvent) -> None:
         """Take the role to which `event` leads. Raises UnexpectedEvent."""
         role = self.role = ROLES.next(self.role, event)
-        self._writable = self._log if role is Role.LEADING else None
+        self.led_log = self._log if role is Role.LEADING else None
         if role is not Role.LEADING:
             self.alone = self.committing = False
             self.followers = _NO_FOLLOWERS
@@ -196,7 +196,7 @@ class Partition:
         """Use another `min.insync.replicas`."""
         self.min_insync_replicas = min_insync_replicas
         self._count_in_sync()
-        if self._writable is not None:
+        if self.led_log is not None:
             self._count()
 
     def _count_in_sync(self) -> None:
@@ -258,7 +258,7 @@ class Partition:
 
     def advance(self) -> bool:
         """Move a leader's high watermark to the end of what all counted replicas have; return whether it moved."""
-        log = self._writable
+        log = self.led_log
         if log is None or not self.committing:
             return False
         end = log.recovery_point if self.flush_visible else log.log_end_offset
@@ -308,7 +308,7 @@ class Partition:
         batches of a transaction, and markers. Raises NotEnoughReplicas, NotLeader, PartitionOffline and the log's
         errors, of which InspectionNeeded means that `inspections` can't be done without.
         """
-        log = self._writable
+        log = self.led_log
         if log is None or (acks_all and not self.enough_in_sync):
             self.check_append(acks_all)
             log = self.log
@@ -324,19 +324,19 @@ class Partition:
 
     def check_append(self, acks_all: bool) -> None:
         """Raise NotLeader, PartitionOffline or NotEnoughReplicas if clients' batches can't be appended now."""
-        if self._writable is None:
+        if self.led_log is None:
             self.check_leading()
         if acks_all and not self.enough_in_sync:
             raise NotEnoughReplicas(f"{len(self.isr)} in sync, min.insync.replicas is {self.min_insync_replicas}")
 
     def appended_to(self, log: Log) -> None:
         """Note that a staged write of clients' batches to the partition's log was committed."""
-        if self._writable is log and self.alone and not self.flush_visible:
+        if self.led_log is log and self.alone and not self.flush_visible:
             self.high_watermark = log.log_end_offset
 
     def append_batches(self, run: BatchRun, acks_all: bool) -> int:
         """As `Log.append_batches`. Append nothing, and return 0, where `append` would refuse."""
-        log = self._writable
+        log = self.led_log
         if log is None or (acks_all and not self.enough_in_sync):
             return 0
         count = log.append_batches(run, leader_epoch=self.leader_epoch)
@@ -361,7 +361,7 @@ class Partition:
         or the follower's log start has moved.
         """
         follower = self.followers.get(node_id)
-        log = self._writable
+        log = self.led_log
         if follower is None or log is None:
             return False
         follower.broker_epoch = broker_epoch
@@ -382,17 +382,17 @@ class Partition:
 
     def lagging(self, now: float, most: float) -> list[int]:
         """Return the in-sync followers that were not caught up for longer than `most` seconds."""
-        if self._writable is None:
+        if self.led_log is None:
             return []
-        end = self._writable.log_end_offset
+        end = self.led_log.log_end_offset
         return [n for n in self.isr if n in self.followers and self.followers[n].lags(end, now, most)]
 
     @property
     def all_caught_up(self) -> bool:
         """Whether all in-sync followers have fetched up to this leader's log end."""
-        if self._writable is None:
+        if self.led_log is None:
             return True
-        end = self._writable.log_end_offset
+        end = self.led_log.log_end_offset
         return all(self.followers[n].log_end >= end for n in self.isr if n in self.followers)
 
     def read_for_follower(self, offset: int, max_bytes: int, *, min_one: bool, allow_cold: bool) -> FileSlice | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from typing import Any, cast
 
@@ -59,6 +60,14 @@ class PairTransport(tcp.Connection):
     def deliver(self, data: bytes) -> None:
         """Give the protocol bytes, as if the peer had sent them."""
         self.protocol.dataReceived(data)
+
+    def arrive(self, data: bytes) -> None:
+        """Have the peer send bytes, which fit into the socket, and read them as long as the transport wants to read."""
+        if not self.connected:
+            return
+        self.peer.sendall(data)
+        while self in self.turns.readers and select.select([self.socket], [], [], 0)[0]:
+            self.doRead()
 
     def received(self) -> bytes:
         """What the peer can read now."""

@@ -35,6 +35,7 @@ from pylogd.wire.session import RepeatReply
 FIRST_VERSION = 13
 READ_COMMITTED = 1
 NONE_ABORTED: list[AbortedTransaction] = []  # shared, never changed
+_requests = STATISTICS.requests
 
 
 class FastFetch(NamedTuple):
@@ -113,47 +114,46 @@ def answer_repeated(broker: BrokerParts, connection: FetchingConnection, data: b
     """
     known = connection.known_fetch
     if known is None or (offset := known.offset_in(data)) < 0:
-        known = connection.known_fetch = _known(data)
+        known = connection.known_fetch = _known(data, broker.settings["fetch.max.bytes"])
         if known is None:
             return None
         offset = known.offset_in(data)
     partition = broker.partitions.by_id.get(known.key)
-    if partition is None or partition.role is not Role.LEADING:
+    if partition is None or (log := partition.led_log) is None:
         return None
     epoch = known.leader_epoch
-    if epoch != partition.leader_epoch and epoch != NO_EPOCH:
+    if epoch != NO_EPOCH and epoch != partition.leader_epoch:
         return None
     if broker.authorizer is not None and not broker.authorizer.authorize(
         connection.principal, connection.host, AclOperation.READ, ResourceType.TOPIC, partition.topic
     ):
         return None
-    most: int = broker.settings["fetch.max.bytes"]
-    limit, least = known.limit, known.least
-    if most < limit or most < least:
-        limit, least = min(limit, most), min(least, most)
     end = stable = partition.high_watermark
     try:
-        log = partition.log
         if log.producers.unstable.active:
             stable = partition.last_stable_offset
-        visible = stable if known.committed else end
+        committed, limit = known.committed, known.limit
+        visible = stable if committed else end
         records = log.read_again(offset, limit, visible)
         if records is None:
             records = log.read(offset, limit, end_offset=visible)
-        if records is None or (size := records.length) < least:
+        if records is None or (size := records.length) < known.least:
             return None
-        if known.committed and log.aborted_in(offset, records, stable):
+        if committed and log.aborted_in(offset, records, stable):
             return None
     except PylogdError:
         return None
-    STATISTICS.requests[FETCH] += 1
+    _requests[FETCH] += 1
     partition.fetches += 1
     partition.fetched_bytes += size
     return known.response_head(data, end, stable, log.log_start_offset, size), records, END
 
 
-def _known(data: bytes) -> KnownFetch | None:
-    """Return the request in `data` to compare the next ones with, if `answer_repeated` may answer these."""
+def _known(data: bytes, most: int) -> KnownFetch | None:
+    """Return the request in `data` to compare the next ones with, if `answer_repeated` may answer these.
+
+    most: bytes of records in an answer (`fetch.max.bytes`).
+    """
     decoded = decode_fetch(data)
     if decoded is None:
         return None
@@ -168,7 +168,7 @@ def _known(data: bytes) -> KnownFetch | None:
         or min(request.max_bytes, wanted.partition_max_bytes) < 0
     ):
         return None
-    return KnownFetch(data, request, committed=request.isolation_level == READ_COMMITTED)
+    return KnownFetch(data, request, most, committed=request.isolation_level == READ_COMMITTED)
 
 
 def _is_usual(version: int, request: FetchRequest) -> bool:

@@ -72,8 +72,8 @@ class KnownFetch:
     offset_in: Callable[[bytes], int]
     response_head: Callable[[bytes, int, int, int, int], bytes]
 
-    def __init__(self, data: bytes, request: FetchRequest, *, committed: bool) -> None:
-        """`data`: that `request` was decoded from, by `decode_fetch`."""
+    def __init__(self, data: bytes, request: FetchRequest, most: int, *, committed: bool) -> None:
+        """`data`: that `request` was decoded from, by `decode_fetch`. most: bytes of records in any response."""
         ((topic,), module) = request.topics, compiled.fast
         (wanted,) = topic.partitions
         assert module is not None
@@ -83,5 +83,5 @@ class KnownFetch:
         self.key = topic.topic_id, wanted.partition
         self.leader_epoch = wanted.current_leader_epoch
         self.committed = committed
-        self.limit = min(request.max_bytes, wanted.partition_max_bytes)
-        self.least = min(request.min_bytes, request.max_bytes)
+        self.limit = min(request.max_bytes, wanted.partition_max_bytes, most)
+        self.least = min(request.min_bytes, request.max_bytes, most)

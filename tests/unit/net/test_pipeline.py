@@ -104,6 +104,7 @@ class Rig:
         self.batches: list[int] = []
         self.offered: list[bytes] = []
         self.answer_batch: Callable[[int], BatchReply] = lambda count: BatchReply(b"r" * count, count - 1, 0)
+        self.last_active = 0.0
         self.reactor = ManualReactor()
         self.transport = PairTransport(Protocol(), self.reactor)
         self.session = ByteSession()
@@ -117,6 +118,9 @@ class Rig:
             HangupWatch(self.reactor),
             turns or Turns(self.reactor),
         )
+
+    def dataReceived(self, data: bytes) -> None:
+        self.pipeline.receive(data)
 
     def drained(self) -> None:
         if hasattr(self, "pipeline"):

@@ -1,0 +1,88 @@
+"""Read a socket with fewer steps while the requests of its connection are expected to repeat.
+
+Strategy: `read` takes the place of the method by which Twisted's transport reads (`doRead`), once a connection has sent
+a request that may be repeated. It offers the bytes of one read to the pipeline as such a request, without the layers
+between transport and pipeline. It reads little at a time: Twisted's method takes and shrinks 256 KiB of memory for a
+request that has a hundred bytes. While nothing is expected to repeat, Twisted's method reads.
+
+Rules: what is no repeated request goes the usual way, with nothing lost, and so does what a later read brings. Only
+plain TCP sockets are read so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.internet import tcp
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+
+#: Bytes of a read: with them, an object of Python's own allocator. A repeated request has fewer, or goes the usual way.
+_MOST = 448
+
+
+class RepeatingPipeline(Protocol):
+    """A pipeline that answers repeated requests. repeats: whether the next read may bring one."""
+
+    @property
+    def repeats(self) -> bool: ...
+
+    def answer_repeated(self, data: bytes) -> bool:
+        """Answer the request that is all of `data`, or leave it. Return whether it was answered."""
+
+
+class ReadingConnection(Protocol):
+    """A connection, as a protocol of Twisted. last_active: when bytes last came, in seconds."""
+
+    last_active: float
+    transport: Any
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take bytes in the usual way."""
+
+
+class DirectReads:
+    """Reads the socket of one connection in place of its transport, until `end`."""
+
+    __slots__ = ("_connection", "_pipeline", "_receive", "_seconds")
+
+    def __init__(
+        self, connection: ReadingConnection, pipeline: RepeatingPipeline, seconds: Callable[[], float]
+    ) -> None:
+        """The connection's transport is one that `can_read_directly`. seconds: the time, for `last_active`."""
+        transport = connection.transport
+        self._connection = connection
+        self._pipeline = pipeline
+        self._receive = transport.getHandle().recv
+        self._seconds = seconds
+        transport.doRead = self.read
+
+    def read(self) -> Any:
+        """Read once. Return why the connection has ended, None if it has not: see `IReadDescriptor`."""
+        pipeline, connection = self._pipeline, self._connection
+        if not pipeline.repeats:
+            transport = connection.transport
+            return tcp.Connection.doRead(transport)
+        try:
+            data = self._receive(_MOST)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return CONNECTION_LOST
+        if not data:
+            return CONNECTION_DONE
+        connection.last_active = self._seconds()
+        if not pipeline.answer_repeated(data):
+            connection.dataReceived(data)
+        return None
+
+    def end(self) -> None:
+        """Have the transport read again."""
+        del self._connection.transport.doRead
+
+
+def can_read_directly(transport: Any) -> bool:
+    """Return whether a transport reads a TCP socket, without TLS."""
+    return (
+        isinstance(transport, tcp.Connection) and type(transport).doRead is tcp.Connection.doRead and not transport.TLS
+    )
