@@ -2,7 +2,7 @@
 
 from setuptools import Extension, setup
 
-_COMPILED = ("wire/_speedups", "wire/fast/_fast", "log/_residency", "net/_tls_records")
+_COMPILED = ("wire/_speedups", "wire/fast/_fast", "api/fast/_repeated", "log/_residency", "net/_tls_records")
 _INCLUDED = ["pylogd/wire/_inspect.h"]
 
 setup(

@@ -19,7 +19,14 @@ from pylogd.security.authentication import Connection as AuthenticatedConnection
 from pylogd.security.mechanisms import ListenerSettings, authentication_limits, make_mechanisms
 from pylogd.security.sasl.scram_server import ScramUsers
 from pylogd.wire.messages import ApiKey
-from pylogd.wire.session import BatchReply, RepeatReply, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import (
+    BatchReply,
+    DirectOutput,
+    RepeatReply,
+    RequestReceived,
+    ServerSession,
+    UnsupportedRequest,
+)
 
 _HANDSHAKE = ApiKey.SASL_HANDSHAKE
 _ALLOWED: Mapping[AuthenticationState, frozenset[int]] = {
@@ -85,10 +92,10 @@ class AuthenticationGate:
         _check_authenticated(connection)
         return self._handler.handle_batch(connection, frame, session, most)
 
-    def handle_repeated(self, connection: SaslConnection, data: bytes) -> RepeatReply | None:
+    def handle_repeated(self, connection: SaslConnection, data: bytes, output: DirectOutput) -> RepeatReply | None:
         """Let a request of an authenticated client pass, or raise CloseConnection."""
         _check_authenticated(connection)
-        return self._handler.handle_repeated(connection, data)
+        return self._handler.handle_repeated(connection, data, output)
 
 
 def _check_authenticated(connection: SaslConnection) -> None:

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.auditing import ADMINISTRATIVE, describe
 from pylogd.api.context import BrokerParts, RequestContext
-from pylogd.api.fast.fetch import FetchingConnection, answer_repeated
+from pylogd.api.fast.fetch import FetchingConnection, repeated_answers
 from pylogd.api.fast.produce import ShapedConnection, answer_batch
 from pylogd.api.fetch_lagging import fetch_sparing_disks
 from pylogd.api.metering import metered_batch, metered_handlers
@@ -37,6 +37,7 @@ from pylogd.wire.messages.fetch import FetchRequest
 from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.session import (
     BatchReply,
+    DirectOutput,
     LargeRequest,
     RepeatReply,
     RequestReceived,
@@ -71,7 +72,7 @@ class Dispatcher:
     #: Answers the request in a frame, and up to `most - 1` of those unread in the session; or leaves them.
     handle_batch: Callable[[ClientConnection, memoryview, ServerSession, int], BatchReply]
     #: Answers a request, its length in front, if it repeats the connection's last; or leaves it.
-    handle_repeated: Callable[[ClientConnection, bytes], RepeatReply | None]
+    handle_repeated: Callable[[ClientConnection, bytes, DirectOutput], RepeatReply | None]
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
@@ -133,7 +134,7 @@ class Dispatcher:
         self._handlers: Mapping[int, Handler] = metered_handlers(handlers) if counted else handlers
         self.handle_batch = self._answer_batch = partial(metered_batch if counted else answer_batch, self._broker)
         fetches_are_left = counted or self._broker.laggards.active
-        self._answer_repeated = _leave if fetches_are_left else partial(answer_repeated, self._broker)
+        self._answer_repeated = _leave if fetches_are_left else repeated_answers(self._broker)
         self.handle_repeated = self._answer_repeated
         if self._watched:
             self._handlers = watched = watched_handlers(self._handlers, STATISTICS)
@@ -151,7 +152,7 @@ class Dispatcher:
         self.handle_batch = self._timed_batch
         self.handle_repeated = self._leave_one
 
-    def _leave_one(self, _connection: ClientConnection, _data: bytes) -> None:
+    def _leave_one(self, _connection: ClientConnection, _data: bytes, _output: DirectOutput) -> None:
         """Leave the next request to the handler that measures it."""
         self.handle_repeated = self._answer_repeated
 
@@ -169,7 +170,7 @@ class Dispatcher:
         return reply
 
 
-def _leave(_connection: ClientConnection, _data: bytes) -> None:
+def _leave(_connection: ClientConnection, _data: bytes, _output: DirectOutput) -> None:
     """Leave a request that may repeat the last one to the handler of its API."""
 
 

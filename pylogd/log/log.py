@@ -372,7 +372,7 @@ class Log(LogParts):
         found = self._view.slices.get(offset)
         if found is None:
             return None
-        limit, behind, records = found
+        limit, behind, records, *_ = found
         if limit != max_bytes or behind > end_offset or offset < self.log_start_offset or self.closed:
             return None
         return records

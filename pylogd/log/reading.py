@@ -13,7 +13,7 @@ raises StorageFailure; the caller knows whether retention explains that.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from pylogd.log.errors import StorageFailure, UnsupportedCompressionType
@@ -31,10 +31,13 @@ ZEROS, BELOW_ZEROS = 3, 1 << 40
 #: A range of bytes: its segment, position and length, and the base offset of the batch behind it in the segment, -1 if
 #: that is not known or there is none.
 Range = tuple[Segment, int, int, int]
+#: What is remembered of a slice: the limit by which its range ended, the offset behind the range, the slice; and, for
+#: compiled code, its size, the zeros behind it, `send_resident` of its file system, descriptor and position.
+KeptSlice = tuple[int, int, FileSlice, int, int, Callable[[int, bytes, int, int, int], int], int, int]
 #: What is remembered at first, shared and never changed: most of many logs are never read.
 _NO_NEXT: dict[int, tuple[int, Located]] = {}
 _NO_RANGES: dict[int, tuple[int, Range]] = {}
-_NO_SLICES: dict[int, tuple[int, int, FileSlice]] = {}
+_NO_SLICES: dict[int, KeptSlice] = {}
 _base_offset = attrgetter("base_offset")
 
 
@@ -51,7 +54,7 @@ class SegmentsView:
         self._next = _NO_NEXT  # by a batch's base offset: index of its segment, batch
         #: By the base offset of its first batch: the limit by which a range ended, and the range.
         self._ranges = _NO_RANGES
-        #: Of those in the last segment, whose file is open: the limit, the offset behind the range, and its slice.
+        #: Of those in the last segment, whose file is open, the slices.
         self.slices = _NO_SLICES
 
     def look_up(
@@ -127,7 +130,11 @@ class SegmentsView:
         """Keep the slice that was made of what `look_up` found, if the range is remembered and its file is open."""
         known, segment = self._ranges.get(offset), found[0]
         if known is not None and known[1] is found and segment is self.segments[-1] and segment.cached is None:
-            self.slices[offset] = known[0], found[3], records
+            file = records.file
+            self.slices[offset] = (
+                known[0], found[3], records, records.length, records.zeros, file.fs.send_resident, file.fd,
+                records.position,
+            )  # fmt: skip
 
     def offset_for_timestamp(self, timestamp_ms: int, start: int, *, allow_cold: bool) -> tuple[int, int, int] | None:
         """Return (time stamp, offset, epoch) of the first record from `start` on with at least `timestamp_ms`."""

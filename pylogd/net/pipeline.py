@@ -422,14 +422,15 @@ class Pipeline:
         if self._state is not _READING or self._slots or not self._sender.idle:
             return False
         try:
-            reply = self._handler.handle_repeated(self._connection, data)
+            reply = self._handler.handle_repeated(self._connection, data, self._sender)
         except Exception:
             self._end(_explain(Failure(), None), None)
             return True
         if reply is None:
             self.repeats = False
             return False
-        self._sender.send_records(*reply)
+        if reply is not True:
+            self._sender.send_records(*reply)
         return True
 
     def _ready(self, response: Any, slot: Slot) -> None:

@@ -6,7 +6,14 @@ from collections.abc import Container, Mapping
 from typing import Any, Protocol
 
 from pylogd.net.request_memory import MemoryShare
-from pylogd.wire.session import BatchReply, RepeatReply, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import (
+    BatchReply,
+    DirectOutput,
+    RepeatReply,
+    RequestReceived,
+    ServerSession,
+    UnsupportedRequest,
+)
 
 Event = RequestReceived | UnsupportedRequest
 
@@ -52,5 +59,8 @@ class RequestHandler(Protocol):
     def handle_batch(self, connection: Any, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
         """Answer the request in `frame`, and up to `most - 1` later requests of the session; or leave all of them."""
 
-    def handle_repeated(self, connection: Any, data: bytes) -> RepeatReply | None:
-        """Answer the request that is all of `data`, its length in front, if it repeats the last one; or leave it."""
+    def handle_repeated(self, connection: Any, data: bytes, output: DirectOutput) -> RepeatReply | None:
+        """Answer the request that is all of `data`, its length in front, if it repeats the last one; or leave it.
+
+        output: has nothing to send before the reply.
+        """

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
@@ -93,20 +94,25 @@ class Feeder(Protocol):
 
 @implementer(IPullProducer)
 class Sender:
-    """The one writer of a connection's transport."""
+    """The one writer of a connection's transport.
+
+    socket, direct_above, max_chunk: see `DirectOutput`. Only while the sender is `idle` may anybody else send.
+    """
+
+    direct_above = COPIED_BYTES
 
     __slots__ = (
-        "_at", "_connected", "_end", "_feeder", "_max_chunk", "_max_unsent", "_parts", "_slice", "_socket",
-        "_transport", "_unsent", "_waiting", "_warm", "_warm_to",
+        "_at", "_connected", "_end", "_feeder", "_max_unsent", "_parts", "_slice", "_transport", "_unsent", "_waiting",
+        "_warm", "_warm_to", "max_chunk", "socket",
     )  # fmt: skip
 
     def __init__(self, transport: Any, warm: Warm, feeder: Feeder, *, max_chunk: int, max_unsent: int) -> None:
         """`max_chunk`: bytes in one sendfile call. `max_unsent`: more unsent bytes are congestion."""
         self._transport = transport
-        self._socket: socket.socket = transport.getHandle()
+        self.socket: socket.socket = transport.getHandle()
         self._warm = warm
         self._feeder = feeder
-        self._max_chunk = max_chunk
+        self.max_chunk = max_chunk
         self._max_unsent = max_unsent
         # Parts queued behind the current slice; None if there are none. An empty deque takes 760 bytes.
         self._parts: deque[bytes | Slice] | None = None
@@ -143,24 +149,28 @@ class Sender:
         else:
             self._write(data)
 
-    def send_records(self, head: bytes, records: Slice, tail: bytes) -> None:
-        """Send a reply that has records, as `send` does. tail: zero bytes."""
+    def send_records(self, head: bytes, records: Slice, tail: bytes, sent: int = -1) -> None:
+        """Send a reply that has records, as `send` does. tail: zero bytes.
+
+        sent: how many bytes of it have left already, see `DirectOutput`; -1 if nobody has tried.
+        """
         length = records.length + len(tail)
-        if (
-            self._parts is not None
-            or self._unsent
-            or not COPIED_BYTES < length <= self._max_chunk
-            or len(tail) > records.zeros
-            or records.in_blocks
-        ):
-            self.send([head, records, tail])
-            return
-        sent = records.send_resident(self._socket.fileno(), head, length)
+        if sent < 0:
+            if (
+                self._parts is not None
+                or self._unsent
+                or not self.direct_above < length <= self.max_chunk
+                or len(tail) > records.zeros
+                or records.in_blocks
+            ):
+                self.send([head, records, tail])
+                return
+            sent = max(records.send_resident(self.socket.fileno(), head, length), 0)
         left = len(head) + length - sent
         if not left:
             return
         if sent < len(head):  # the socket is full, or the records are cold
-            self.send([head[max(sent, 0) :], records, tail])
+            self.send([head[sent:], records, tail])
             return
         self._parts = deque()
         self._slice = records
@@ -192,7 +202,7 @@ class Sender:
         """Send as much as the socket takes, if nothing waits before it; leave the rest to the transport."""
         if not self._unsent:
             try:
-                sent = self._socket.send(data, flags)
+                sent = self.socket.send(data, flags)
             except OSError:
                 sent = 0  # full, or broken: the transport finds out which
             if sent == len(data):
@@ -206,7 +216,7 @@ class Sender:
         parts = self._parts
         if parts is None:
             return
-        share = self._max_chunk
+        share = self.max_chunk
         while self._slice is not None or parts:
             if self._unsent:
                 return  # resumeProducing follows
@@ -249,7 +259,7 @@ class Sender:
         if source.in_blocks:
             return self._send_from_memory(cast(BlockSlice, source), most)
         if self._at == self._warm_to:
-            count = min(self._end - self._at, self._max_chunk)
+            count = min(self._end - self._at, self.max_chunk)
             self._warm_to += count
             if not source.is_warm(self._at, count):
                 self._waiting = True
@@ -257,7 +267,7 @@ class Sender:
                 return 0
         count = min(self._warm_to - self._at, most)
         try:
-            sent = os.sendfile(self._socket.fileno(), source.fileno(), self._at, count)
+            sent = os.sendfile(self.socket.fileno(), source.fileno(), self._at, count)
         except BlockingIOError:
             self._warm_to = self._at
             self._transport.startWriting()
@@ -301,7 +311,7 @@ class Sender:
     def _write_views(self, views: list[memoryview]) -> int:
         """Send from memory what the socket takes, and return how much that was; 0 if it takes nothing or is broken."""
         try:
-            return self._socket.sendmsg(views)
+            return self.socket.sendmsg(views)
         except BlockingIOError:
             self._transport.startWriting()
         except OSError as error:
@@ -335,14 +345,12 @@ class CopyingSender(Sender):
     Its transport has `send_now`, see `pylogd.net.tls`.
     """
 
+    direct_above = sys.maxsize  # nothing passes it by
+
     __slots__ = ()
 
     def __init__(self, transport: Any, warm: Warm, feeder: Feeder, *, max_chunk: int, max_unsent: int) -> None:
         super().__init__(transport, warm, feeder, max_chunk=min(max_chunk, ENCRYPTED_BYTES), max_unsent=max_unsent)
-
-    def send_records(self, head: bytes, records: Slice, tail: bytes) -> None:
-        """See `Sender`."""
-        self.send([head, records, tail])
 
     def _write(self, data: bytes | memoryview, flags: int = 0) -> None:
         if not self._transport.send_now(data):
@@ -358,7 +366,7 @@ class CopyingSender(Sender):
         if source.in_blocks:
             return self._send_from_memory(cast(BlockSlice, source), most)
         if self._at == self._warm_to:
-            count = min(self._end - self._at, self._max_chunk)
+            count = min(self._end - self._at, self.max_chunk)
             self._warm_to += count
             if not source.is_warm(self._at, count):
                 self._waiting = True

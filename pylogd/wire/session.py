@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pylogd.limits.elements import AT_ONCE, ElementBounds, most_in_reply
 from pylogd.wire import fast, schema
@@ -104,8 +104,21 @@ class BatchReply(NamedTuple):
 NOT_ANSWERED = BatchReply(b"", 0, 0)
 
 
-#: The reply to a request that repeats the last one: what is in front of its records, these, and zero bytes.
-RepeatReply = tuple[bytes, Any, bytes]
+class DirectOutput(Protocol):
+    """What a reply may be sent to at once, by compiled code.
+
+    direct_above, max_chunk: more bytes than the first of records and what follows them are sent so, and at most the
+    second.
+    """
+
+    socket: Any
+    direct_above: int
+    max_chunk: int
+
+
+#: The reply to a request that repeats the last one: what is in front of its records, these, zero bytes, and how many
+#: bytes of all have been sent; -1 if nobody has tried. True if all of it has been sent.
+RepeatReply = tuple[bytes, Any, bytes, int] | Literal[True]
 
 
 class ServerSession:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pylogd.api.dispatch import Dispatcher
+from pylogd.api.fast import fetch as fast_fetch
 from pylogd.api.registry import served_versions
 from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.log.files import RealFileSystem
@@ -27,6 +29,7 @@ from tests.property.test_fast_fetch import mark, write
 
 pytestmark = pytest.mark.skipif(compiled.fast is None, reason="there was no compiler")
 
+_COMPILED = fast_fetch._repeated
 BATCHES = 12
 _SIZES = (20, 200, 20_000)  # so that ranges are copied, or sent from the file
 _LIMITS = ServerLimits(1 << 20, 100, 1 << 20, 1 << 20, -1)
@@ -76,13 +79,16 @@ class Sides:
         for factory in self._factories:
             factory.hangups = HangupWatch(ManualReactor())
 
-    def answers(self, reads: list[bytes], *, fast: bool, direct: bool = False) -> tuple[bytes, list[int]]:
+    def answers(
+        self, reads: list[bytes], *, fast: bool, direct: bool = False, buffer_bytes: int = 1 << 22
+    ) -> tuple[bytes, list[int]]:
         """Return what a new connection answers to these reads, and what was counted.
 
-        direct: whether it may read the socket itself; otherwise the bytes are passed to its protocol.
+        direct: whether it may read the socket itself; otherwise the bytes are passed to its protocol. buffer_bytes: how
+        many the socket takes, or fewer than it is sent.
         """
         protocol: Any = self._factories[not fast].buildProtocol(None)
-        transport: Any = PairTransport(protocol, ManualReactor(), 1 << 22)
+        transport: Any = PairTransport(protocol, ManualReactor(), buffer_bytes)
         protocol.makeConnection(transport)
         before, got = self._counts(), b""
         for data in reads:
@@ -100,14 +106,16 @@ class Sides:
         return [STATISTICS.requests[FETCH], *(p.fetches for p in partitions), *(p.fetched_bytes for p in partitions)]
 
 
-@pytest.fixture(scope="module", params=["in memory", "on files"])
+@pytest.fixture(scope="module", params=["in memory", "on files", "on files, in Python"])
 def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     folder: Path = tmp_path_factory.mktemp("parts")
     kind, dirs = (Parts, "/data") if request.param == "in memory" else (_RealParts, str(folder / "logs"))
-    made = Sides(kind(folder, log_dirs=dirs, log_index_interval_bytes=0, log_cleaner_enable=False))
-    yield made
-    made.parts.time.advance(0)
-    made.parts.close()
+    # "in Python": as where `_repeated.c` could not be compiled
+    with patch.object(fast_fetch, "_repeated", None) if request.param.endswith("Python") else nullcontext():
+        made = Sides(kind(folder, log_dirs=dirs, log_index_interval_bytes=0, log_cleaner_enable=False))
+        yield made
+        made.parts.time.advance(0)
+        made.parts.close()
 
 
 def frames(sides: Sides, offsets: list[int], **fields: Any) -> list[bytes]:
@@ -178,20 +186,27 @@ def damaged(reads: list[bytes], damage: list[tuple[int, int, int]]) -> list[byte
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(runs=st.lists(_RUNS, min_size=1, max_size=3), damage=_DAMAGE, joined=st.booleans(), direct=st.booleans())
+@given(
+    runs=st.lists(_RUNS, min_size=1, max_size=3),
+    damage=_DAMAGE,
+    joined=st.booleans(),
+    reading=st.fixed_dictionaries(
+        {"direct": st.booleans(), "buffer_bytes": st.sampled_from((1 << 22, 1 << 22, 1 << 14))}
+    ),
+)
 def test_both_answer_alike(
     sides: Sides,
     runs: list[tuple[dict[str, Any], list[int]]],
     damage: list[tuple[int, int, int]],
     joined: bool,
-    direct: bool,
+    reading: dict[str, Any],
 ) -> None:
     reads = damaged([data for shape, offsets in runs for data in frames(sides, offsets, **shape)], damage)
     if joined and len(reads) > 2:
         reads[1:3] = [reads[1] + reads[2]]
     elif len(reads) > 2:  # one request arrives in two reads
         reads[2:3] = [reads[2][:50], reads[2][50:]]
-    assert sides.answers(reads, fast=True, direct=direct) == sides.answers(reads, fast=False, direct=direct)
+    assert sides.answers(reads, fast=True, **reading) == sides.answers(reads, fast=False, **reading)
 
 
 @pytest.mark.parametrize("place", range(8, 120))
@@ -232,6 +247,35 @@ def test_which_requests_take_the_fast_path(sides: Sides, shape: dict[str, Any], 
         answers = sides.answers(reads, fast=True)
     assert handle.call_count == (1 if is_fast else 4)
     assert answers == sides.answers(reads, fast=False)
+
+
+@pytest.mark.skipif(_COMPILED is None, reason="there was no compiler")
+@pytest.mark.parametrize("checked", [False, True])
+def test_python_is_asked_where_permissions_are_checked(tmp_path: Path, checked: bool) -> None:
+    """Otherwise only once, until the request is known."""
+    answer, asked = fast_fetch.answer_repeated, 0
+
+    def ask(*arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return answer(*arguments)
+
+    class _Refuses:
+        def authorize(self, *_request: object) -> bool:
+            return False
+
+    with patch.multiple(fast_fetch, answer_repeated=ask, _repeated=_COMPILED):
+        sides = Sides(_RealParts(tmp_path, log_dirs=str(tmp_path / "logs")))
+    reads = frames(sides, [0, 4, 0, 0])
+    before = sides.answers(reads, fast=True)
+    assert asked == 1
+    if checked:
+        sides.parts.authorizer = cast(Any, _Refuses())
+    after = sides.answers(reads, fast=True)
+    assert asked > 2 if checked else asked == 2
+    assert (after == before) is not checked
+    assert after == sides.answers(reads, fast=False)
+    sides.parts.close()
 
 
 def test_a_sampled_request_is_measured(sides: Sides) -> None:

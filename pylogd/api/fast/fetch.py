@@ -8,8 +8,10 @@ twice. tests/property/test_fast_fetch.py and test_repeated_fetches.py prove that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from functools import partial
+from types import ModuleType
 from typing import NamedTuple, Protocol
 
 from pylogd.api.context import BrokerParts, Connection, RequestContext
@@ -29,7 +31,11 @@ from pylogd.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from pylogd.wire.session import RepeatReply
+from pylogd.wire.session import DirectOutput, RepeatReply
+
+_repeated: ModuleType | None = None
+with contextlib.suppress(ImportError):  # it could not be compiled
+    from pylogd.api.fast import _repeated
 
 #: The first in which topics go by id.
 FIRST_VERSION = 13
@@ -107,7 +113,19 @@ class FetchingConnection(Connection, Protocol):
     known_fetch: KnownFetch | None
 
 
-def answer_repeated(broker: BrokerParts, connection: FetchingConnection, data: bytes) -> RepeatReply | None:
+def repeated_answers(broker: BrokerParts) -> Callable[[FetchingConnection, bytes, DirectOutput], RepeatReply | None]:
+    """Return what answers requests that repeat the last one: the compiled function, or `answer_repeated` itself."""
+    in_python = partial(answer_repeated, broker)
+    return (
+        in_python
+        if _repeated is None
+        else partial(_repeated.answer_repeated, broker, broker.partitions.by_id, _requests, in_python)
+    )
+
+
+def answer_repeated(
+    broker: BrokerParts, connection: FetchingConnection, data: bytes, _output: DirectOutput | None = None
+) -> RepeatReply | None:
     """Return the reply to the request in `data` as `answer` would make it, if it repeats the connection's last one.
 
     None where the general handler has to answer: nothing has been done then.
@@ -146,7 +164,7 @@ def answer_repeated(broker: BrokerParts, connection: FetchingConnection, data: b
     _requests[FETCH] += 1
     partition.fetches += 1
     partition.fetched_bytes += size
-    return known.response_head(data, end, stable, log.log_start_offset, size), records, END
+    return known.response_head(data, end, stable, log.log_start_offset, size), records, END, -1
 
 
 def _known(data: bytes, most: int) -> KnownFetch | None:

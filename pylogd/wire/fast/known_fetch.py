@@ -62,12 +62,13 @@ class KnownFetch:
     key: the partition's topic id and index. leader_epoch: as the client knows it. committed: whether it reads committed
     records only. limit: the most bytes of records. least: the fewest that are answered at once.
 
+    compiled: the rest, in the order in which `_repeated.c` takes it.
     offset_in: returns the fetch offset of the request in `data` if it repeats this one; else -1.
     response_head: returns the response to the request in `data` up to the records, whose size is the last argument;
         behind them comes `END`. Before it are high watermark, last stable offset and log start offset.
     """
 
-    __slots__ = ("committed", "key", "leader_epoch", "least", "limit", "offset_in", "response_head")
+    __slots__ = ("committed", "compiled", "key", "leader_epoch", "least", "limit", "offset_in", "response_head")
 
     offset_in: Callable[[bytes], int]
     response_head: Callable[[bytes, int, int, int, int], bytes]
@@ -85,3 +86,6 @@ class KnownFetch:
         self.committed = committed
         self.limit = min(request.max_bytes, wanted.partition_max_bytes, most)
         self.least = min(request.min_bytes, request.max_bytes, most)
+        self.compiled = (
+            self.offset_in, self.response_head, self.key, self.leader_epoch, committed, self.limit, self.least,
+        )  # fmt: skip

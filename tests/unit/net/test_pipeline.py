@@ -135,12 +135,12 @@ class Rig:
         reply: BatchReply = self.answer_batch(count)
         return reply
 
-    def handle_repeated(self, connection: Any, data: bytes) -> Any:
+    def handle_repeated(self, connection: Any, data: bytes, _output: Any) -> Any:
         assert connection is self
         self.offered.append(data)
         if data == b"f":
             raise ZeroDivisionError("a bug")
-        return (b"<", _Records(), b">") if data == b"r" else None
+        return (b"<", _Records(), b">", -1) if data == b"r" else None
 
     def handle(self, connection: Any, event: Any) -> Any:
         assert connection is self

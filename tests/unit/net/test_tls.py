@@ -46,7 +46,7 @@ class EchoHandler:
     def handle_batch(self, connection: Any, frame: Any, session: Any, most: int) -> Any:
         return NOT_ANSWERED
 
-    def handle_repeated(self, connection: Any, data: bytes) -> None:
+    def handle_repeated(self, connection: Any, data: bytes, _output: Any) -> None:
         raise AssertionError("no request is known")
 
 

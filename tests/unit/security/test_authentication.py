@@ -35,6 +35,7 @@ from tests.fakes.parts import FakeConnection, Parts, decoded
 
 ALICE = Principal(USER, "alice")
 DELAY_MS = 100
+NO_OUTPUT: Any = None
 
 
 class Script:
@@ -205,10 +206,10 @@ def test_nothing_is_answered_together_before(parts: Parts, client: Client) -> No
     with pytest.raises(CloseConnection, match="not authenticated"):
         client.gate.handle_batch(client, frame, session, 1)
     with pytest.raises(CloseConnection, match="not authenticated"):
-        client.gate.handle_repeated(client, bytes(60))
+        client.gate.handle_repeated(client, bytes(60), NO_OUTPUT)
     client.authenticate("be alice")
     assert client.gate.handle_batch(client, frame, session, 1) is NOT_ANSWERED
-    assert client.gate.handle_repeated(client, bytes(60)) is None
+    assert client.gate.handle_repeated(client, bytes(60), NO_OUTPUT) is None
 
 
 def test_api_versions_are_not_answered_during_authentication(client: Client) -> None:
@@ -319,7 +320,7 @@ def test_a_session_ends(parts: Parts, short: Client) -> None:
     with pytest.raises(CloseConnection, match="User:alice has ended"):
         short.gate.handle_batch(short, memoryview(bytes(60)), session, 1)
     with pytest.raises(CloseConnection, match="User:alice has ended"):
-        short.gate.handle_repeated(short, bytes(60))
+        short.gate.handle_repeated(short, bytes(60), NO_OUTPUT)
     assert counts(short) == (1, 0, 0, 3)
 
 
