@@ -428,10 +428,9 @@ class Pipeline:
             return True
         if reply is None:
             self.repeats = False
-            return False
-        if reply is not True:
+        elif reply is not True:
             self._sender.send_records(*reply)
-        return True
+        return reply is not None
 
     def _ready(self, response: Any, slot: Slot) -> None:
         slot.response = response
