@@ -123,6 +123,7 @@ def frames(sides: Sides, offsets: list[int], **fields: Any) -> list[bytes]:
     known: dict[str, Any] = {
         "name": "t", "version": 16, "index": 0, "leader_epoch": -1, "last_epoch": -1, "partition_max": _MOST,
         "max_bytes": _MOST, "min_bytes": 1, "isolation": 0, "replica": -1, "client": "a client",
+        "session_epoch": -1,
     }  # fmt: skip
     known.update(fields)
     version, replica = known["version"], known["replica"]
@@ -143,7 +144,7 @@ def frames(sides: Sides, offsets: list[int], **fields: Any) -> list[bytes]:
             min_bytes=known["min_bytes"],
             max_bytes=known["max_bytes"],
             isolation_level=known["isolation"],
-            session_epoch=-1,
+            session_epoch=known["session_epoch"],
             topics=[FetchTopic("", sides.ids.get(known["name"], bytes(range(16))), [wanted])],
         )
         parts: list[Any] = session.encode_request(request, version)
@@ -276,6 +277,14 @@ def test_python_is_asked_where_permissions_are_checked(tmp_path: Path, checked: 
     assert (after == before) is not checked
     assert after == sides.answers(reads, fast=False)
     sides.parts.close()
+
+
+@pytest.mark.parametrize("version", [13, 15, known_fetch.LAST])
+def test_a_request_of_a_session_is_not_decoded_twice(sides: Sides, version: int) -> None:
+    (plain,), (with_session,) = (frames(sides, [5], version=version, session_epoch=epoch) for epoch in (-1, 1))
+    assert known_fetch.decode_fetch(plain) is not None
+    with patch.object(known_fetch, "read_request_header", side_effect=AssertionError):
+        assert known_fetch.decode_fetch(with_session) is None
 
 
 def test_a_sampled_request_is_measured(sides: Sides) -> None:

@@ -19,12 +19,19 @@ from pylogd.wire.fast import compiled
 from pylogd.wire.fast.fetch import END_SIZE, FIRST_FAST, PARTITION_SIZE, request_decoder, response_body
 from pylogd.wire.headers import read_request_header, skip_tagged_fields
 from pylogd.wire.messages.fetch import FetchRequest
+from pylogd.wire.stream import UUID_SIZE
 
 LAST = 18
 #: Behind the records of the response: no tagged fields of the partition, its topic and the response.
 END = b"\0\0\0"
 _LENGTH = 4
 _OFFSET_AT = 8  # in what a request says of a partition
+#: Where the session epoch is in a request for one partition, from the end: number of topics, topic id and number of
+#: partitions follow, one byte each for the numbers. And its value without a session.
+_EPOCH_AT = slice(
+    -(4 + 1 + UUID_SIZE + 1 + PARTITION_SIZE + END_SIZE), -(1 + UUID_SIZE + 1 + PARTITION_SIZE + END_SIZE)
+)
+_NO_SESSION = b"\xff\xff\xff\xff"
 
 
 class DecodedFetch(NamedTuple):
@@ -37,9 +44,12 @@ class DecodedFetch(NamedTuple):
 def decode_fetch(data: bytes) -> DecodedFetch | None:
     """Return the request in `data`, its length in front, if it is one of the usual shape and nothing else; else None.
 
-    None as well where there are no compiled functions.
+    None as well where there are no compiled functions, and for requests of sessions, which are not even decoded: each
+    of a connection's requests comes here then, and is decoded elsewhere. Those of more than one partition may be.
     """
-    if compiled.fast is None or int.from_bytes(data[:_LENGTH], "big") != len(data) - _LENGTH:
+    if compiled.fast is None or data[_EPOCH_AT] != _NO_SESSION:
+        return None
+    if int.from_bytes(data[:_LENGTH], "big") != len(data) - _LENGTH:
         return None
     frame = memoryview(data)[_LENGTH:]
     try:
