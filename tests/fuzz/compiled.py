@@ -1,10 +1,11 @@
-"""Compare the compiled functions for Produce and Fetch with Python on hostile input: `python -m tests.fuzz.compiled`.
+"""Compare compiled functions for Produce and Fetch with Python on hostile input: `python -m tests.fuzz.compiled`.
 
 Strategy: requests of one shape, with batches that continue a producer's sequence or not, are damaged, cut and put into
 memory that ends with them; limits and the state of the log are usual or extreme. `agree` asserts that the compiled
-function returns what the functions in Python give. The command runs it for `--seconds` with a copy of the function that
-was compiled with AddressSanitizer and UBSan, so that an access out of bounds and an overflow end it too. A number that
-is printed with a failure repeats it: `--first NUMBER`.
+function returns what the functions in Python give. Ranges inside and outside of a file are sent to sockets with little
+and much room. The command runs them for `--seconds` with copies of the functions that were compiled with
+AddressSanitizer and UBSan, so that an access out of bounds and an overflow end it too. A number that is printed with a
+failure repeats it: `--first NUMBER`.
 
 Exit status: 0 if nothing was found, 1 if something was, 2 if the sanitizers are missing.
 """
@@ -16,19 +17,22 @@ import importlib.util
 import os
 import random
 import shutil
+import socket
 import struct
 import subprocess
 import sys
 import sysconfig
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 from pylogd.log.accepting import PREFIX_SIZE, pack_prefix
 from pylogd.log.fast_accept import FastAccept
 from pylogd.log.producers import Producers
+from pylogd.log.residency import ask_by_ctypes
 from pylogd.wire.fast import response_encoder
 from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT, response_body
 from pylogd.wire.fast.known_fetch import END
@@ -48,7 +52,8 @@ from pylogd.wire.session import ClientSession
 from pylogd.wire.validation import batch_is_valid
 from tests.fakes.storage import START_MS, batch, fix_crc
 
-_SOURCE = Path(__file__).resolve().parents[2] / "pylogd" / "wire" / "fast" / "_fast.c"
+_PACKAGE = Path(__file__).resolve().parents[2] / "pylogd"
+_SOURCES = {"_fast": _PACKAGE / "wire" / "fast" / "_fast.c", "_residency": _PACKAGE / "log" / "_residency.c"}
 _SANITIZED = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC")
 _INT64 = (1 << 63) - 1
 _MOST = 256
@@ -107,6 +112,33 @@ def agree_on_fetch(number: int, module: Any) -> bool:
         head = module.fetch_head(response_body(bytes(16), index, committed), bytes(data), *numbers, size)
         assert head == _fetch_head(data[8:12], index, committed, numbers, size), f"input {number}: {head!r}"
     return repeats
+
+
+def agree_on_sending(number: int, module: Any) -> bool:
+    """Assert that `module` sends what a file has, and counts its pages as ctypes does; return whether it sent any."""
+    chance = random.Random(number)
+    content = chance.randbytes(chance.choice((0, 1, 4095, 4096, 4097, 70_000)))
+    around = (-1, 0, 1, len(content) // 2, len(content) - 1, len(content), len(content) + 1, 1 << 40, _INT64)
+    head, position, length = chance.randbytes(chance.choice((0, 1, 90))), chance.choice(around), chance.choice(around)
+    ours, peer = socket.socketpair()
+    with TemporaryFile(buffering=0) as file, ours, peer:
+        file.write(content)
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, chance.choice((1, 1 << 20)))
+        out, fd = chance.choice((ours.fileno(), ours.fileno(), -1)), chance.choice((file.fileno(), file.fileno(), -1))
+        if position >= 0 and 0 < length <= _INT64 - position:
+            assert module.pages_in_memory(fd, position, length) == ask_by_ctypes(fd, position, length), number
+        try:
+            sent = module.send_resident(out, head, fd, position, length)
+        except ValueError:
+            assert position < 0 or length <= 0 or position + length > _INT64, f"input {number}"
+            return False
+        ours.close()
+        got = b"".join(iter(partial(peer.recv, 1 << 20), b""))
+    whole = head + content[position : position + length]
+    assert got == whole[: max(sent, 0)], f"input {number}: {sent} bytes sent, {len(got)} received"
+    assert sent < 0 or position + length <= len(content), f"input {number}: sent from behind the file's end"
+    return bool(sent > 0)
 
 
 def _fetch_request(chance: random.Random, version: int, index: int, offset: int) -> bytes:
@@ -277,22 +309,34 @@ def sanitizers() -> list[str]:
 
 
 def run_sanitized(seconds: float, first: int) -> int:
-    """Compile a sanitized copy, and run this module with it in a child; return its exit status."""
+    """Compile sanitized copies, and run this module with them in a child; return its exit status."""
     libraries = sanitizers()
     if not libraries:
         print("fuzz: needs gcc with its sanitizers (Debian: apt-get install gcc)", file=sys.stderr)
         return 2
     with TemporaryDirectory() as folder:
-        target = Path(folder, "_fast.so")
         include = f"-I{sysconfig.get_path('include')}"
-        subprocess.run(["gcc", *_SANITIZED, include, "-o", str(target), str(_SOURCE)], check=True)
+        for name, source in _SOURCES.items():
+            subprocess.run(
+                ["gcc", *_SANITIZED, include, "-o", str(Path(folder, f"{name}.so")), str(source)], check=True
+            )
         environment = os.environ | {
             "LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc",
             "UBSAN_OPTIONS": "print_stacktrace=1",
         }  # fmt: skip
-        child = [sys.executable, "-m", "tests.fuzz.compiled", "--child", str(target)]
+        child = [sys.executable, "-m", "tests.fuzz.compiled", "--child", folder]
         child += ["--seconds", str(seconds), "--first", str(first)]
-        return 1 if subprocess.run(child, env=environment, cwd=_SOURCE.parents[3], check=False).returncode else 0
+        return 1 if subprocess.run(child, env=environment, cwd=_PACKAGE.parent, check=False).returncode else 0
+
+
+def _loaded(name: str, path: Path) -> Any:
+    """Return the compiled module at a path."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -304,15 +348,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.child is None:
         return run_sanitized(options.seconds, options.first)
-    spec = importlib.util.spec_from_file_location("_fast", options.child)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module, sending = (_loaded(name, Path(options.child, f"{name}.so")) for name in _SOURCES)
     end, number, taken = time.monotonic() + options.seconds, options.first, 0
     while time.monotonic() < end:
         taken += agree(number, module)
         agree_on_fetch(number, module)
+        agree_on_sending(number, sending)
         number += 1
     print(f"fuzz: compiled: {number - options.first} inputs, of {taken} requests were taken; nothing found")
     return 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pylogd.wire.records import crc32c
 from tests.fakes.parts import batch
-from tests.fuzz.compiled import agree, agree_on_fetch, run_sanitized, sanitizers
+from tests.fuzz.compiled import agree, agree_on_fetch, agree_on_sending, run_sanitized, sanitizers
 
 fast = pytest.importorskip("pylogd.wire.fast._fast", reason="there was no compiler")
 
@@ -33,6 +33,12 @@ def test_it_gives_what_python_gives(number: int) -> None:
 @given(st.integers(0, 1 << 40))
 def test_fetches_are_read_and_answered_as_by_python(number: int) -> None:
     agree_on_fetch(number, fast)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_what_is_sent_is_in_the_file(number: int) -> None:
+    agree_on_sending(number, pytest.importorskip("pylogd.log._residency", reason="there was no compiler"))
 
 
 @pytest.mark.parametrize(
