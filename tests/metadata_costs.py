@@ -63,6 +63,10 @@ class CountedStore(SqliteStore):
         self.held.append(lambda: SqliteStore.get(self, path, watch).chainDeferred(done))
         return done
 
+    def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
+        self.reads += len(paths)
+        return super().get_many(paths)
+
     def children(self, path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
         self.reads += 1
         return super().children(path, watch)
@@ -88,7 +92,7 @@ class Uncounted:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("get", "children", "children_data"):
+        if name in ("get", "get_many", "children", "children_data"):
             return partial(getattr(SqliteStore, name), self._store)
         return getattr(self._store, name)
 

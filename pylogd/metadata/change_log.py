@@ -19,10 +19,9 @@ from typing import Final
 from twisted.logger import Logger
 
 from pylogd.metadata.change_notes import Change, decode_change, encode_change
-from pylogd.metadata.errors import NodeError, NoNode, StoreError
+from pylogd.metadata.errors import NodeError, StoreError
 from pylogd.metadata.interfaces import Create, Delete, IMetadataStore, Node
 from pylogd.metadata.layout import CHANGE_LOG
-from pylogd.metadata.together import all_of
 
 log = Logger()
 
@@ -50,10 +49,7 @@ async def missed_changes(store: IMetadataStore, count: int, after: int, until: i
     """
     if not 0 < count <= KEPT:
         return None
-    try:
-        nodes = await _entries(store, count, after, until)
-    except NoNode:
-        return None  # trimmed meanwhile
+    nodes = await _entries(store, count, after, until)
     changes: list[Change] = []
     for node in nodes:
         change = decode_change(node.data)
@@ -73,7 +69,10 @@ async def _entries(store: IMetadataStore, count: int, after: int, until: int) ->
     end, missing = len(names), count
     while missing and end:  # a second time if there were newer ones
         begin = max(end - missing, 0)
-        nodes = await all_of(store.get(f"{CHANGE_LOG}/{name}") for name in names[begin:end])
+        read = await store.get_many([f"{CHANGE_LOG}/{name}" for name in names[begin:end]])
+        nodes = [node for node in read if node is not None]
+        if len(nodes) < len(read):
+            return []  # trimmed meanwhile
         found = [node for node in nodes if after < node.stat.created <= until] + found
         end, missing = begin, sum(node.stat.created > until for node in nodes)
     return found

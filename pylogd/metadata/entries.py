@@ -7,14 +7,14 @@ partition, so that changes can be found by identity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
 
 from pylogd.metadata.change_notes import News
-from pylogd.metadata.errors import InvalidTopicName, NoNode
+from pylogd.metadata.errors import InvalidTopicName
 from pylogd.metadata.image import PartitionState, Topic, check_topic_name
 from pylogd.metadata.interfaces import IMetadataStore, Node
 from pylogd.metadata.layout import (
@@ -33,6 +33,9 @@ from pylogd.metadata.layout import (
 #: (created, version) of a node, which identifies its content.
 Stamp = tuple[int, int]
 NO_NODE: Final = (-1, -1)
+#: Topics whose nodes are read by one call.
+_TOGETHER: Final = 64
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,15 @@ async def read_nodes(store: IMetadataStore, names: Iterable[str]) -> dict[str, t
     """Read the node and the settings' node of each topic that exists."""
     # Concurrently, so that the store can answer them together.
     reads = [
-        (name, _get_or_none(store, topic_path(name)), _get_or_none(store, topic_config_path(name))) for name in names
+        (some, _Read(store.get_many([*map(topic_path, some), *map(topic_config_path, some)])))
+        for some in _parts(list(names))
     ]
     found = {}
-    for name, topic, configs in reads:
-        node, overrides = await topic, await configs
-        if node is not None:
-            found[name] = node, overrides
+    for some, read in reads:
+        nodes = await read
+        for name, node, overrides in zip(some, nodes, nodes[len(some) :], strict=False):
+            if node is not None:
+                found[name] = node, overrides
     return found
 
 
@@ -93,7 +98,7 @@ async def read_entries(
     nodes: as `read_nodes` returned them; the state nodes are read here. known: earlier entries, which are kept if they
     have not changed.
     """
-    reads = []
+    asked: list[tuple[str, Assignment]] = []
     unreadable: dict[str, CorruptMetadata] = {}
     for name, (node, _) in nodes.items():
         try:
@@ -101,15 +106,19 @@ async def read_entries(
         except CorruptMetadata as error:
             unreadable[name] = error
         else:
-            reads.append((name, assignment, _get_or_none(store, state_path(name, assignment.topic_id))))
+            asked.append((name, assignment))
+    reads = [
+        (some, _Read(store.get_many([state_path(name, assignment.topic_id) for name, assignment in some])))
+        for some in _parts(asked)
+    ]
     found = {}
-    for name, assignment, state_read in reads:
-        node, configs = nodes[name]
-        state = await state_read
-        try:
-            found[name] = _decode(name, assignment, (node, state, configs), known.get(name))
-        except CorruptMetadata as error:
-            unreadable[name] = error
+    for some, read in reads:  # decoded as the answers come: all at once would take long
+        for (name, assignment), state in zip(some, await read, strict=True):
+            node, configs = nodes[name]
+            try:
+                found[name] = _decode(name, assignment, (node, state, configs), known.get(name))
+            except CorruptMetadata as error:
+                unreadable[name] = error
     return found, unreadable
 
 
@@ -146,27 +155,22 @@ def _stamp(node: Node | None) -> Stamp:
     return NO_NODE if node is None else (node.stat.created, node.stat.version)
 
 
+def _parts(asked: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield what is asked for in parts that are read and decoded together."""
+    return (asked[start : start + _TOGETHER] for start in range(0, len(asked), _TOGETHER))
+
+
 class _Read:
-    """A node being read. `await` returns it or raises; a failure that nobody awaits is not logged as unhandled.
+    """Nodes being read. `await` returns them or raises; a failure that nobody awaits is not logged as unhandled.
 
     Nobody awaits a read if another one, started with it, has failed before.
     """
 
-    def __init__(self, reading: Deferred[Node | None]) -> None:
-        self._outcome: Deferred[Callable[[], Node | None]] = reading.addCallbacks(
-            lambda node: lambda: node, lambda failure: failure.raiseException
+    def __init__(self, reading: Deferred[Sequence[Node | None]]) -> None:
+        self._outcome: Deferred[Callable[[], Sequence[Node | None]]] = reading.addCallbacks(
+            lambda nodes: lambda: nodes, lambda failure: failure.raiseException
         )
 
-    def __await__(self) -> Generator[Any, Any, Node | None]:
+    def __await__(self) -> Generator[Any, Any, Sequence[Node | None]]:
         outcome = yield from self._outcome.__await__()
         return outcome()
-
-
-def _get_or_none(store: IMetadataStore, path: str) -> _Read:
-    async def ask() -> Node | None:
-        try:
-            return await store.get(path)
-        except NoNode:
-            return None
-
-    return _Read(Deferred.fromCoroutine(ask()))

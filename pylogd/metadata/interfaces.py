@@ -149,6 +149,12 @@ class IMetadataStore(Interface):
     def get(path: str, watch: Watch | None = None) -> Deferred[Node]:
         """Read a node. The watch is called when it is changed or deleted. Fails with `NoNode`."""
 
+    def get_many(paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
+        """Read nodes, with few requests however many they are; None for each that does not exist.
+
+        The nodes are not read atomically.
+        """
+
     def exists(path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
         """Return a node's metadata, or None if it does not exist.
 

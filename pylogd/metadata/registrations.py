@@ -21,9 +21,7 @@ from typing import Final, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
-from pylogd.metadata.errors import NoNode
 from pylogd.metadata.image import Broker
 from pylogd.metadata.interfaces import IMetadataStore, Node, SetData, Watch, WatchEvent
 from pylogd.metadata.layout import (
@@ -34,7 +32,6 @@ from pylogd.metadata.layout import (
     decode_registered,
     encode_registered,
 )
-from pylogd.metadata.together import all_of
 
 log = Logger()
 
@@ -94,6 +91,7 @@ class Registrations:
     async def _read_all(self) -> None:
         version = (await self._store.get(REGISTRATIONS, self._watch(REGISTRATIONS))).stat.version
         if BROKERS not in self._watched:
+            self._fired.discard(BROKERS)  # what that event told is read below
             await self._store.children(BROKERS, self._watch(BROKERS))
         nodes = await self._store.children_data(BROKERS)
         self.found = {}
@@ -126,7 +124,9 @@ class Registrations:
 
     async def _read(self, names: Iterable[str]) -> None:
         ordered = sorted(names)
-        nodes = await all_of(self._store.get(f"{BROKERS}/{name}").addErrback(_none) for name in ordered)
+        if not ordered:
+            return
+        nodes = await self._store.get_many([f"{BROKERS}/{name}" for name in ordered])
         for name, node in zip(ordered, nodes, strict=True):
             self._note(name, node)
 
@@ -167,7 +167,3 @@ def _registered(node: Node) -> str | None:
         return str(decode_registered(node.data))
     except CorruptMetadata:
         return None
-
-
-def _none(failure: Failure) -> None:
-    failure.trap(NoNode)

@@ -171,6 +171,15 @@ class RemoteStore:
         """See `IMetadataStore`."""
         return self._read("get", path, watch).addCallback(lambda got: make_node(got[1][0], got[0]["stat"]))
 
+    def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
+        """See `IMetadataStore`."""
+
+        def nodes(got: _Answer) -> list[Node | None]:
+            data = iter(got[1])
+            return [None if words is None else make_node(next(data), words) for words in got[0]["stats"]]
+
+        return self._call("get_many", {"paths": list(paths)}).addCallback(nodes)
+
     def exists(self, path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
         """See `IMetadataStore`."""
         return self._read("exists", path, watch).addCallback(

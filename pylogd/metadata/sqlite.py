@@ -111,6 +111,11 @@ class SqliteStore:
         """See `IMetadataStore`."""
         return self._call(lambda: self._tree.get(path, watch))
 
+    def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
+        """See `IMetadataStore`."""
+        asked = list(paths)
+        return self._call(lambda: self._tree.get_many(asked))
+
     def exists(self, path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
         """See `IMetadataStore`."""
         return self._call(lambda: self._tree.exists(path, watch))

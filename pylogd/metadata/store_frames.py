@@ -4,9 +4,10 @@ A frame is the length of a JSON header (4 bytes, big-endian), the header, and th
 the header's `sizes`. So data is neither encoded nor searched. Around each frame is the length of
 `Int32StringReceiver`. Both ends are of one release, on one machine, of one user: there are no versions.
 
-From the client: `hello` begins a session and `end` ends it, `ping` shows that the client is alive; `get`, `exists`,
-`children`, `children_data`, `ensure` and `multi` are the calls of `IMetadataStore`. Each has an `id`, which its answer
-repeats. From the server besides: events of watches, each with the `id` of the call that set the watch as `watch`.
+From the client: `hello` begins a session and `end` ends it, `ping` shows that the client is alive; `get`, `get_many`,
+`exists`, `children`, `children_data`, `ensure` and `multi` are the calls of `IMetadataStore`. Each has an `id`, which
+its answer repeats. From the server besides: events of watches, each with the `id` of the call that set the watch as
+`watch`.
 """
 
 from __future__ import annotations

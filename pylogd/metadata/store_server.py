@@ -9,7 +9,7 @@ Must not know: what the nodes mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -105,6 +105,8 @@ class StoreSession(FramedConnection):
         if name == "multi":
             operations = decode_operations(header["operations"], blobs)
             return store.multi(operations, session).addCallback(lambda results: ({"results": list(results)}, []))
+        if name == "get_many":
+            return store.get_many(header["paths"]).addCallback(_many)
         path = str(header["path"])
         if name == "ensure":
             return store.ensure(path).addCallback(lambda _: ({}, []))
@@ -177,6 +179,11 @@ def _names(names: list[str]) -> Answer:
 def _nodes(nodes: Mapping[str, Node]) -> Answer:
     stats = {name: stat_words(node.stat) for name, node in nodes.items()}
     return {"stats": stats}, [node.data for node in nodes.values()]
+
+
+def _many(nodes: Sequence[Node | None]) -> Answer:
+    stats = [None if node is None else stat_words(node.stat) for node in nodes]
+    return {"stats": stats}, [node.data for node in nodes if node is not None]
 
 
 _ANSWERS: Final[Mapping[str, Callable[[Any], Answer]]] = {"get": _node, "exists": _stat, "children": _names}

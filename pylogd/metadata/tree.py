@@ -177,6 +177,11 @@ class Tree:
             self._watch(self._data_watches, path, watch)
         return Node(row[0], NodeStat(*row[1:5]))
 
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """See `IMetadataStore.get_many`."""
+        rows = map(self._row, paths)
+        return [None if row is None else Node(row[0], NodeStat(*row[1:5])) for row in rows]
+
     def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
         """See `IMetadataStore.exists`."""
         row = self._row(path)

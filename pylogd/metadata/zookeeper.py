@@ -1,8 +1,8 @@
 """The metadata store on ZooKeeper: `IMetadataStore` by kazoo.
 
 Strategy: every call is one or several requests of a `KazooSession`, which answers in order; `call_queue` has Deferreds
-fire in the order of the calls even where one call (`children_data`) takes many requests. The chroot is a prefix that is
-added to paths in requests and removed from those in answers.
+fire in the order of the calls even where one call (`get_many`, `children_data`) takes many requests. The chroot is a
+prefix that is added to paths in requests and removed from those in answers.
 
 Rules: after `close` no watch or listener is called. When a connection is lost its watches are dropped without a call,
 as with a session; they have to be set again at `CONNECTED`.
@@ -73,7 +73,7 @@ DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 MAX_MULTI_BYTES: Final = 1_030_000
 #: The most seconds that a close waits for earlier calls.
 DRAIN_SECONDS: Final = 5.0
-#: The most children that `children_data` reads by one request.
+#: The most nodes that `get_many` and `children_data` read by one request.
 READ_NODES: Final = 64
 
 
@@ -138,6 +138,17 @@ class ZooKeeperStore:
     def get(self, path: str, watch: Watch | None = None) -> Deferred[Node]:
         """See `IMetadataStore`."""
         return self._read(path, watch, lambda client, full, kazoo_watch: client.get_async(full, kazoo_watch), node_of)
+
+    def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
+        """See `IMetadataStore`."""
+        asked = list(paths)
+        wrong = next((path for path in asked if not check_path(path)), None)
+        if wrong is not None:
+            return self._refuse(InvalidNode(wrong))
+        call = self._call()
+        if not call.settled:
+            self._read_nodes(call, asked, lambda nodes: [nodes.get(path) for path in asked])
+        return call.deferred
 
     def exists(self, path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
         """See `IMetadataStore`."""
@@ -275,37 +286,39 @@ class ZooKeeperStore:
             self._calls.settle(call, error=error_of(error, operation))
 
     def _children_data(self, call: Call, path: str) -> Deferred[Mapping[str, Node]]:
-        full = self._full(path)
-        nodes: dict[str, Node] = {}
-        missing = 0
+        full, prefix = self._full(path), path.rstrip("/")
 
         def listed(names: Any, error: BaseException | None) -> None:
-            nonlocal missing
             if error is not None:
                 self._calls.settle(call, error=error_of(error, Check(path)))
                 return
-            missing = len(names)
-            if not names:
-                self._calls.settle(call, nodes)
-            names = sorted(names)
-            prefix = full.rstrip("/")
-            for start in range(0, len(names), READ_NODES):
-                some = names[start : start + READ_NODES]
-                self._session.ask(partial(read_many, [f"{prefix}/{name}" for name in some]), partial(read, some))
-
-        def read(names: Sequence[str], answers: Any, error: BaseException | None) -> None:
-            nonlocal missing
-            missing -= len(names)
-            for name, answer in zip(names, [error] * len(names) if error is not None else answers, strict=True):
-                if isinstance(answer, Node):
-                    nodes[name] = answer
-                elif not isinstance(answer, kazoo.NoNodeError) and not call.settled:
-                    self._calls.settle(call, error=error_of(answer, Check(f"{path}/{name}")))
-            if not missing and not call.settled:
-                self._calls.settle(call, nodes)
+            paths = [f"{prefix}/{name}" for name in sorted(names)]
+            self._read_nodes(call, paths, lambda nodes: {at.rpartition("/")[2]: node for at, node in nodes.items()})
 
         self._session.ask(lambda client: client.get_children_async(full), listed)
         return call.deferred
+
+    def _read_nodes(self, call: Call, paths: Sequence[str], convert: Callable[[dict[str, Node]], object]) -> None:
+        """Read nodes, and settle the call with what `convert` returns for those that exist."""
+        nodes: dict[str, Node] = {}
+        missing = len(paths)
+
+        def read(some: Sequence[str], answers: Any, error: BaseException | None) -> None:
+            nonlocal missing
+            missing -= len(some)
+            for path, answer in zip(some, [error] * len(some) if error is not None else answers, strict=True):
+                if isinstance(answer, Node):
+                    nodes[path] = answer
+                elif not isinstance(answer, kazoo.NoNodeError) and not call.settled:
+                    self._calls.settle(call, error=error_of(answer, Check(path)))
+            if not missing and not call.settled:
+                self._calls.settle(call, convert(nodes))
+
+        if not paths:
+            self._calls.settle(call, convert(nodes))
+        for start in range(0, len(paths), READ_NODES):
+            some = paths[start : start + READ_NODES]
+            self._session.ask(partial(read_many, [self._full(path) for path in some]), partial(read, some))
 
     def _ensure(self, call: Call, full: str, path: str) -> None:
         """Create the node at `full` and its ancestors, as far as they don't exist, and settle the call."""

@@ -242,6 +242,19 @@ def test_children_are_sorted_names(tree: StoreClient) -> None:
     assert {"a", "b"} <= set(tree.children("/"))
 
 
+def test_many_nodes_are_read_in_the_order_in_which_they_are_asked_for(tree: StoreClient) -> None:
+    tree.create("/many")
+    tree.multi([Create(f"/many/{number}", str(number).encode()) for number in range(150)])
+    paths = [f"/many/{number}" for number in reversed(range(151))]
+    first, *others = tree.get_many(paths)
+    assert first is None
+    assert [node.data for node in others] == [str(number).encode() for number in reversed(range(150))]
+    assert others[0] == tree.get(paths[1])
+    assert list(tree.get_many([])) == []
+    with pytest.raises(InvalidNode):
+        tree.get_many(["/many", "many"])
+
+
 def test_a_node_with_children_stays(tree: StoreClient) -> None:
     tree.ensure("/a/b")
     with pytest.raises(NotEmpty):

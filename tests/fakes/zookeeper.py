@@ -370,6 +370,10 @@ class FakeStore:
     def get(self, path: str, watch: Watch | None = None) -> Deferred[Node]:
         return self._read(path, "get", watch, lambda tree: tree.nodes[path])
 
+    def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
+        wrong = next((path for path in paths if not check_path(path)), "/")
+        return self._read(wrong, "get", None, lambda tree: [tree.nodes.get(path) for path in paths])
+
     def exists(self, path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
         return self._read(path, "exists", watch, lambda tree: tree.nodes[path].stat if path in tree.nodes else None)
 

@@ -41,6 +41,7 @@ OPERATIONS = st.one_of(
 CALLS = st.one_of(
     st.tuples(st.just("multi"), st.lists(OPERATIONS, max_size=4)),
     st.tuples(st.sampled_from(READS), READ),
+    st.tuples(st.just("get_many"), st.lists(READ, max_size=4)),
 )
 
 
@@ -78,7 +79,7 @@ def plain(answer: Any) -> Any:
         return answer.version, answer.owner != 0
     if isinstance(answer, dict):
         return {name: plain(node) for name, node in answer.items()}
-    return list(answer) if isinstance(answer, list | tuple) else answer
+    return list(map(plain, answer)) if isinstance(answer, list | tuple) else answer
 
 
 @pytest.fixture

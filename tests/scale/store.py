@@ -138,6 +138,15 @@ class ScaleStore(SimStore):
 
         return self._call(_Work(work, lambda: self._of.read(self._nodes(path))))
 
+    def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
+        found: list[Node | None] = []
+
+        def cost() -> float:
+            found.extend(map(self._tree.nodes.get, paths))
+            return self._of.read([node for node in found if node is not None])
+
+        return self._call(_Work(lambda: found, cost))
+
     def children(self, path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
         tree = self._tree
 

@@ -242,6 +242,9 @@ class SimStore:
 
         return self._call(work)
 
+    def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
+        return self._call(lambda: [self._tree.nodes.get(path) for path in paths])
+
     def exists(self, path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
         def work() -> NodeStat | None:
             self._tree.watch("data", path, self, watch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from zope.interface import implementer
 
 from pylogd.metadata.entries import read_nodes
-from pylogd.metadata.errors import NoNode, StoreClosed
+from pylogd.metadata.errors import StoreClosed
 from tests.fakes.metadata import result_of
 
 
@@ -32,8 +33,8 @@ class Store:
     def __init__(self, closed: bool) -> None:
         self.closed = closed
 
-    def get(self, path: str) -> Deferred[Any]:
-        return fail(StoreClosed("closed")) if self.closed else fail(NoNode(path)) if "gone" in path else succeed(path)
+    def get_many(self, paths: Sequence[str]) -> Deferred[Any]:
+        return fail(StoreClosed("closed")) if self.closed else succeed([None if "gone" in at else at for at in paths])
 
 
 @pytest.mark.parametrize("closed", [False, True])

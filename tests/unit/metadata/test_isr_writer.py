@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -228,13 +229,17 @@ def test_a_tree_of_an_earlier_release_gets_its_states(peers: list[Peer], store: 
 def test_brokers_are_told_what_states_are_and_need_not_read_them(peers: list[Peer], store: SqliteStore) -> None:
     topics = [make(peers[0], name) for name in "abc"]
     asked: list[str] = []
-    real = store.get
+    real, real_many = store.get, store.get_many
 
     def counted(path: str, watch: object = None) -> object:
         asked.append(path)
         return real(path, watch)  # type: ignore[arg-type]
 
-    store.get = counted  # type: ignore[method-assign,assignment]
+    def counted_many(paths: Sequence[str]) -> object:
+        asked.extend(paths)
+        return real_many(paths)
+
+    store.get, store.get_many = counted, counted_many  # type: ignore[method-assign,assignment]
     updates = [TopicUpdate(topic, (replace(topic.partitions[0], isr=(1,), partition_epoch=1),)) for topic in topics]
     result_of(peers[0].topics.write_states(updates))
     assert [path for path in asked if path.startswith(TOPICS)] == []

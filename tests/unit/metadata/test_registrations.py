@@ -37,6 +37,10 @@ class Counting:
         self.read.append(path)
         return self._store.get(path, self._later(watch))
 
+    def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
+        self.read += paths
+        return self._store.get_many(paths)
+
     def children(self, path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
         self.read.append(path)
         return self._store.children(path, self._later(watch))
@@ -135,6 +139,16 @@ def test_after_several_registrations_at_once_all_are_read(cluster: Cluster) -> N
     cluster.follow()
     expected = dict.fromkeys((1, 2, 6, 7, 8, 9, 10), "a") | {3: "b", 11: "c"}
     assert cluster.hosts() == expected
+
+
+def test_after_all_were_read_a_lost_connection_costs_no_read_of_them(cluster: Cluster) -> None:
+    cluster.register(3, "b")
+    cluster.register(11, "c")
+    assert len(cluster.follow()) > 10
+    cluster.registrations.lose_watches()
+    cluster.counting.read = []
+    result_of(cluster.registrations.follow())
+    assert cluster.counting.read == [REGISTRATIONS, BROKERS]
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"not JSON"])
