@@ -48,15 +48,19 @@ _AT_ONCE = 200
 
 
 class CountedStore(SqliteStore):
-    """An embedded store that counts what is read, and can keep a reader from reading `/changes` for a while."""
+    """An embedded store that counts what is read, and can keep a reader from reading `/changes` for a while.
+
+    reads: of nodes. requests: to read one node, several, or the names of children.
+    """
 
     def __init__(self, path: Path, worker: Any = None) -> None:
         super().__init__(path, worker=InlineWorker())
-        self.reads = 0
+        self.reads = self.requests = 0
         self.held: list[Callable[[], object]] | None = None
 
     def get(self, path: str, watch: Watch | None = None) -> Deferred[Node]:
         self.reads += 1
+        self.requests += 1
         if path != CHANGES or self.held is None:
             return super().get(path, watch)
         done: Deferred[Node] = Deferred()
@@ -65,10 +69,12 @@ class CountedStore(SqliteStore):
 
     def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
         self.reads += len(paths)
+        self.requests += 1
         return super().get_many(paths)
 
     def children(self, path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
         self.reads += 1
+        self.requests += 1
         return super().children(path, watch)
 
     def children_data(self, path: str) -> Deferred[Mapping[str, Node]]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -250,15 +250,20 @@ class Controller:
         last write says that all decisions for `known` have been made.
         """
         decided: list[TopicUpdate] = []
+        writing: Deferred[None] = succeed(None)  # decisions go on during one write, so that its time is not added
         for some in _slices(topics):
             if decided and len(decided) >= _WRITE_TOPICS:
-                await self._write(self._anew(snapshot, decided), self._known)
+                await writing
+                writing = Deferred.fromCoroutine(self._write(self._anew(snapshot, decided), self._known))
                 decided = []
             decided += self._settle(snapshot, some)
             if some[-1] is not topics[-1]:
                 await self._next_turn()
                 if not self.active:
-                    return
+                    break
+        await writing
+        if not self.active:
+            return
         await self._write(self._anew(snapshot, decided), known)
 
     def _settle(self, snapshot: Snapshot, topics: Sequence[Topic]) -> list[TopicUpdate]:

@@ -131,7 +131,8 @@ def _shrunk(state: PartitionState, given: frozenset[int], least: int) -> Partiti
     reassignment or eligible replicas, of which enough replicas stay in sync.
     """
     staying = tuple([node for node in state.isr if node in given])
-    if not staying or len(staying) < state.effective_min_insync(least) or len(state.replicas) == 1:
+    enough = len(staying) >= least or len(staying) >= state.effective_min_insync(least)
+    if not staying or not enough or len(state.replicas) == 1:
         return None
     epoch, last, lost = state.leader_epoch, state.last_known_leader, state.lost
     leader = state.leader

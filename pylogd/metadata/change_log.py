@@ -34,12 +34,11 @@ _PREFIX: Final = f"{CHANGE_LOG}/c"
 _NUMBERS: Final = 1 << 32  # of which ZooKeeper's sequence numbers are the lower half, then the upper one, negative
 
 
-def new_entry(change: Change | None) -> Create:
-    """Return the operation that makes the entry of a write. change: None if it tells nothing."""
-    data = b"" if change is None else encode_change(change)
-    if change is not None and len(data) > _MAX_BYTES:
-        data = encode_change(Change(change.paths))
-    return Create(_PREFIX, data, sequence=True)
+def new_entry(change: Change | None, note: bytes) -> Create:
+    """Return the operation that makes the entry of a write. change: None if it tells nothing. note: it, encoded."""
+    if change is not None and len(note) > _MAX_BYTES:
+        note = encode_change(Change(change.paths))
+    return Create(_PREFIX, note, sequence=True)
 
 
 async def missed_changes(store: IMetadataStore, count: int, after: int, until: int) -> list[Change] | None:

@@ -108,7 +108,7 @@ class ChangeFeed:
         """
         change = Change(paths, states or {}) if len(paths) <= MAX_PATHS else None
         note = b"" if change is None else encode_change(change)
-        results = await self._store.multi([*operations, SetData(CHANGES, note), new_entry(change)])
+        results = await self._store.multi([*operations, SetData(CHANGES, note), new_entry(change, note)])
         *results, version, entry = results
         assert isinstance(version, int) and isinstance(entry, str)
         Deferred.fromCoroutine(trim(self._store, entry))

@@ -238,7 +238,7 @@ class TopicRegistry:
         changed = changed_states(known, after)
         # The topic's node is checked too, since the update was worked out from both nodes.
         operations: list[Operation] = [Check(path, entry.assignment_version)]
-        moves = len(after) != len(known) or any(_placed(new) != _placed(known[new.index]) for new in changed)
+        moves = len(after) != len(known) or any(_placed_anew(known[new.index], new) for new in changed)
         if moves:
             assignment = Assignment.of(before.topic_id, after)
             operations = [SetData(path, encode_topic(assignment), entry.assignment_version)]
@@ -249,10 +249,12 @@ class TopicRegistry:
             operations.append(Check(config_path, entry.configs_version))  # new replicas have to fit the label in it
         epoch = entry.controller_epoch if controller_epoch is None else controller_epoch
         states = state_path(before.name, before.topic_id)
-        operations.append(SetData(states, encode_states(epoch, after), entry.state_version))
+        whole = encode_states(epoch, after)
+        operations.append(SetData(states, whole, entry.state_version))
         if moves or configs is not None:
             return operations, None
-        return operations, News(entry.assignment_version, entry.state_version + 1, encode_states(epoch, changed))
+        told = whole if len(changed) == len(after) else encode_states(epoch, changed)
+        return operations, News(entry.assignment_version, entry.state_version + 1, told)
 
     # -- the change feed's side
 
@@ -349,9 +351,14 @@ class TopicRegistry:
             self._entries.pop(before.name, None)
 
 
-def _placed(state: PartitionState) -> tuple[object, ...]:
-    """Return the part of a state that is kept in the topic's node."""
-    return state.replicas, state.adding, state.removing, state.latest_until_ms
+def _placed_anew(old: PartitionState, new: PartitionState) -> bool:
+    """Return whether the part of a state has changed that is kept in the topic's node."""
+    return (
+        old.replicas != new.replicas
+        or old.adding != new.adding
+        or old.removing != new.removing
+        or old.latest_until_ms != new.latest_until_ms
+    )
 
 
 def _tell(listener: TopicListener, change: TopicChange) -> None:

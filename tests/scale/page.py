@@ -26,6 +26,7 @@ _COLUMNS: Final = (
     Column("led again, s", "led", ",.2f"),
     Column("known to all, s", "known", ",.2f"),
     Column("reads", "reads", ",.0f"),
+    Column("requests to read", "requests", ",.0f"),
     Column("writes", "writes", ",.0f"),
     Column("events of watches", "events", ",.0f"),
     Column("read, MB", "bytes", ",.1f", 1e-6),
@@ -88,7 +89,10 @@ _EXPLANATIONS: Final = {
         "All brokers lose their connection for 2 s and restore it at once, within their sessions. `led again` begins "
         "with the loss; leaders lead on meanwhile.", "",
     ],
-    "a rack dies": ["A third of the brokers at once. Each partition has a replica in each of the three racks.", ""],
+    "a rack dies": [
+        "The third of the brokers that has the controller, at once. Each partition has a replica in each of the three "
+        "racks.", "",
+    ],
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tests.scale.cluster import RACKS, LargeCluster
+from tests.scale.cluster import LargeCluster, rack_of
 
 _START_SECONDS: Final = 600.0
 _SETTLE_SECONDS: Final = 300.0
@@ -22,14 +22,15 @@ _ELECTION_SECONDS: Final = 2.0
 class Cost:
     """What a scenario cost.
 
-    led: seconds until every partition has a live leader. known: until every broker knows. reads (of nodes), writes,
-    events (of watches), bytes (that were read): at ZooKeeper. largest: bytes of the largest write.
+    led: seconds until every partition has a live leader. known: until every broker knows. reads (of nodes), requests
+    (to read), writes, events (of watches), bytes (that were read): at ZooKeeper. largest: bytes of the largest write.
     controller, other: processor seconds of the controller, and of the median of the other brokers.
     """
 
     led: float
     known: float
     reads: int
+    requests: int
     writes: int
     events: int
     bytes: int
@@ -88,11 +89,14 @@ def the_controller_dies(cluster: LargeCluster) -> Cost:
 
 
 def a_rack_dies(cluster: LargeCluster) -> Cost:
-    """Kill all brokers of a rack. Each partition has a replica in another one."""
+    """Kill all brokers of the controller's rack, which is the worst case. Each partition has replicas in others."""
 
     def kill() -> None:
-        for node in range(1, cluster.count + 1, RACKS):
-            cluster.members[node].kill()
+        found = cluster.controller()
+        assert found is not None
+        for member in cluster.live():
+            if rack_of(member.node_id) == rack_of(found.node_id):
+                member.kill()
 
     return _after(cluster, kill)
 
@@ -124,7 +128,10 @@ def a_rolling_restart(cluster: LargeCluster, brokers: int) -> Cost:
         longest = max(longest, _restart(cluster, node))
         _settle(cluster, [node])
     all_together = _cost(cluster, longest, longest)
-    each = {name: round(getattr(all_together, name) / brokers) for name in ("reads", "writes", "events", "bytes")}
+    each = {
+        name: round(getattr(all_together, name) / brokers)
+        for name in ("reads", "requests", "writes", "events", "bytes")
+    }
     return replace(
         all_together, **each, controller=all_together.controller / brokers, other=all_together.other / brokers
     )
@@ -160,8 +167,8 @@ def _after(cluster: LargeCluster, happens: Callable[[], object], and_then: Calla
 def _cost(cluster: LargeCluster, led: float, known: float) -> Cost:
     counts = cluster.server.counts
     return Cost(
-        led, known, counts["reads"], counts["writes"], counts["events"], counts["bytes"], cluster.server.largest,
-        *cluster.processor(),
+        led, known, counts["reads"], counts["requests"], counts["writes"], counts["events"], counts["bytes"],
+        cluster.server.largest, *cluster.processor(),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from twisted.internet.defer import Deferred
 from pylogd.controller import controller
 from pylogd.controller.controller import Controller
 from pylogd.metadata.image import Broker, Endpoint, TopicUpdate
-from pylogd.metadata.interfaces import Create, Delete, SessionState
+from pylogd.metadata.interfaces import Create, Delete, Operation, SessionState
 from pylogd.metadata.layout import BROKERS, CHANGES, INCARNATIONS, decode_incarnations, encode_broker
 from tests.fakes.metadata import result_of
 from tests.unit.controller.conftest import FakeCluster
@@ -73,6 +74,31 @@ def test_a_slice_a_turn_and_few_writes(many: Many) -> None:
     assert all(many.cluster.state(name).leader == 2 for name in _NAMES)
     many.finish()
     assert result_of(many.cluster.store.get(CHANGES)).stat.version == written + 3
+
+
+def test_decisions_go_on_while_one_write_is_under_way(many: Many, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = many.cluster.store
+    held: list[tuple[Sequence[Operation], Deferred[Any]]] = []
+    write = store.multi
+
+    def multi(operations: Sequence[Operation]) -> Deferred[Any]:
+        held.append((operations, Deferred()))
+        return held[-1][1]
+
+    many.cluster.die(1)
+    monkeypatch.setattr(store, "multi", multi)
+    turns = 0
+    while many.waiting:
+        many.go_on()
+        turns += 1
+        assert len(held) <= 1
+    assert turns == 4 and len(held) == 1  # all slices had their turns, and the second write waits for the first
+    monkeypatch.setattr(store, "multi", write)
+    operations, done = held[0]
+    write(operations).chainDeferred(done)
+    many.finish()
+    assert all(many.cluster.state(name).leader == 2 for name in _NAMES)
+    assert 1 not in many.acknowledged
 
 
 def test_a_topic_that_changes_before_it_is_written_is_decided_again(many: Many) -> None:

@@ -122,6 +122,17 @@ class TestMissedWrites:
         result_of(feed.start())
         return feed
 
+    def test_they_are_read_by_one_request(self, counted: CountedStore, writer: ChangeFeed, reader: Reader) -> None:
+        """At 1,000 brokers each reads 170 writes after a restart: by as many requests, ZooKeeper is busy for 20 s."""
+        names = [f"n{number}" for number in range(60)]
+        for name in names:
+            write(writer, name)
+        assert counted.held is not None
+        counted.requests = 0
+        counted.release()
+        assert reader.read == [None, [f"/{name}" for name in names]]
+        assert counted.requests <= 3  # `/changes`, the names in the log, and its nodes
+
     def test_only_they_are_read(self, counted: CountedStore, writer: ChangeFeed, reader: Reader) -> None:
         for name in "abc":
             write(writer, name)

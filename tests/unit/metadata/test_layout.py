@@ -62,6 +62,12 @@ def test_blocks_and_changes_survive_a_round_trip() -> None:
     assert decode_change(encode_change(Change([], told))) == Change(
         [], {path: News(3, 4, {"version": 1}) for path in told}
     )
+    states = b'{"version":1,"controller_epoch":7,"partitions":{"0":[1,2,[1,2,3],4]}}'
+    many = {f"/brokers/topics/{number}/state-x": News(3, 4, states) for number in range(500)}
+    note = encode_change(Change(["/a"], many))
+    assert len(note) < sum(map(len, many)) / 2  # the paths alone are longer
+    assert decode_change(note) == Change(["/a"], {path: News(3, 4, json.loads(states)) for path in many})
+    assert decode_change(note.replace(b'"compressed":"', b'"compressed":"!')) is None
     whole = b'{"version":2,"paths":["/a"],"states":{"/a":[3,4,{"version":1}]}}'  # as earlier releases tell it
     assert decode_change(whole) == Change(["/a"], {"/a": News(3, 4, {"version": 1})})
 
