@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -34,6 +34,7 @@ from pylogd.controller.election import RETRY_SECONDS, Election
 from pylogd.controller.machines import WORK, WorkEvent, WorkState
 from pylogd.controller.misplaced import MisplacedReport
 from pylogd.controller.timers import Timers
+from pylogd.controller.writes import Writes
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.errors import NodeError, StalePartition, StoreError
@@ -54,6 +55,8 @@ log = Logger()
 _SLICE_PARTITIONS: Final = 4000
 #: Changed topics are written when there are so many.
 _WRITE_TOPICS: Final = 500
+#: Writes under way at a time: one while ZooKeeper's answer to another one is on its way, and all brokers read that.
+_WRITES_AT_ONCE: Final = 2
 #: Settings that decide who may lead.
 _ELECTION_SETTINGS = ("unclean.leader.election.enable", "min.insync.replicas")
 
@@ -250,18 +253,18 @@ class Controller:
         last write says that all decisions for `known` have been made.
         """
         decided: list[TopicUpdate] = []
-        writing: Deferred[None] = succeed(None)  # decisions go on during one write, so that its time is not added
+        writes = Writes(_WRITES_AT_ONCE)  # decisions go on meanwhile, so that the time of writes is not added
         for some in _slices(topics):
             if decided and len(decided) >= _WRITE_TOPICS:
-                await writing
-                writing = Deferred.fromCoroutine(self._write(self._anew(snapshot, decided), self._known))
+                await writes.may_begin()
+                writes.begin(self._write(self._anew(snapshot, decided), self._known))
                 decided = []
             decided += self._settle(snapshot, some)
             if some[-1] is not topics[-1]:
                 await self._next_turn()
                 if not self.active:
                     break
-        await writing
+        await writes.done()
         if not self.active:
             return
         await self._write(self._anew(snapshot, decided), known)

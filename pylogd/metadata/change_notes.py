@@ -15,17 +15,21 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from pylogd.metadata.image import PartitionState
+
 
 class News(NamedTuple):
     """The new states of some of a topic's partitions, for brokers that read of the write.
 
     assignment_version: of the topic's node to which they belong. version: of the state node. data: content of a state
-    node that has no other partitions.
+    node that has no other partitions. known: what it makes of the topic, if this broker wrote it: the controller epoch,
+    and the states of all partitions.
     """
 
     assignment_version: int
     version: int
     data: bytes | Mapping[str, Any]
+    known: tuple[int, tuple[PartitionState, ...]] | None = None
 
 
 class Change(NamedTuple):

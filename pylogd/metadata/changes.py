@@ -5,7 +5,7 @@ writes, so a broker needs only one watch, however many topics there are. A broke
 the paths named there; one that is further behind finds those of the missed writes in `change_log`. A broker that has
 missed more than that log has, or whose session is a new one, reads everything again, but decodes only what has another
 version. A broker's own write takes the same way: `write` fires when the broker has read it back, so look-ups change in
-one way only.
+one way only; but what it wrote itself it need not decode.
 
 Rules: `reload` and `refresh` of a reader never run concurrently. What they read may be newer than the version for which
 they were started, but not older. A `refresh` is repeated if the connection was lost during it. `/changes` also has the
@@ -67,6 +67,7 @@ class ChangeFeed:
         self._session_id: int | None = None  # in which everything was read last
         self._machine = FEED.machine()
         self._waiters: list[tuple[int, Deferred[None]]] = []
+        self._own: dict[int, Change] = {}  # this broker's writes that it has not read back, by version of `/changes`
         self._forget: Callable[[], None] | None = None
 
     @property
@@ -111,6 +112,8 @@ class ChangeFeed:
         results = await self._store.multi([*operations, SetData(CHANGES, note), new_entry(change, note)])
         *results, version, entry = results
         assert isinstance(version, int) and isinstance(entry, str)
+        if change is not None:
+            self._own[version] = change
         Deferred.fromCoroutine(trim(self._store, entry))
         await self.seen(version)
         return results
@@ -156,6 +159,7 @@ class ChangeFeed:
             raise
         version = node.stat.version
         self._seen, self._seen_in, self._session_id = version, node.stat.modified, session_id
+        self._own = {written: change for written, change in self._own.items() if written > version}
         due = [deferred for wanted, deferred in self._waiters if wanted <= version]
         self._waiters = [(wanted, deferred) for wanted, deferred in self._waiters if wanted > version]
         for deferred in due:
@@ -178,7 +182,7 @@ class ChangeFeed:
         if stat.version == self._seen:
             return []
         if stat.version == self._seen + 1:
-            change = decode_change(node.data)
+            change = self._own.get(stat.version) or decode_change(node.data)
             return None if change is None else [change]
         if self._seen < 0:
             return None

@@ -69,7 +69,7 @@ class Entry:
         follows = (news.assignment_version, news.version) == (self.assignment_version, version + 1)
         if not follows or path != state_path(topic.name, topic.topic_id):
             return None
-        epoch, states = patch_states(path, news.data, topic.partitions)
+        epoch, states = news.known or patch_states(path, news.data, topic.partitions)
         changed = Topic(topic.name, topic.topic_id, states, topic.configs)
         return Entry(changed, self.assignment, epoch, (self.nodes[0], (created, news.version), self.nodes[2]))
 

@@ -254,7 +254,7 @@ class TopicRegistry:
         if moves or configs is not None:
             return operations, None
         told = whole if len(changed) == len(after) else encode_states(epoch, changed)
-        return operations, News(entry.assignment_version, entry.state_version + 1, told)
+        return operations, News(entry.assignment_version, entry.state_version + 1, told, (epoch, after))
 
     # -- the change feed's side
 

@@ -56,6 +56,8 @@ def shared(time: ScaleTime) -> Iterator[None]:
         return topics.of(key, lambda: decode(name, given, nodes, before))
 
     def shared_states(entry: Entry, path: str, news: News) -> Any:
+        if news.known is not None:
+            return with_states(entry, path, news)  # the one that wrote it decodes nothing: others must not share that
         follows = (news.assignment_version, news.version) == (entry.assignment_version, entry.state_version + 1)
         created = entry.nodes[1][0]
         key = entry.topic.name, entry.nodes[0], (created, news.version), entry.nodes[2]

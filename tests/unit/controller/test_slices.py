@@ -11,6 +11,8 @@ from twisted.internet.defer import Deferred
 
 from pylogd.controller import controller
 from pylogd.controller.controller import Controller
+from pylogd.controller.election import RETRY_SECONDS
+from pylogd.metadata.errors import ConnectionLost
 from pylogd.metadata.image import Broker, Endpoint, TopicUpdate
 from pylogd.metadata.interfaces import Create, Delete, Operation, SessionState
 from pylogd.metadata.layout import BROKERS, CHANGES, INCARNATIONS, decode_incarnations, encode_broker
@@ -76,7 +78,7 @@ def test_a_slice_a_turn_and_few_writes(many: Many) -> None:
     assert result_of(many.cluster.store.get(CHANGES)).stat.version == written + 3
 
 
-def test_decisions_go_on_while_one_write_is_under_way(many: Many, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_go_on_while_two_writes_are_under_way(many: Many, monkeypatch: pytest.MonkeyPatch) -> None:
     store = many.cluster.store
     held: list[tuple[Sequence[Operation], Deferred[Any]]] = []
     write = store.multi
@@ -91,11 +93,34 @@ def test_decisions_go_on_while_one_write_is_under_way(many: Many, monkeypatch: p
     while many.waiting:
         many.go_on()
         turns += 1
-        assert len(held) <= 1
-    assert turns == 4 and len(held) == 1  # all slices had their turns, and the second write waits for the first
+    assert turns == 4 and len(held) == 2  # all slices had their turns; the last write waits for the others
     monkeypatch.setattr(store, "multi", write)
-    operations, done = held[0]
-    write(operations).chainDeferred(done)
+    for operations, done in held:
+        assert 1 in many.acknowledged
+        write(operations).chainDeferred(done)
+    many.finish()
+    assert all(many.cluster.state(name).leader == 2 for name in _NAMES)
+    assert 1 not in many.acknowledged
+
+
+def test_after_a_failed_write_the_others_are_waited_for(many: Many, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = many.cluster.store
+    held: list[Deferred[Any]] = []
+    write = store.multi
+
+    def multi(_: Sequence[Operation]) -> Deferred[Any]:
+        held.append(Deferred())
+        return held[-1]
+
+    many.cluster.die(1)
+    monkeypatch.setattr(store, "multi", multi)
+    many.finish()
+    monkeypatch.setattr(store, "multi", write)
+    held[0].errback(ConnectionLost("of the test"))
+    many.cluster.clock.advance(RETRY_SECONDS)
+    assert 1 in many.acknowledged  # nothing was decided again yet
+    held[1].errback(ConnectionLost("of the test"))
+    many.cluster.clock.advance(RETRY_SECONDS)
     many.finish()
     assert all(many.cluster.state(name).leader == 2 for name in _NAMES)
     assert 1 not in many.acknowledged

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
+from unittest.mock import patch
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
@@ -12,7 +13,7 @@ from twisted.internet.interfaces import IReactorThreads
 from twisted.python.failure import Failure
 
 from pylogd.metadata.change_log import KEPT, TRIM_EVERY
-from pylogd.metadata.change_notes import Change, News, encode_change
+from pylogd.metadata.change_notes import Change, News, decode_change, encode_change
 from pylogd.metadata.changes import MAX_PATHS, ChangeFeed
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.metadata.errors import ConnectionLost, StoreError, StoreFailure, TopicExists, UnknownTopic
@@ -121,6 +122,19 @@ class TestMissedWrites:
         feed = ChangeFeed(cast(IMetadataStore, Uncounted(counted)))
         result_of(feed.start())
         return feed
+
+    @pytest.mark.parametrize("own", [True, False])
+    def test_only_what_others_wrote_is_decoded(
+        self, counted: CountedStore, late: ChangeFeed, writer: ChangeFeed, reader: Reader, own: bool
+    ) -> None:
+        with patch("pylogd.metadata.changes.decode_change", wraps=decode_change) as decoding:
+            written = Deferred.fromCoroutine((late if own else writer).write([Create("/a")], ["/a"]))
+            decoding.reset_mock()  # the other feed has read it at once
+            counted.release()
+            result_of(written)
+        assert reader.read == [None, ["/a"]]
+        assert decoding.call_count == (0 if own else 1)
+        assert not late._own
 
     def test_they_are_read_by_one_request(self, counted: CountedStore, writer: ChangeFeed, reader: Reader) -> None:
         """At 1,000 brokers each reads 170 writes after a restart: by as many requests, ZooKeeper is busy for 20 s."""
