@@ -28,8 +28,9 @@ log = Logger()
 #: How many entries can be relied on. When a broker with some hundred partitions is back, as many leaders write at once.
 KEPT: Final = 512
 TRIM_EVERY: Final = 128
-#: The most bytes of an entry. The new content of nodes is left out of a larger one, and readers read the nodes.
-_MAX_BYTES: Final = 16_384
+#: The most bytes of an entry: those of thousands of partitions, which a broker may miss while very many brokers fail.
+#: The new content of nodes is left out of a larger one, and readers read the nodes.
+_MAX_BYTES: Final = 196_608
 _PREFIX: Final = f"{CHANGE_LOG}/c"
 _NUMBERS: Final = 1 << 32  # of which ZooKeeper's sequence numbers are the lower half, then the upper one, negative
 

@@ -49,9 +49,11 @@ log = Logger()
 
 TopicListener = Callable[[TopicChange], None]
 
-#: What one multi of many topics has at most, well below what a store takes.
+#: What one multi of many topics has at most, besides what its two notes tell of the new states: these are compressed,
+#: and together with this well below what a store takes.
 _BATCH_TOPICS: Final = 500
-_BATCH_BYTES: Final = 350_000
+_BATCH_BYTES: Final = 400_000
+_OPERATION_BYTES: Final = 64  # of an operation, besides its path and data
 #: Of so many changed topics it is known which they were.
 _CHANGES_KEPT: Final = 1000
 #: After so many changes at once, sorting all names is cheaper than finding the place of each.
@@ -68,7 +70,7 @@ class _Batch:
         self.size = 0
 
     def add(self, path: str, operations: Sequence[Operation], size: int, news: News | None) -> None:
-        """Add a topic. path: of its state node. size: bytes of data. news: what readers are told of it, if anything."""
+        """Add a topic. path: of its state node. size: of the operations. news: what readers are told, if anything."""
         self.operations += operations
         self.paths.append(path)
         self.size += size
@@ -182,10 +184,11 @@ class TopicRegistry:
             if update.before.name in self.unreadable:  # writing it would fail, and with it the others of its batch
                 continue
             operations, news = self._update(update, controller_epoch, configs.get(update.before.name))
-            size = sum(len(one.data) for one in operations if isinstance(one, SetData))
+            path = state_path(update.before.name, update.before.topic_id)
+            size = _size(operations, path)
             if len(batches[-1].paths) == _BATCH_TOPICS or (batches[-1].size + size > _BATCH_BYTES and batches[-1].size):
                 batches.append(_Batch())
-            batches[-1].add(state_path(update.before.name, update.before.topic_id), operations, size, news)
+            batches[-1].add(path, operations, size, news)
         batches[-1].operations.extend(last)
         batches[-1].paths.extend(operation.path for operation in last)
 
@@ -349,6 +352,12 @@ class TopicRegistry:
                 del self._ordered[bisect_left(self._ordered, before.name)]
             del self._by_name[before.name]
             self._entries.pop(before.name, None)
+
+
+def _size(operations: Sequence[Operation], path: str) -> int:
+    """Return about how many bytes operations add to a write, with the path that it notes twice."""
+    data = sum(len(one.data) for one in operations if isinstance(one, SetData | Create))
+    return data + sum(len(one.path) + _OPERATION_BYTES for one in operations) + 2 * len(path)
 
 
 def _placed_anew(old: PartitionState, new: PartitionState) -> bool:

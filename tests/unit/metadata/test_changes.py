@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import cast
 from unittest.mock import patch
 
@@ -30,6 +32,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.read: list[Sequence[str] | None] = []
+        self.told = 0  # new states
         self.broken: StoreError | None = None
 
     async def reload(self, store: IMetadataStore) -> None:
@@ -41,6 +44,7 @@ class Reader:
         if self.broken:
             raise self.broken
         self.read.append(change.paths)
+        self.told += len(change.states)
 
 
 @pytest.fixture
@@ -122,6 +126,24 @@ class TestMissedWrites:
         feed = ChangeFeed(cast(IMetadataStore, Uncounted(counted)))
         result_of(feed.start())
         return feed
+
+    def test_states_of_thousands_of_partitions_are_told_again(
+        self, counted: CountedStore, writer: ChangeFeed, reader: Reader
+    ) -> None:
+        """While very many brokers fail, a broker that misses such a write should not read hundreds of topics."""
+        random = Random(1)
+
+        def news() -> News:
+            partitions = {
+                str(index): [random.randrange(2000), 2, random.sample(range(2000), 2), 3] for index in range(16)
+            }
+            return News(0, 1, json.dumps({"controller_epoch": 1, "partitions": partitions}).encode())
+
+        for name in "ab":
+            states = {f"/topics/{name}{number}/state-{random.randbytes(11).hex()}": news() for number in range(500)}
+            result_of(Deferred.fromCoroutine(writer.write([Create(f"/{name}")], list(states), states)))
+        counted.release()
+        assert reader.told == 1000
 
     @pytest.mark.parametrize("own", [True, False])
     def test_only_what_others_wrote_is_decoded(

@@ -18,10 +18,12 @@ from pylogd.metadata.errors import (
 )
 from pylogd.metadata.feed_machine import FeedEvent
 from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, IsrChange, Outages, PartitionState, Topic, TopicUpdate
-from pylogd.metadata.interfaces import Check, SetData
+from pylogd.metadata.interfaces import Check, Operation, SetData
 from pylogd.metadata.layout import TOPICS, decode_topic, state_path, topic_path
 from pylogd.metadata.sqlite import SqliteStore
+from pylogd.metadata.zookeeper import MAX_MULTI_BYTES
 from tests.fakes.metadata import result_of
+from tests.scale.store import written_bytes
 from tests.unit.metadata.conftest import Peer
 
 
@@ -250,6 +252,25 @@ def test_brokers_are_told_what_states_are_and_need_not_read_them(peers: list[Pee
     assert again is not None
     result_of(peers[2].topics.write_states([TopicUpdate(again, (replace(again.partitions[0], partition_epoch=2),))]))
     assert late_view(store) == peers[2].topics.all()
+
+
+def test_a_write_of_topics_with_long_names_is_not_too_large(peers: list[Peer], store: SqliteStore) -> None:
+    topics = [make(peers[0], f"{number:0249}", partitions=3) for number in range(500)]
+    sizes: list[int] = []
+    real = store.multi
+
+    def measured(operations: Sequence[Operation], session: int | None = None) -> object:
+        sizes.append(written_bytes(operations))
+        return real(operations, session)
+
+    store.multi = measured  # type: ignore[method-assign,assignment]
+    updates = [
+        TopicUpdate(topic, tuple(replace(state, isr=(1,), partition_epoch=1) for state in topic.partitions))
+        for topic in topics
+    ]
+    result_of(peers[0].topics.write_states(updates))
+    assert 1 < len(sizes) < 5 and max(sizes) < MAX_MULTI_BYTES * 0.8
+    assert all(peer.topics.all() == peers[0].topics.all() for peer in peers)
 
 
 def late_view(store: SqliteStore) -> list[Topic]:
