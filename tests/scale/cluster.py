@@ -119,15 +119,15 @@ async def _nothing_new(_: object) -> None:
 class LargeCluster:
     """Brokers 1 to `count` with `partitions` partitions of three replicas, in topics of equal size.
 
-    slowness: see `ScaleTime`.
+    slowness: see `ScaleTime`. servers: of ZooKeeper.
     """
 
     def __init__(
-        self, count: int, topics: int, partitions: int, latencies: Latencies, slowness: float = 0.0
-    ) -> None:  # fmt: skip
+        self, count: int, topics: int, partitions: int, latencies: Latencies, slowness: float = 0.0, servers: int = 1
+    ) -> None:
         self.time = ScaleTime(slowness)
         self.server_clock = cast(IReactorTime, ServerClock(self.time))
-        self.server = Server(self.server_clock, latencies)
+        self.server = Server(self.server_clock, latencies, servers)
         self.members: dict[int, Member] = {}
         self.count = count
         self._of_clock: dict[object, Member] = {}

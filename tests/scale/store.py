@@ -1,4 +1,4 @@
-"""ZooKeeper for large simulations: one server with a limited capacity, and counts of what it is asked.
+"""ZooKeeper for large simulations: servers with a limited capacity, and counts of what they are asked.
 
 A request takes time on the way, waits for those before it, and takes time at the server: so a thousand brokers that
 read at once wait for each other, as they do in front of a real server. `tests.scale.latencies` measures the
@@ -41,19 +41,20 @@ class Latencies:
 
 
 class Server:
-    """The server's queue, and counts since the last `reset`.
+    """The queues of all servers, and counts since the last `reset`. Each session is at one server, which it reads from.
 
     counts: `reads` of nodes, `requests` to read, `bytes` read, `writes`, `events` of watches.
     largest: the most bytes that a write has had.
     """
 
-    def __init__(self, clock: IReactorTime, latencies: Latencies) -> None:
+    def __init__(self, clock: IReactorTime, latencies: Latencies, servers: int = 1) -> None:
         self.tree = SimTree()
         self.counts: Counter[str] = Counter()
         self.largest = 0
         self.latencies = latencies
         self._clock = clock
-        self._free = 0.0
+        self._free = [0.0] * servers
+        self._connected = 0
 
     def reset(self) -> None:
         """Begin to count anew."""
@@ -65,30 +66,36 @@ class Server:
         """How many watches are set."""
         return sum(map(len, self.tree._watches.values()))
 
-    def take(self, seconds: float) -> float:
-        """Let a request take so many seconds of the server; return how long it takes until its answer leaves."""
-        now = self._clock.seconds()
-        self._free = max(self._free, now) + seconds
-        return self._free - now
+    def connect(self) -> int:
+        """Return the server of a new client."""
+        self._connected += 1
+        return self._connected % len(self._free)
 
-    def read(self, nodes: Sequence[Node], children: int = 0) -> float:
-        """Count a read of these nodes, and of the names of so many children; return how long it takes."""
+    def take(self, seconds: float, at: int) -> float:
+        """Let a request take so many seconds of a server; return how long it takes until its answer leaves."""
+        now = self._clock.seconds()
+        self._free[at] = max(self._free[at], now) + seconds
+        return self._free[at] - now
+
+    def read(self, at: int, nodes: Sequence[Node], children: int = 0) -> float:
+        """Count a read of nodes, and of the names of so many children, at a server; return how long it takes."""
         size = sum(len(node.data) for node in nodes)
         requests = max(-(-len(nodes) // READ_NODES), 1)
         self.counts["reads"] += len(nodes) or 1
         self.counts["requests"] += requests
         self.counts["bytes"] += size
         costs = self.latencies
-        return self.take(costs.request * requests + costs.node * len(nodes) + costs.name * children + costs.byte * size)
+        seconds = costs.request * requests + costs.node * len(nodes) + costs.name * children + costs.byte * size
+        return self.take(seconds, at)
 
     def write(self, operations: Sequence[Operation]) -> float:
-        """Count a write; return how long it takes."""
+        """Count a write, which every server does; return how long it takes."""
         size = written_bytes(operations)
         self.counts["writes"] += 1
         self.largest = max(self.largest, size)
         costs = self.latencies
         seconds = costs.write + costs.operation * len(operations) + costs.byte * size
-        return self.take(seconds) + costs.commit
+        return max(self.take(seconds, at) for at in range(len(self._free))) + costs.commit
 
 
 def written_bytes(operations: Sequence[Operation]) -> int:
@@ -114,10 +121,11 @@ class ScaleStore(SimStore):
     def __init__(self, server: Server, clock: IReactorTime, server_clock: IReactorTime, timeout: float) -> None:
         super().__init__(server.tree, clock, server_clock, lambda: server.latencies.way, timeout)
         self._of = server
+        self._at = server.connect()
         self._in_order = 0.0
 
     def _arrive(self, number: int, session: int, work: Callable[[], Any]) -> None:
-        done = work.cost() if isinstance(work, _Work) else self._of.read(())
+        done = work.cost() if isinstance(work, _Work) else self._of.read(self._at, ())
         now = self._server.seconds()
         self._in_order = max(self._in_order, now + done)  # the requests of a session are answered in order
         self._server.callLater(self._in_order - now, super()._arrive, number, session, work)
@@ -136,14 +144,14 @@ class ScaleStore(SimStore):
             self._tree.watch("data", path, self, watch)
             return node
 
-        return self._call(_Work(work, lambda: self._of.read(self._nodes(path))))
+        return self._call(_Work(work, lambda: self._of.read(self._at, self._nodes(path))))
 
     def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
         found: list[Node | None] = []
 
         def cost() -> float:
             found.extend(map(self._tree.nodes.get, paths))
-            return self._of.read([node for node in found if node is not None])
+            return self._of.read(self._at, [node for node in found if node is not None])
 
         return self._call(_Work(lambda: found, cost))
 
@@ -155,7 +163,7 @@ class ScaleStore(SimStore):
             tree.watch("children", path, self, watch)
             return names
 
-        return self._call(_Work(work, lambda: self._of.read((), len(tree._leader.tree.names.get(path, ())))))
+        return self._call(_Work(work, lambda: self._of.read(self._at, (), len(tree._leader.tree.names.get(path, ())))))
 
     def children_data(self, path: str) -> Deferred[Mapping[str, Node]]:
         """Return the children's nodes: a read of the names, then of many children at a time, as a real client does."""
@@ -169,7 +177,7 @@ class ScaleStore(SimStore):
         def cost() -> float:
             if path in tree.nodes:
                 found.update((name, tree.nodes[f"{base}/{name}"]) for name in tree.names(path))
-            return self._of.read((), len(found)) + self._of.read(list(found.values()))
+            return self._of.read(self._at, (), len(found)) + self._of.read(self._at, list(found.values()))
 
         return self._call(_Work(work, cost))
 
