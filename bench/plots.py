@@ -127,14 +127,17 @@ def _chart(
 
 def _named_lines(lines: Sequence[tuple[str, str]]) -> list[str]:
     """Return the lines of a chart, given by their points, with their names above it."""
-    drawn, left = [], _PLOT_LEFT
+    left, letter = _PLOT_LEFT, 7
+    if left + sum(36 + letter * len(name) for name, _ in lines) > WIDTH + 20:
+        left, letter = 8, 6
+    drawn = []
     for (name, path), colour in zip(lines, COLOURS, strict=False):
         drawn += [
             f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>',
             f'<rect x="{left}" y="36" width="12" height="4" fill="{colour}"/>',
             f'<text x="{left + 16}" y="43">{escape(name)}</text>',
         ]
-        left += 36 + 7 * len(name)
+        left += 36 + letter * len(name)
     return drawn
 
 

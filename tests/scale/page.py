@@ -161,12 +161,12 @@ _PLOTS: Final = (
 
 
 def charts(sizes: Sequence[Size]) -> dict[str, str]:
-    """Return the plots by file name: how costs grow with the number of brokers."""
+    """Return the plots by file name: how costs grow with the number of brokers. What costs nothing is left out."""
     made = {}
     for name, title, unit, column in _PLOTS:
         lines = [
             (happened, [(one.brokers, getattr(one.costs[happened], column.field) * column.scale) for one in sizes])
             for happened in sizes[0].costs
         ]  # fmt: skip
-        made[name] = plots.growth(title, unit, "brokers", lines)
+        made[name] = plots.growth(title, unit, "brokers", [line for line in lines if all(cost for _, cost in line[1])])
     return made
