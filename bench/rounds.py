@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bench import events
 from bench.experiments import MILLION, YARDSTICKS, Experiment
@@ -33,6 +34,7 @@ _EACH_PARTITION: Final = 8  # messages of the first run for each partition
 _GROWTH, _FASTER = 4, 1.2
 _LIMIT = 120.0  # seconds after which a client is killed
 _CREATE_SECONDS = 300
+_CREATE_PARTITIONS = 5000  # that are created by one request: Kafka refuses 10,000
 _FRAMING = 80  # about so many bytes on disk for a message beyond its value
 _FEWEST = 1000  # messages of a round, if the experiment has as many
 
@@ -86,7 +88,10 @@ class Setup:
 
 
 def prepare(setup: Setup, peer: Peer) -> None:
-    """Create the topic, if the experiment needs other settings than a topic that is created at its first use."""
+    """Create the topic, if the experiment needs other settings than a topic that is created at its first use.
+
+    Raises RuntimeError if the broker refuses.
+    """
     it = setup.experiment
     if peer.load != "kafka" or peer.name in YARDSTICKS:
         return
@@ -94,8 +99,14 @@ def prepare(setup: Setup, peer: Peer) -> None:
     config = {"max.message.bytes": "16777216"} if it.size > MILLION // 2 else {}
     config |= {"min.insync.replicas": "2"} if replicas > 1 else {}
     admin = AdminClient({"bootstrap.servers": peer.address, "log_level": 3})
-    topic = NewTopic(TOPIC, it.partitions, replicas, config=config)
-    admin.create_topics([topic], operation_timeout=_CREATE_SECONDS)[TOPIC].result(_CREATE_SECONDS)
+    topic = NewTopic(TOPIC, min(it.partitions, _CREATE_PARTITIONS), replicas, config=config)
+    try:
+        admin.create_topics([topic], operation_timeout=_CREATE_SECONDS)[TOPIC].result(_CREATE_SECONDS)
+        for there in range(_CREATE_PARTITIONS, it.partitions, _CREATE_PARTITIONS):
+            more = NewPartitions(TOPIC, min(there + _CREATE_PARTITIONS, it.partitions))
+            admin.create_partitions([more], operation_timeout=_CREATE_SECONDS)[TOPIC].result(_CREATE_SECONDS)
+    except KafkaException as error:
+        raise RuntimeError(f"{peer.name} does not create the topic: {error.args[0]}") from error
     load(peer.load).produce(peer, Work(1))  # returns once the partition is led: other clients may not try again
 
 
