@@ -6,7 +6,7 @@ between transport and pipeline. It reads little at a time: Twisted's method take
 request that has a hundred bytes. While nothing is expected to repeat, Twisted's method reads.
 
 Rules: what is no repeated request goes the usual way, with nothing lost, and so does what a later read brings. Only
-plain TCP sockets are read so.
+plain TCP sockets are read so, and none whose reads are measured (`work_meter`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ class DirectReads:
 
 
 def can_read_directly(transport: Any) -> bool:
-    """Return whether a transport reads a TCP socket, without TLS."""
+    """Return whether a transport reads a TCP socket, without TLS, by a method of Twisted's."""
     return (
-        isinstance(transport, tcp.Connection) and type(transport).doRead is tcp.Connection.doRead and not transport.TLS
+        isinstance(transport, tcp.Connection)
+        and type(transport).doRead is tcp.Connection.doRead
+        and "doRead" not in vars(transport)
+        and not transport.TLS
     )

@@ -37,7 +37,7 @@ class WorkMeter:
         self._clock = clock
         self._handled = handled
         self._record = record
-        self._transports: dict[Metered, Any] = {}
+        self._transports: dict[Metered, tuple[Any, dict[str, Any]]] = {}  # with steps of their own: `direct_reads`
 
     def add(self, connection: Metered) -> None:
         """Measure a connection, until `remove`."""
@@ -46,17 +46,20 @@ class WorkMeter:
             transport = transport.transport
         if transport is None or connection in self._transports:
             return
-        self._transports[connection] = transport
+        own = {step: vars(transport)[step] for step in _STEPS if step in vars(transport)}
+        self._transports[connection] = transport, own
         work = WorkTime(self._clock)
         for step in _STEPS:
             setattr(transport, step, partial(self._measure, connection, work, getattr(transport, step)))
 
     def remove(self, connection: Metered) -> None:
         """Measure a connection no more. Do nothing if it is not measured."""
-        transport = self._transports.pop(connection, None)
-        if transport is not None:
+        found = self._transports.pop(connection, None)
+        if found is not None:
+            transport, own = found
             for step in _STEPS:
                 delattr(transport, step)
+            vars(transport).update(own)
 
     def _measure(self, connection: Metered, work: WorkTime, step: Callable[[], Any]) -> Any:
         before = self._handled()

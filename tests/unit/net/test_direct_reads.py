@@ -9,6 +9,7 @@ from twisted.internet import unix
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 
 from pylogd.net.direct_reads import _MOST, can_read_directly
+from pylogd.net.work_meter import WorkMeter
 from tests.unit.net.test_pipeline import Rig
 
 
@@ -79,3 +80,31 @@ def test_only_plain_sockets_are_read_directly(rig: Rig) -> None:
             """Open nothing."""
 
     assert not can_read_directly(_Unix())
+
+
+def test_direct_reads_are_measured_and_go_on_afterwards(rig: Rig) -> None:
+    recorded: list[float] = []
+    meter = WorkMeter(rig.reactor.seconds, float, lambda _, seconds: recorded.append(seconds))
+    rig.transport.arrive(b"r")
+    read = vars(rig.transport)["doRead"]
+    meter.add(rig)
+    rig.transport.arrive(b"r")
+    assert (rig.offered, len(recorded)) == ([b"r"], 1)
+    meter.remove(rig)
+    assert vars(rig.transport)["doRead"] == read
+    rig.transport.arrive(b"r")
+    assert (rig.offered, len(recorded)) == ([b"r", b"r"], 1)
+    rig.pipeline.lost()
+    assert "doRead" not in vars(rig.transport)
+
+
+def test_what_is_measured_is_read_by_the_transport(rig: Rig) -> None:
+    recorded: list[float] = []
+    meter = WorkMeter(rig.reactor.seconds, float, lambda _, seconds: recorded.append(seconds))
+    meter.add(rig)
+    rig.transport.arrive(b"r")
+    rig.transport.arrive(b"r")
+    assert len(recorded) == 2
+    meter.remove(rig)
+    rig.pipeline.lost()
+    assert "doRead" not in vars(rig.transport)
