@@ -19,6 +19,7 @@ from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.log.files import RealFileSystem
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.server import BrokerFactory, ServerLimits
+from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast import compiled, known_fetch
 from pylogd.wire.fast.known_fetch import END
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
@@ -251,30 +252,34 @@ def test_which_requests_take_the_fast_path(sides: Sides, shape: dict[str, Any], 
 
 
 @pytest.mark.skipif(_COMPILED is None, reason="there was no compiler")
-@pytest.mark.parametrize("checked", [False, True])
-def test_python_is_asked_where_permissions_are_checked(tmp_path: Path, checked: bool) -> None:
-    """Otherwise only once, until the request is known."""
+@pytest.mark.skipif(_COMPILED is None, reason="there was no compiler")
+@pytest.mark.parametrize("allowed", [None, True, False])
+def test_the_compiled_function_asks_for_permission(tmp_path: Path, allowed: bool | None) -> None:
+    """Python is asked only once for a connection, until the request is known."""
     answer, asked = fast_fetch.answer_repeated, 0
+    permissions: list[tuple[object, ...]] = []
 
     def ask(*arguments: Any) -> Any:
         nonlocal asked
         asked += 1
         return answer(*arguments)
 
-    class _Refuses:
-        def authorize(self, *_request: object) -> bool:
-            return False
+    class _Authorizer:
+        def authorize(self, *request: object) -> bool:
+            permissions.append(request)
+            return bool(allowed)
 
     with patch.multiple(fast_fetch, answer_repeated=ask, _repeated=_COMPILED):
         sides = Sides(_RealParts(tmp_path, log_dirs=str(tmp_path / "logs")))
     reads = frames(sides, [0, 4, 0, 0])
     before = sides.answers(reads, fast=True)
-    assert asked == 1
-    if checked:
-        sides.parts.authorizer = cast(Any, _Refuses())
+    if allowed is not None:
+        sides.parts.authorizer = cast(Any, _Authorizer())
     after = sides.answers(reads, fast=True)
-    assert asked > 2 if checked else asked == 2
-    assert (after == before) is not checked
+    assert asked == 2
+    assert (after == before) is (allowed is not False)
+    assert {request[2:] for request in permissions} <= {(AclOperation.READ, ResourceType.TOPIC, "t")}
+    assert len(permissions) >= 4 or allowed is None
     assert after == sides.answers(reads, fast=False)
     sides.parts.close()
 

@@ -20,7 +20,8 @@ enum { KEPT_LIMIT, BEHIND, RECORDS, SIZE, ZEROS, SEND, DESCRIPTOR, POSITION, KEP
 #define NAMES(X) \
     X(known_fetch) X(compiled) X(authorizer) X(led_log) X(leader_epoch) X(high_watermark) X(last_stable_offset) \
     X(fetches) X(fetched_bytes) X(producers) X(unstable) X(active) X(_view) X(slices) X(log_start_offset) X(closed) \
-    X(read) X(end_offset) X(aborted_in) X(length) X(socket) X(direct_above) X(max_chunk)
+    X(read) X(end_offset) X(aborted_in) X(length) X(socket) X(direct_above) X(max_chunk) X(authorize) X(principal) \
+    X(host) X(topic)
 
 #define DECLARE(name) PyObject *name;
 typedef struct {
@@ -145,12 +146,8 @@ repeats(const State *state, PyObject *connection, PyObject *data, Answer *answer
 
 /* Find the partition, and the log that this broker leads, in the epoch that the client knows. */
 static int
-is_led(const State *state, PyObject *broker, PyObject *by_id, Answer *answer)
+is_led(const State *state, PyObject *by_id, Answer *answer)
 {
-    PyObject *authorizer = PyObject_GetAttr(broker, state->authorizer);
-    Py_XDECREF(authorizer);
-    if (authorizer != Py_None) /* Python asks it */
-        return 0;
     PyObject *partition = PyDict_GetItemWithError(by_id, PyTuple_GET_ITEM(answer->known, KEY));
     if (partition == NULL)
         return 0;
@@ -160,6 +157,35 @@ is_led(const State *state, PyObject *broker, PyObject *by_id, Answer *answer)
         return 0;
     int64_t epoch = PyLong_AsLongLong(PyTuple_GET_ITEM(answer->known, LEADER_EPOCH)), current;
     return epoch == -1 || (read_number(partition, state->leader_epoch, &current) && epoch == current);
+}
+
+/* Return whether the client may read the topic: 1 or 0; -1 with an exception. permission: the operation and the type of
+ * the resource.
+ */
+static int
+is_allowed(const State *state, PyObject *broker, PyObject *permission, PyObject *connection, const Answer *answer)
+{
+    PyObject *authorizer = PyObject_GetAttr(broker, state->authorizer);
+    if (authorizer == NULL || authorizer == Py_None) {
+        Py_XDECREF(authorizer);
+        return authorizer == NULL ? -1 : 1;
+    }
+    PyObject *principal = PyObject_GetAttr(connection, state->principal);
+    PyObject *host = principal == NULL ? NULL : PyObject_GetAttr(connection, state->host);
+    PyObject *topic = host == NULL ? NULL : PyObject_GetAttr(answer->partition, state->topic);
+    int allowed = -1;
+    if (topic != NULL) {
+        PyObject *const *wanted = &PyTuple_GET_ITEM(permission, 0);
+        PyObject *arguments[] = {authorizer, principal, host, wanted[0], wanted[1], topic};
+        PyObject *result = PyObject_VectorcallMethod(state->authorize, arguments, 6, NULL);
+        allowed = result == NULL ? -1 : PyObject_IsTrue(result);
+        Py_XDECREF(result);
+    }
+    Py_XDECREF(principal);
+    Py_XDECREF(host);
+    Py_XDECREF(topic);
+    Py_DECREF(authorizer);
+    return allowed;
 }
 
 /* Find where the log begins, and where what the client may see of it ends. */
@@ -285,29 +311,38 @@ send_now(const State *state, const Answer *answer, PyObject *output, int64_t siz
 }
 
 PyDoc_STRVAR(answer_repeated_doc,
-"answer_repeated(broker, by_id, requests, otherwise, connection, data, output, /)\n--\n\n"
+"answer_repeated(broker, by_id, requests, permission, otherwise, connection, data, output, /)\n--\n\n"
 "Answer the request in data if it repeats the connection's last one, and send to output what can be sent at once; or\n"
 "have `otherwise(connection, data, output)` do it. Return a pylogd.wire.session.RepeatReply.\n\n"
-"by_id: the partitions. requests: how many came, by API key.");
+"by_id: the partitions. requests: how many came, by API key. permission: what an authorizer is asked for, the operation\n"
+"and the type of the resource.");
 
 static PyObject *
 answer_repeated(PyObject *self, PyObject *const *args, Py_ssize_t number)
 {
-    if (number != 7 || !PyDict_Check(args[1]) || !PyList_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "answer_repeated takes broker, by_id, requests, otherwise, connection, data, output");
+    if (number != 8 || !PyDict_Check(args[1]) || !PyList_Check(args[2]) || !PyTuple_Check(args[3])
+        || PyTuple_GET_SIZE(args[3]) != 2) {
+        PyErr_SetString(PyExc_TypeError, "answer_repeated takes broker, by_id, requests, permission, otherwise, "
+                                         "connection, data, output");
         return NULL;
     }
     const State *state = PyModule_GetState(self);
-    PyObject *data = args[5], *reply = NULL;
+    PyObject *connection = args[5], *data = args[6], *reply = NULL;
     Answer answer = {0};
     int64_t size = 0;
-    if (!repeats(state, args[4], data, &answer) || !is_led(state, args[0], args[1], &answer)
-        || !find_bounds(state, &answer) || !find_records(state, &answer, &size) || !make_head(&answer, data, size)) {
+    int allowed = repeats(state, connection, data, &answer) && is_led(state, args[1], &answer)
+                  ? is_allowed(state, args[0], args[3], connection, &answer) : -1;
+    if (!allowed) { /* the general handler says so */
+        forget(&answer);
+        Py_RETURN_NONE;
+    }
+    if (allowed < 0 || !find_bounds(state, &answer) || !find_records(state, &answer, &size)
+        || !make_head(&answer, data, size)) {
         forget(&answer);
         PyErr_Clear(); /* it comes again, where it is handled */
-        return PyObject_Vectorcall(args[3], args + 4, 3, NULL);
+        return PyObject_Vectorcall(args[4], args + 5, 3, NULL);
     }
-    int64_t sent = count(state, &answer, args[2], size) < 0 ? -2 : send_now(state, &answer, args[6], size);
+    int64_t sent = count(state, &answer, args[2], size) < 0 ? -2 : send_now(state, &answer, args[7], size);
     if (sent == size + END_SIZE + PyBytes_GET_SIZE(answer.head))
         reply = Py_NewRef(Py_True);
     else if (sent != -2)

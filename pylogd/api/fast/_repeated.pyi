@@ -7,6 +7,7 @@ def answer_repeated(
     broker: Any,
     by_id: dict[tuple[bytes, int], Any],
     requests: list[int],
+    permission: tuple[Any, Any],
     otherwise: Callable[[Any, bytes, DirectOutput], RepeatReply | None],
     connection: Any,
     data: bytes,

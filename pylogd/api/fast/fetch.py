@@ -42,6 +42,7 @@ FIRST_VERSION = 13
 READ_COMMITTED = 1
 NONE_ABORTED: list[AbortedTransaction] = []  # shared, never changed
 _requests = STATISTICS.requests
+_PERMISSION = (AclOperation.READ, ResourceType.TOPIC)
 
 
 class FastFetch(NamedTuple):
@@ -119,7 +120,7 @@ def repeated_answers(broker: BrokerParts) -> Callable[[FetchingConnection, bytes
     return (
         in_python
         if _repeated is None
-        else partial(_repeated.answer_repeated, broker, broker.partitions.by_id, _requests, in_python)
+        else partial(_repeated.answer_repeated, broker, broker.partitions.by_id, _requests, _PERMISSION, in_python)
     )
 
 
