@@ -32,8 +32,8 @@ ZEROS, BELOW_ZEROS = 3, 1 << 40
 #: that is not known or there is none.
 Range = tuple[Segment, int, int, int]
 #: What is remembered of a slice: the limit by which its range ended, the offset behind the range, the slice; and, for
-#: compiled code, its size, the zeros behind it, `send_resident` of its file system, descriptor and position.
-KeptSlice = tuple[int, int, FileSlice, int, int, Callable[[int, bytes, int, int, int], int], int, int]
+#: compiled code, its size, the zeros behind it, `send_resident` of its file system, and its position.
+KeptSlice = tuple[int, int, FileSlice, int, int, Callable[[int, bytes, int, int, int], int], int]
 #: What is remembered at first, shared and never changed: most of many logs are never read.
 _NO_NEXT: dict[int, tuple[int, Located]] = {}
 _NO_RANGES: dict[int, tuple[int, Range]] = {}
@@ -130,9 +130,8 @@ class SegmentsView:
         """Keep the slice that was made of what `look_up` found, if the range is remembered and its file is open."""
         known, segment = self._ranges.get(offset), found[0]
         if known is not None and known[1] is found and segment is self.segments[-1] and segment.cached is None:
-            file = records.file
             self.slices[offset] = (
-                known[0], found[3], records, records.length, records.zeros, file.fs.send_resident, file.fd,
+                known[0], found[3], records, records.length, records.zeros, records.file.fs.send_resident,
                 records.position,
             )  # fmt: skip
 

@@ -15,13 +15,13 @@ enum { FETCH = 1, END_SIZE = 3 }; /* the API's key; bytes behind the records, wh
 
 /* What there is in pylogd.wire.fast.known_fetch.KnownFetch.compiled, and in pylogd.log.reading.KeptSlice. */
 enum { OFFSET_IN, RESPONSE_HEAD, KEY, LEADER_EPOCH, COMMITTED, LIMIT, LEAST, KNOWN_SIZE };
-enum { KEPT_LIMIT, BEHIND, RECORDS, SIZE, ZEROS, SEND, DESCRIPTOR, POSITION, KEPT_SIZE };
+enum { KEPT_LIMIT, BEHIND, RECORDS, SIZE, ZEROS, SEND, POSITION, KEPT_SIZE };
 
 #define NAMES(X) \
     X(known_fetch) X(compiled) X(authorizer) X(led_log) X(leader_epoch) X(high_watermark) X(last_stable_offset) \
     X(fetches) X(fetched_bytes) X(producers) X(unstable) X(active) X(_view) X(slices) X(log_start_offset) X(closed) \
     X(read) X(end_offset) X(aborted_in) X(length) X(socket) X(direct_above) X(max_chunk) X(authorize) X(principal) \
-    X(host) X(topic)
+    X(host) X(topic) X(file) X(fd)
 
 #define DECLARE(name) PyObject *name;
 typedef struct {
@@ -296,10 +296,11 @@ send_now(const State *state, const Answer *answer, PyObject *output, int64_t siz
     PyObject *open = PyObject_GetAttr(output, state->socket), *length = PyLong_FromLongLong(size + END_SIZE);
     int number = open == NULL ? -1 : PyObject_AsFileDescriptor(open); /* -1 with an exception if it is closed */
     PyObject *socket = number < 0 ? NULL : PyLong_FromLong(number);
+    PyObject *descriptor = get_of(answer->records, state->file, state->fd); /* not kept: a file may be closed */
     Py_XDECREF(open);
-    if (socket != NULL && length != NULL) {
+    if (socket != NULL && length != NULL && descriptor != NULL) {
         PyObject *const *kept = &PyTuple_GET_ITEM(answer->kept, 0);
-        PyObject *arguments[] = {socket, answer->head, kept[DESCRIPTOR], kept[POSITION], length};
+        PyObject *arguments[] = {socket, answer->head, descriptor, kept[POSITION], length};
         PyObject *result = PyObject_Vectorcall(kept[SEND], arguments, 5, NULL);
         sent = result == NULL ? -2 : PyLong_AsLongLong(result);
         sent = sent == -1 ? (PyErr_Occurred() ? -2 : 0) : sent; /* -1: they are not in memory, and nothing has left */
@@ -307,6 +308,7 @@ send_now(const State *state, const Answer *answer, PyObject *output, int64_t siz
     }
     Py_XDECREF(socket);
     Py_XDECREF(length);
+    Py_XDECREF(descriptor);
     return sent;
 }
 
