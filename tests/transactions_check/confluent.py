@@ -3,32 +3,37 @@
 Strategy: as `workload`'s copiers, in the words of this client. Messages are collected one by one, since a rebalance
 between two of them takes partitions away: then nothing of what was collected is copied, and the member leaves and comes
 back as a new one, which reads it again. Now and then it does so without a reason.
+
+Each member is a process of its own (`member`): when brokers fail, librdkafka 2.16 sometimes waits for ever for its own
+locks, and Python's binding keeps the interpreter meanwhile.
 """
 
 from __future__ import annotations
 
 import random
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from tests.transactions_check import member
 from tests.transactions_check.history import Action, Outcome, Value
+from tests.transactions_check.member import Reports
 from tests.transactions_check.workload import CLASSIC, CONSUMER, SOURCES, TRANSACTION_TIMEOUT, CopyGroup, Load
 
 _MOST_RECORDS = 20
 _POLL_SECONDS = 0.2
 _WAIT_SECONDS = 30.0
-#: After which a client that is being closed is left behind.
-_CLOSE_SECONDS = 60.0
+#: A turn takes at most a poll, two calls that wait, and the close of a consumer. What takes longer is stuck.
+_STUCK_SECONDS = 100.0
 
 
 class ConfluentCopier:
     """One member of a group, and the producer of its copies."""
 
-    def __init__(self, load: Load, name: str, rng: random.Random, group: CopyGroup) -> None:
+    def __init__(self, load: Reports, name: str, rng: random.Random, group: CopyGroup) -> None:
         self.load, self.name, self.rng, self.group = load, name, rng, group
         self.number = 0
         self.rebalanced = False
@@ -56,7 +61,7 @@ class ConfluentCopier:
 
     def open(self) -> None:
         """Begin with new clients: the transaction of the predecessor is ended first."""
-        self._close_producer()
+        self._producers.clear()  # which waits for its threads
         self._producers.append(Producer(self._writes))
         self.producer.init_transactions(_WAIT_SECONDS)
         self._consumer = Consumer(self._reads)
@@ -69,25 +74,12 @@ class ConfluentCopier:
         """Leave the group."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            self._within_bounds("the consumer's close", consumer.close)
+            consumer.close()
 
     def end(self) -> None:
         """Leave the group, and free the producer: what it left open ends when its timeout is over."""
         self.close()
-        self._close_producer()
-
-    def _close_producer(self) -> None:
-        """Free the producer. This client does so when the last reference is gone, and waits for its threads then."""
-        producers, self._producers = self._producers, []
-        self._within_bounds("the producer's end", producers.clear)
-
-    def _within_bounds(self, what: str, call: Callable[[], None]) -> None:
-        """Call what has no timeout of its own. If it hangs, count that as a trouble, and go on without it."""
-        thread = threading.Thread(target=call, name=f"{self.name}: {what}", daemon=True)
-        thread.start()
-        thread.join(_CLOSE_SECONDS)
-        if thread.is_alive():
-            self.load.count(f"librdkafka: {what} does not return")
+        self._producers.clear()
 
     def turn(self) -> None:
         """Copy what comes in a short time. Raises KafkaException if this cannot go on with these clients."""
@@ -191,23 +183,36 @@ def _name(error: KafkaException) -> str:
     return f"librdkafka {_error(error).name()}"
 
 
-def copy_in(group: CopyGroup) -> Callable[[Load, str, random.Random], None]:
-    """Return the work of a member of a group: copy all sources until everything is copied."""
-
-    def copy(load: Load, name: str, rng: random.Random) -> None:
-        copier = ConfluentCopier(load, name, rng, group)
-        while not load.draining.is_set():
-            try:
-                copier.turn()
-                if rng.random() < 0.02 and not load.stopping.is_set():
-                    copier.close()
-            except KafkaException as error:
-                load.count(_name(error))
+def _work(load: Reports, name: str, rng: random.Random, group: CopyGroup, number: int) -> None:
+    """Copy all sources until everything is copied. number: of the last transaction of this name."""
+    copier = ConfluentCopier(load, name, rng, group)
+    copier.number = number
+    while not load.draining.is_set():
+        load.tell(alive=True)
+        try:
+            copier.turn()
+            if rng.random() < 0.02 and not load.stopping.is_set():
                 copier.close()
-                time.sleep(0.2)  # what cannot be reached is asked again at once otherwise
-        copier.end()
+        except KafkaException as error:
+            load.count(_name(error))
+            copier.close()
+            time.sleep(0.2)  # what cannot be reached is asked again at once otherwise
+    copier.end()
 
-    return copy
+
+def main(bootstrap: str, name: str, seed: str, group: str, number: str) -> None:
+    """Be the process of one member, as `member.copy_in` starts it."""
+    load = Reports(bootstrap)
+    load.listen()
+    _work(load, name, random.Random(seed), CLASSIC if group == CLASSIC.name else CONSUMER, int(number))
+
+
+def copy_in(group: CopyGroup) -> Callable[[Load, str, random.Random], None]:
+    """Return the work of a member of a group, in processes of its own."""
+    return member.copy_in(__name__, group.name, _STUCK_SECONDS)
 
 
 copy_classic, copy_consumer = copy_in(CLASSIC), copy_in(CONSUMER)
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -37,7 +37,7 @@ class Action(Enum):
 class Step(NamedTuple):
     """One step.
 
-    at: when, by the monotonic clock of this process, in seconds. number: of the record that is sent. read: the
+    at: when, by the monotonic clock of this machine, in seconds. number: of the record that is sent. read: the
     transactions whose records were read.
     """
 
@@ -103,6 +103,9 @@ class History:
         with self.lock:
             self.outcomes[transaction] = outcome
 
-    def step(self, transaction: str, action: Action, number: int = -1, read: Collection[str] = ()) -> None:
-        """Record a step that is about to be taken, or has been: see `Action`."""
-        self.steps.setdefault(transaction, []).append(Step(action, time.monotonic(), number, frozenset(read)))
+    def step(
+        self, transaction: str, action: Action, number: int = -1, read: Collection[str] = (), at: float | None = None
+    ) -> None:
+        """Record a step that is about to be taken, or has been: see `Action`. at: when, if not now."""
+        at = time.monotonic() if at is None else at
+        self.steps.setdefault(transaction, []).append(Step(action, at, number, frozenset(read)))
