@@ -28,15 +28,15 @@ log = Logger()
 #: How many entries can be relied on. When a broker with some hundred partitions is back, as many leaders write at once.
 KEPT: Final = 512
 TRIM_EVERY: Final = 128
-#: The most bytes of an entry: those of thousands of partitions, which a broker may miss while very many brokers fail.
-#: The new content of nodes is left out of a larger one, and readers read the nodes.
+#: The most bytes of an entry. That is enough for the new states of thousands of partitions, as when hundreds of
+#: brokers fail at once. A larger change is noted without them, and readers read the nodes.
 _MAX_BYTES: Final = 196_608
 _PREFIX: Final = f"{CHANGE_LOG}/c"
 _NUMBERS: Final = 1 << 32  # of which ZooKeeper's sequence numbers are the lower half, then the upper one, negative
 
 
 def new_entry(change: Change | None, note: bytes) -> Create:
-    """Return the operation that makes the entry of a write. change: None if it tells nothing. note: it, encoded."""
+    """Return the operation that makes the entry of a write. change: None if it tells nothing. note: the encoded one."""
     if change is not None and len(note) > _MAX_BYTES:
         note = encode_change(Change(change.paths))
     return Create(_PREFIX, note, sequence=True)

@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 #: Where the new states are. Earlier releases expect whole state nodes in "states"; they read the nodes instead.
 _CHANGED: Final = "changed"
-#: The same as base64 of zlib's format, in place of many states. Releases that do not know it read the nodes.
+#: Where many new states are: compressed with zlib, encoded as base64. Earlier releases read the nodes instead.
 _COMPRESSED: Final = "compressed"
 _MANY_BYTES: Final = 4096
 

@@ -5,7 +5,7 @@ writes, so a broker needs only one watch, however many topics there are. A broke
 the paths named there; one that is further behind finds those of the missed writes in `change_log`. A broker that has
 missed more than that log has, or whose session is a new one, reads everything again, but decodes only what has another
 version. A broker's own write takes the same way: `write` fires when the broker has read it back, so look-ups change in
-one way only; but what it wrote itself it need not decode.
+one way only. It need not decode what it wrote itself.
 
 Rules: `reload` and `refresh` of a reader never run concurrently. What they read may be newer than the version for which
 they were started, but not older. A `refresh` is repeated if the connection was lost during it. `/changes` also has the

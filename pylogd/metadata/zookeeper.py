@@ -299,7 +299,7 @@ class ZooKeeperStore:
         return call.deferred
 
     def _read_nodes(self, call: Call, paths: Sequence[str], convert: Callable[[dict[str, Node]], object]) -> None:
-        """Read nodes, and settle the call with what `convert` returns for those that exist."""
+        """Read the nodes at `paths`. The result of the call is what `convert` makes of those that exist."""
         nodes: dict[str, Node] = {}
         missing = len(paths)
 

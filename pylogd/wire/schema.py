@@ -55,12 +55,12 @@ class Codec:
         self._build: Callable[[Any, GatherWriter, None], None] | None = None
 
     def compile_reader(self) -> Callable[[Cursor, None], Any]:
-        """Compile what `decode` calls, which otherwise happens at its first call."""
+        """Compile the reader now. Otherwise the first call of `decode` does it."""
         self._parse = self._parse or self.construct.compile_reader()
         return self._parse
 
     def compile_writer(self) -> Callable[[Any, GatherWriter, None], None]:
-        """Compile what `encode` calls, which otherwise happens at its first call."""
+        """Compile the writer now. Otherwise the first call of `encode` does it."""
         self._build = self._build or self.construct.compile_writer()
         return self._build
 

@@ -105,10 +105,9 @@ NOT_ANSWERED = BatchReply(b"", 0, 0)
 
 
 class DirectOutput(Protocol):
-    """What a reply may be sent to at once, by compiled code.
+    """A connection's output, to which compiled code may send a reply at once.
 
-    direct_above, max_chunk: more bytes than the first of records and what follows them are sent so, and at most the
-    second.
+    It may do so if the records and the bytes behind them are more than `direct_above` and at most `max_chunk` bytes.
     """
 
     socket: Any
@@ -116,8 +115,8 @@ class DirectOutput(Protocol):
     max_chunk: int
 
 
-#: The reply to a request that repeats the last one: what is in front of its records, these, zero bytes, and how many
-#: bytes of all have been sent; -1 if nobody has tried. True if all of it has been sent.
+#: The reply to a request that repeats the last one. True: all of it has been sent. Otherwise the bytes before its
+#: records, the records, the zero bytes behind them, and how many bytes have been sent; -1 if that was not tried yet.
 RepeatReply = tuple[bytes, Any, bytes, int] | Literal[True]
 
 

@@ -115,7 +115,7 @@ class FetchingConnection(Connection, Protocol):
 
 
 def repeated_answers(broker: BrokerParts) -> Callable[[FetchingConnection, bytes, DirectOutput], RepeatReply | None]:
-    """Return what answers requests that repeat the last one: the compiled function, or `answer_repeated` itself."""
+    """Return the function that answers repeated requests: the compiled one, or `answer_repeated` without it."""
     in_python = partial(answer_repeated, broker)
     return (
         in_python
