@@ -10,6 +10,12 @@ from typing import Final, cast
 from pylogd.net.sender import BlockSlice, Slice
 
 _CHUNK_BYTES = 1 << 17
+#: So many times the bytes of a cold chunk are read ahead behind it, at most `_MOST_AHEAD` bytes.
+AHEAD: Final = 8
+_MOST_AHEAD: Final = 1 << 23
+#: Who has read the byte so far before a chunk has probably read all up to it. A look-up of an offset, which reads the
+#: batch headers behind the last entry of the index, begins nearer to the chunk.
+_BEFORE: Final = 1 << 16
 
 
 class ByteCount:
@@ -39,14 +45,32 @@ def read_ahead(source: Slice, position: int, length: int) -> None:
 
 
 def read_into_page_cache(source: Slice, position: int, length: int) -> None:
-    """Read `length` bytes of a slice and forget them; the kernel keeps them. Waits for the disk: run it in a thread."""
+    """Read `length` bytes of a slice and forget them; the kernel keeps them. Waits for the disk: run it in a thread.
+
+    If a reader seems to read the file in order, the disk gets to work on what follows, up to `AHEAD` times as much,
+    while this part is sent: nobody waits for that, and the next parts need no thread.
+    """
     scratch = bytearray(_CHUNK_BYTES)
     fd = source.fileno()
     end = position + length
-    with contextlib.suppress(OSError):  # the descriptors of old segments do not read ahead by themselves
-        os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
+    in_order = position < _BEFORE or not source.missing(position - _BEFORE, 1)
+    _ask_for(fd, position, length)
+    ahead = min(AHEAD * length, _MOST_AHEAD)
+    if in_order and source.missing(end, ahead) > ahead // 2:
+        READ_AHEAD.add(ahead)
+        _ask_for(fd, end, ahead)
     while position < end:
         count = os.preadv(fd, [memoryview(scratch)[: end - position]], position)
         if not count:
             return  # the file is shorter; the sender finds that out
         position += count
+
+
+def _ask_for(fd: int, position: int, length: int) -> None:
+    """Have the kernel read a part of a file, without waiting: segment files have no read-ahead of their own.
+
+    A call for more bytes than one request of the device can have (often 128 KB) would be cut short.
+    """
+    with contextlib.suppress(OSError):
+        for at in range(position, position + length, _CHUNK_BYTES):
+            os.posix_fadvise(fd, at, min(_CHUNK_BYTES, position + length - at), os.POSIX_FADV_WILLNEED)

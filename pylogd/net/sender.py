@@ -10,8 +10,8 @@ sent with it, if its file goes on with zero bytes: that spares a call and a pack
 usual reply, of bytes, one slice and zeros, leaves by one compiled call (`send_records`).
 
 Before a sendfile the kernel is asked whether the chunk is in the page cache. A cold chunk is read ahead in a thread
-(`warm`) while the reactor serves others, and then sent without asking again, as far as the socket takes it: the file
-may be shorter than its slice, or its file system may always answer no.
+(`warm`, which is `pylogd.net.page_cache.read_ahead`) while the reactor serves others, and then sent without asking
+again, as far as the socket takes it: the file may be shorter than its slice, or its file system may always answer no.
 
 Slices of a log with a block cache (`in_blocks`) are not sent by sendfile: what the cache holds is sent from its blocks,
 in one call, and the rest is read by a thread (`warm`) into the slice, a small chunk at a time.
@@ -60,6 +60,9 @@ class Slice(Protocol):
     def __len__(self) -> int: ...
     def fileno(self) -> int: ...
     def is_warm(self, position: int, length: int) -> bool: ...
+    def missing(self, position: int, length: int) -> int:
+        """Return how many bytes, of `length` at `position` of the file, have to be read from the disk."""
+
     def copy(self) -> bytes | bytearray | None:
         """Return all of it, or None if that would wait for the disk."""
 
