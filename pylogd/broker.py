@@ -383,7 +383,6 @@ class Broker:
 
     def _ousted(self, error: NodeIdInUse) -> None:
         """Stop serving, since another broker has registered this node id, and leave its metadata alone."""
-        self._may_hand_over = False
         Deferred.fromCoroutine(self.listening.stop())
         self.abort_connections()
         self.on_end(f"{error}; this broker stops")
@@ -438,6 +437,7 @@ class Broker:
 
     def abort_connections(self) -> None:
         """Close every connection at once, without sending outstanding replies; hand over no more leaderships."""
+        self._may_hand_over = False
         if self._leaving is not None:
             self._leaving.cancel()
         self.listening.abort()

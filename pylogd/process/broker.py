@@ -1,7 +1,7 @@
 """A broker in its process: what `pylogd broker`, `twistd pylogd` and the crash tests run.
 
-It takes as many open files as the system allows, handles SIGHUP (`reload`), SIGUSR1 and a second SIGTERM or SIGINT,
-and tunes the interpreter once the broker serves.
+It takes as many open files as the system allows, handles SIGHUP (`reload`) and SIGUSR1, closes the connections at a
+second SIGTERM or SIGINT, and tunes the interpreter once the broker serves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd import __version__
@@ -46,21 +45,15 @@ class BrokerShell(TunedShell):
         self._reopen_log = reopen_log
         Reloader(settings, self.broker.in_thread, self._reopen_logs, self.broker.read_certificates).install(reactor)
 
-    def stop(self) -> Deferred[None]:
-        """Stop the broker. From now on a further SIGTERM or SIGINT closes its connections without waiting."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._reactor.callFromThread(self._abort))
-        return super().stop()
+    def stop_again(self) -> None:
+        log.info("Second signal to stop: closing the remaining connections without waiting")
+        self.broker.abort_connections()
 
     def _reopen_logs(self) -> None:
         if self.broker.audit is not None:
             self.broker.audit.reopen()
         if self._reopen_log is not None:
             self._reopen_log()
-
-    def _abort(self) -> None:
-        log.info("Second signal to stop: closing the remaining connections without waiting")
-        self.broker.abort_connections()
 
     def _line(self) -> str:
         broker = self.broker

@@ -1,8 +1,8 @@
 """Run a service in this process: start it, announce it, stop it on a signal, and say why it ended.
 
 Strategy: a `Shell` does what is the same under `twistd` and in the foreground: it starts the service, tells the service
-manager and the user once it is ready, and records the reason if it can't start or continue. `run_in_foreground` adds
-the reactor, Twisted's handlers of SIGTERM and SIGINT, and the exit status.
+manager and the user once it is ready, and records the reason if it can't start or continue. It lets Twisted handle the
+first SIGTERM or SIGINT, and handles further ones itself. `run_in_foreground` adds the reactor and the exit status.
 
 Exit status: 0 after a stop that was asked for, 1 with the reason in the last line of standard error.
 """
@@ -10,10 +10,12 @@ Exit status: 0 after a stop that was asked for, 1 with the reason in the last li
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import CannotListenError
@@ -30,6 +32,8 @@ from pylogd.process.tuning import NEW_OBJECTS, tune_interpreter
 log = Logger()
 
 EXPECTED = (PylogdError, OSError, CannotListenError)
+#: The signals that stop a service.
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Service(Protocol):
@@ -66,6 +70,8 @@ class Shell:
         self._service = service
         self._describe = describe
         self._logs_line = True
+        self._reactor_ends = False  # it was told to stop, which it can be told once
+        self._asked_again = False
 
     def announce_to(self, announce: Callable[[str], object], output: LogOutput) -> None:
         """Tell `announce` once the service listens. The log has the line too, unless both are shown in one place."""
@@ -76,8 +82,19 @@ class Shell:
         """Start the service. If it fails the reactor is stopped."""
         self._service.start().addCallbacks(self._started, self._failed)
 
+    def handle_signals(self) -> None:
+        """Call `stop_again` at the second SIGTERM or SIGINT; Twisted's handlers, which stop the reactor, get the first.
+
+        Call this once the reactor has installed its handlers: they would log an error at the second signal.
+        """
+        for number in STOPPING:
+            first = signal.getsignal(number)
+            if callable(first):  # else it is ignored
+                signal.signal(number, partial(self._signalled, first))
+
     def stop(self) -> Deferred[None]:
         """Stop the service; fires once it has ended."""
+        self._reactor_ends = True
         if self.reason is None:
             log.info("Stopping")
         return self._service.stop()
@@ -85,8 +102,22 @@ class Shell:
     def end(self, reason: str) -> None:
         """Stop the reactor because the service can't continue. The first reason is kept."""
         self.reason = self.reason or reason
-        if self._reactor.running:
+        if self._reactor.running and not self._reactor_ends:
+            self._reactor_ends = True
             self._reactor.stop()
+
+    def stop_again(self) -> None:
+        """Handle a second request to stop. Called once, when the stop has begun."""
+        log.info("Already stopping")
+
+    def _signalled(self, first: Callable[[int, Any], object], number: int, frame: Any) -> None:
+        if not self._reactor_ends:
+            self._reactor_ends = True
+            first(number, frame)
+        elif not self._asked_again:
+            self._asked_again = True
+            # The reactor calls `stop` at the end of the turn in which it is told to stop: this waits until the next.
+            self._reactor.callFromThread(self._reactor.callFromThread, self.stop_again)
 
     def _started(self, _: None) -> None:
         line = self._describe()
@@ -131,8 +162,10 @@ def run_in_foreground(shell: Shell, reactor: Any, name: str, style: str = TEXT) 
     failure is the last line of the log.
     """
     reactor.addSystemEventTrigger("before", "shutdown", shell.stop)
+    reactor.callWhenRunning(shell.handle_signals)
     reactor.callWhenRunning(shell.start)
     reactor.run()
+    ignore_late_signals()
     if shell.reason is None:
         log.info("Stopped")
         return 0
@@ -141,6 +174,12 @@ def run_in_foreground(shell: Shell, reactor: Any, name: str, style: str = TEXT) 
     else:
         log.critical("{program}: {reason}", program=name, reason=shell.reason)
     return 1
+
+
+def ignore_late_signals() -> None:
+    """Ignore SIGTERM and SIGINT. Python resets other handlers at its end: a signal would then change the exit status."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def explain_failure(failure: Failure) -> str:

@@ -34,9 +34,11 @@ class BrokerService(Service):
 
     def startService(self) -> None:
         super().startService()  # type: ignore[no-untyped-call]
-        self._shell = shell = _TwistdShell(process_reactor(), self._settings, reopen_log=self._reopen_log)
+        reactor = process_reactor()
+        self._shell = shell = _TwistdShell(reactor, self._settings, reopen_log=self._reopen_log)
         shell.parent = parent = _WaitingParent.of(self._twistd)
         shell.announce = lambda _line: parent.tell("")
+        reactor.callWhenRunning(shell.handle_signals)
         shell.start()
 
     def stopService(self) -> Deferred[None] | None:

@@ -30,7 +30,14 @@ from pylogd.config import Settings
 from pylogd.net.shared_port import bound_socket
 from pylogd.process.broker import run_broker
 from pylogd.process.logs import LogOutput
-from pylogd.process.shell import Shell, notify_ready, process_reactor, run_in_foreground
+from pylogd.process.shell import (
+    STOPPING,
+    Shell,
+    ignore_late_signals,
+    notify_ready,
+    process_reactor,
+    run_in_foreground,
+)
 from pylogd.workers.plan import Plan
 from pylogd.workers.store_process import StoreProcess
 
@@ -42,7 +49,6 @@ _MOST_WAIT_SECONDS: Final = 32.0
 #: What workers import after the fork otherwise. None of it makes a reactor.
 _LATE_MODULES: Final = ("pylogd.metadata.remote", "twisted.internet.epollreactor")
 _FORWARDED: Final = (signal.SIGHUP, signal.SIGUSR1)
-_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(eq=False)
@@ -137,11 +143,12 @@ class Supervisor:
         _load()
         self._signals, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write)
-        for number in (*_STOPPING, *_FORWARDED, signal.SIGCHLD):
+        for number in (*STOPPING, *_FORWARDED, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         self._start(self._children[0])
         while any(child.pid for child in self._children) or not self._stopping:
             self._wait()
+        ignore_late_signals()
         return 1 if self._failed else 0
 
     def _wait(self) -> None:
@@ -180,7 +187,7 @@ class Supervisor:
         if number in _FORWARDED:
             self._output.reopen()
             self._send(number)
-        elif number in _STOPPING:
+        elif number in STOPPING:
             self._stop()
 
     def _stop(self) -> None:
@@ -242,7 +249,7 @@ def _be(child: Child, output: LogOutput, write: int, parent: int) -> None:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        for number in (*_STOPPING, *_FORWARDED, signal.SIGCHLD):
+        for number in (*STOPPING, *_FORWARDED, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent only, which ends the children in their order
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

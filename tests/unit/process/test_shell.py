@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import gc
 import resource
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import CannotListenError
+from twisted.internet.error import CannotListenError, ReactorNotRunning
 from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from zope.interface import implementer
 
 from pylogd.errors import PylogdError
-from pylogd.process.shell import Shell, run_in_foreground
+from pylogd.process.shell import STOPPING, Shell, run_in_foreground
 from pylogd.process.tuning import pause_garbage_collector, raise_file_limit, tune_interpreter
 
 
@@ -27,6 +29,9 @@ class Reactor:
     def __init__(self) -> None:
         self.running = False
         self.turns: list[Callable[[], object]] = []
+        self.queue: list[Callable[[], object]] = []
+        self.signals: list[int] = []  # that its own handlers have seen
+        self.stops = 0
         self._first: list[Callable[[], object]] = []
         self._last: list[Callable[[], object]] = []
 
@@ -37,7 +42,23 @@ class Reactor:
     def callWhenRunning(self, function: Callable[[], object]) -> None:
         self._first.append(function)
 
+    def callFromThread(self, function: Callable[..., object], *arguments: object) -> None:
+        self.queue.append(partial(function, *arguments))
+
+    def handle(self, number: int, _frame: object) -> None:
+        """Handle SIGTERM and SIGINT as Twisted's reactors do."""
+        self.signals.append(number)
+        self.callFromThread(self.stop)
+
+    def run_queue(self) -> None:
+        """Run the calls that were queued before this turn."""
+        queue, self.queue = self.queue, []
+        for function in queue:
+            function()
+
     def run(self) -> None:
+        for number in STOPPING:
+            signal.signal(number, self.handle)
         self.running = True
         for function in [*self._first, *self.turns]:
             if self.running:
@@ -45,8 +66,13 @@ class Reactor:
         self.running = False
         for function in self._last:
             function()
+        while self.queue:
+            self.run_queue()
 
     def stop(self) -> None:
+        self.stops += 1
+        if self.stops > 1:
+            raise ReactorNotRunning
         self.running = False
 
 
@@ -90,9 +116,12 @@ class Case:
 @pytest.fixture
 def case() -> Iterator[Case]:
     made = Case()
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
     globalLogPublisher.addObserver(made)
     yield made
     globalLogPublisher.removeObserver(made)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def test_a_run_that_is_stopped_ends_with_0(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +160,35 @@ def test_the_first_reason_is_kept(case: Case, capsys: pytest.CaptureFixture[str]
     assert case.run(lambda: case.service.starting.callback(None), end) == 1
     assert capsys.readouterr().err == "name: the disk failed\n"
     assert "Stopping" not in case.lines
+
+
+def test_further_signals_are_logged_once(case: Case) -> None:
+    def interrupt() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
+            signal.raise_signal(number)
+
+    assert case.run(lambda: case.service.starting.callback(None), interrupt, case.reactor.run_queue) == 0
+    assert (case.reactor.signals, case.reactor.stops, case.service.stopped) == ([signal.SIGTERM], 1, 1)
+    assert case.lines == ["it listens on port 1", "Stopping", "Already stopping", "Stopped"]
+    assert [signal.getsignal(number) for number in STOPPING] == [signal.SIG_IGN] * 2, "Python would reset others"
+
+
+def test_a_signal_after_a_failure_does_not_stop_the_reactor_again(case: Case) -> None:
+    def fail() -> None:
+        case.shell.end("the disk failed")
+        signal.raise_signal(signal.SIGTERM)
+
+    assert case.run(fail, case.reactor.run_queue) == 1
+    assert case.lines == ["Already stopping"]
+
+
+def test_a_failure_after_a_signal_does_not_stop_the_reactor_again(case: Case) -> None:
+    def fail() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        case.shell.end("the disk failed")
+
+    assert case.run(fail, case.reactor.run_queue) == 1
+    assert case.reactor.stops == 1
 
 
 def test_a_stop_before_the_start_was_done_is_no_failure(case: Case) -> None:
