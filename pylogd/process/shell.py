@@ -177,7 +177,7 @@ def run_in_foreground(shell: Shell, reactor: Any, name: str, style: str = TEXT) 
 
 
 def ignore_late_signals() -> None:
-    """Ignore SIGTERM and SIGINT. Python resets other handlers at its end: a signal would then change the exit status."""
+    """Ignore SIGTERM and SIGINT: Python resets other handlers at its end, and a signal would change the exit status."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 
