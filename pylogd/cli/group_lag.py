@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pylogd.client import Admin, TopicPartition
@@ -31,31 +31,6 @@ def lag_of(admin: Admin, group: GroupDescription) -> list[dict[str, Any]]:
             "host": None if owner is None else owner.host,
         })  # fmt: skip
     return rows
-
-
-def totals(admin: Admin, groups: Iterable[str]) -> dict[str, dict[str, int | None]]:
-    """Return the number of members and the lag in records of each group that still exists.
-
-    The ends of the logs are asked for once for all groups.
-    """
-    members: dict[str, int] = {}
-    committed: dict[str, Mapping[TopicPartition, OffsetAndMetadata]] = {}
-    for name in groups:
-        try:
-            members[name] = len(admin.describe_group(name).members)
-            committed[name] = admin.group_offsets(name)
-        except KafkaError as error:
-            if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
-                raise
-            members.pop(name, None)  # it was deleted meanwhile
-    ends = _ends(admin, sorted({partition for offsets in committed.values() for partition in offsets}))
-    return {
-        name: {
-            "members": members[name],
-            "lag": sum(_lag(at, ends.get(partition)) or 0 for partition, at in offsets.items()),
-        }
-        for name, offsets in committed.items()
-    }
 
 
 def _lag(committed: OffsetAndMetadata | None, end: int | None) -> int | None:

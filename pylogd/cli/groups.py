@@ -12,7 +12,7 @@ from pylogd.cli.answered import answered, fail_if_silent
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, patience
 from pylogd.cli.completing import group_names
-from pylogd.cli.group_lag import lag_of, totals
+from pylogd.cli.group_lag import lag_of
 from pylogd.cli.group_offsets import reset_offsets, seek
 from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
 from pylogd.cli.selecting import matching, regex_option
@@ -53,6 +53,7 @@ def list_(names: Sequence[str], regex: bool, states: Sequence[str], lag: bool, b
 
     Prints for each group: group, state, kind, coordinator; with --lag also members and lag, the sum of all partitions.
     The groups of brokers that do not answer are left out; standard error names these brokers, and the exit status is 1.
+    The lag of a group is null if one of them leads a partition that the group has read.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found, silent = answered(admin.groups_by_broker(patience(_SECONDS)), "groups")
@@ -61,14 +62,23 @@ def list_(names: Sequence[str], regex: bool, states: Sequence[str], lag: bool, b
         if names:
             chosen = matching(names, (one.group_id for one in found)) if regex else names
             found = [one for one in found if one.group_id in chosen]
-        figures = totals(admin, [one.group_id for one in found]) if lag else {}
-    columns = ["group", "state", "kind", ">coordinator"] + ([">members", ">lag"] if lag else [])
-    rows = [
-        {"group": g.group_id, "state": g.state, "kind": g.protocol_type or None, "coordinator": g.coordinator,
-         **figures.get(g.group_id, {})} for g in found
-    ]  # fmt: skip
-    print_records(columns, rows)
-    fail_if_silent(silent)
+        totals = admin.group_totals(found, silent, patience(_SECONDS)) if lag else None
+    columns = ["group", "state", "kind", ">coordinator"]
+    rows: list[dict[str, Any]] = [
+        {"group": g.group_id, "state": g.state, "kind": g.protocol_type or None, "coordinator": g.coordinator}
+        for g in found
+    ]
+    if totals is None:
+        print_records(columns, rows)
+        fail_if_silent(silent)
+        return
+    rows = [row | totals.groups[row["group"]]._asdict() for row in rows if row["group"] in totals.groups]
+    print_records([*columns, ">members", ">lag"], rows)
+    for name, error in totals.errors.items():
+        note(f"group {name}: {error}")
+    fail_if_silent(totals.silent)
+    if totals.errors:
+        raise click.ClickException("the figures of some groups are not known")
 
 
 @groups.command()

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from pylogd.cli.broker_summary import broker_summaries
 from pylogd.cli.common import format_bytes
-from pylogd.cli.group_lag import totals
 from pylogd.cli.output import Shown
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.offsets import LATEST
+from pylogd.client.core.model import GroupTotal
 
 Records = list[dict[str, Any]]
 VIEWS: Final = ("topics", "groups", "brokers")
@@ -26,6 +26,7 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "groups": ("group", "state", ">members", ">lag", ">lag_change"),
     "brokers": (">broker", "state", "address", ">leads", ">should_lead", ">replicas", ">not_in_sync", ">bytes"),
 }  # fmt: skip
+_UNKNOWN: Final = GroupTotal(None, None)
 SHOWN: Final[Shown] = {
     "bytes": format_bytes,
     "bytes_per_second": lambda value: f"{format_bytes(value)}/s",
@@ -95,14 +96,14 @@ class Sampler:
 
     def _groups(self) -> Records:
         listed = self._admin.list_groups()
-        figures = totals(self._admin, [one.group_id for one in listed])
+        totals = self._admin.group_totals(listed).groups
         before = {} if self._before is None else {row["group"]: row["lag"] for row in self._before.groups}
         rows = []
         for one in listed:
-            lag = figures.get(one.group_id, {}).get("lag")
+            members, lag = totals.get(one.group_id, _UNKNOWN)
             was = before.get(one.group_id)
             rows.append({
-                "group": one.group_id, "state": one.state, "members": figures.get(one.group_id, {}).get("members"),
+                "group": one.group_id, "state": one.state, "members": members,
                 "lag": lag, "lag_change": None if lag is None or was is None else lag - was,
             })  # fmt: skip
         return rows

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from pylogd.client.core.admin.calls import Calls, Question, send
 from pylogd.client.core.admin.offsets import LATEST, offsets_request
-from pylogd.client.core.group.commits import NAMES_UNTIL
+from pylogd.client.core.group.commits import NAMES_UNTIL, all_offsets_request
 from pylogd.client.core.metadata import check
 from pylogd.client.core.model import TopicPartition
 from pylogd.errors import UnsupportedByBroker
@@ -27,7 +27,6 @@ from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 #: Partitions or groups that one request is about.
 PARTITIONS: Final = 2000
 GROUPS: Final = 100
-_GROUPS_FROM: Final = 8  # the version of OffsetFetch
 
 
 class FoundPartition(NamedTuple):
@@ -195,12 +194,9 @@ async def committed_offsets(
 
 
 def _offsets_of(group_ids: Sequence[str], node: int) -> Question:
-    def build(version: int) -> fetch.OffsetFetchRequest:
-        if version < _GROUPS_FROM:
-            return fetch.OffsetFetchRequest(group_id=group_ids[0], topics=None)
-        return fetch.OffsetFetchRequest(groups=[fetch.OffsetFetchRequestGroup(one, topics=None) for one in group_ids])
-
-    return Question(fetch.OffsetFetchRequest, build, node, NAMES_UNTIL)
+    return Question(
+        fetch.OffsetFetchRequest, lambda version: all_offsets_request(group_ids, version), node, NAMES_UNTIL
+    )
 
 
 def _offsets(topics: Iterable[Any]) -> Iterable[tuple[str, int, int]]:

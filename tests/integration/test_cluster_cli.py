@@ -100,6 +100,7 @@ def check_while_registered(up: Up) -> str:
     known = json.loads(up.run("logdirs", "--by", "broker", "--json", code=1, bootstrap=left))
     assert [one["broker"] for one in known] == [1, 2]
     assert json.loads(up.run("groups", "list", "--json", code=1, bootstrap=left)) == []
+    assert json.loads(up.run("groups", "list", "--lag", "--json", code=1, bootstrap=left)) == []
     return left
 
 

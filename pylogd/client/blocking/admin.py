@@ -85,6 +85,7 @@ class Admin:
     reassignments = _blocking(Operations.reassignments)
     list_groups = _blocking(Operations.list_groups)
     groups_by_broker = _blocking(Operations.groups_by_broker)
+    group_totals = _blocking(Operations.group_totals)
     describe_group = _blocking(Operations.describe_group)
     delete_group = _blocking(Operations.delete_group)
     delete_groups = _blocking(Operations.delete_groups)

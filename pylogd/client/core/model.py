@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pylogd.errors import KafkaError
+
 DEFAULT_PORT = 9092
 
 
@@ -205,6 +207,25 @@ class GroupDescription:
     protocol: str
     coordinator: int
     members: tuple[GroupMember, ...]
+
+
+class GroupTotal(NamedTuple):
+    """The number of members of a group, and its lag in records. Each is None if it is not known."""
+
+    members: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTotals:
+    """The members and the lag of groups, by group id.
+
+    silent: the brokers that did not answer. errors: of the groups that their coordinators did not describe.
+    """
+
+    groups: dict[str, GroupTotal]
+    silent: tuple[int, ...]
+    errors: dict[str, KafkaError]
 
 
 @dataclass(frozen=True, slots=True)

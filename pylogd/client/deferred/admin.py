@@ -82,6 +82,7 @@ class Admin:
     reassignments = _deferred(Operations.reassignments)
     list_groups = _deferred(Operations.list_groups)
     groups_by_broker = _deferred(Operations.groups_by_broker)
+    group_totals = _deferred(Operations.group_totals)
     describe_group = _deferred(Operations.describe_group)
     delete_group = _deferred(Operations.delete_group)
     delete_groups = _deferred(Operations.delete_groups)

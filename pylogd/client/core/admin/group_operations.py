@@ -12,6 +12,7 @@ from typing import Any
 
 from pylogd.client.core.admin.calls import Calls, question, refresh
 from pylogd.client.core.admin.coordinators import ask_coordinator, coordinator_of
+from pylogd.client.core.admin.group_totals import add_up_groups
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.group import commits
@@ -22,6 +23,7 @@ from pylogd.client.core.model import (
     GroupDescription,
     GroupListing,
     GroupMember,
+    GroupTotals,
     OffsetAndMetadata,
     OffsetSpec,
     TopicPartition,
@@ -91,6 +93,18 @@ class GroupOperations:
         questions = [question(list_groups.ListGroupsRequest(), node) for node in some]
         answers = await self._calls.send_all(questions, timeout)
         return {node: _listings(node, answer) for node, answer in zip(some, answers, strict=True)}
+
+    async def group_totals(
+        self, groups: Iterable[GroupListing], silent: Iterable[int] = (), timeout: float | None = None
+    ) -> GroupTotals:
+        """Return the number of members and the lag in records of listed groups that still exist.
+
+        All brokers that are needed are asked at the same time, and each for all of its groups or logs at once. Those
+        that do not answer within `timeout` seconds are in the result; what they alone know is None.
+
+        silent: brokers that have not answered before, and are not asked.
+        """
+        return await add_up_groups(self._calls, groups, silent, timeout)
 
     async def describe_group(self, group_id: str) -> GroupDescription:
         """Return a group, its members and their assignments. Raises KafkaError: GROUP_ID_NOT_FOUND.

@@ -7,7 +7,7 @@ offsets of one that was made anew. No I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pylogd.client.core.group.member_model import NO_IDS, NOBODY, GroupMetadata
@@ -139,6 +139,13 @@ def fetch_request(
     return request
 
 
+def all_offsets_request(group_ids: Sequence[str], version: int) -> OffsetFetchRequest:
+    """Return the request for all committed offsets of groups; before version 8, of the first of them."""
+    if version < _GROUPS_FROM:
+        return fetch_request(group_ids[0], None, version)
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(one, topics=None) for one in group_ids])
+
+
 def fetched(
     response: OffsetFetchResponse, topic_ids: Mapping[str, bytes] = NO_IDS
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -146,8 +153,14 @@ def fetched(
 
     Raises the first error as KafkaError.
     """
+    return fetched_of_group(response.groups[0] if response.groups else response, topic_ids)
+
+
+def fetched_of_group(
+    answer: Any, topic_ids: Mapping[str, bytes] = NO_IDS
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """As `fetched`, for one of several groups in a response."""
     names = {topic_id: name for name, topic_id in topic_ids.items()}
-    answer: Any = response.groups[0] if response.groups else response
     if answer.error_code:
         raise KafkaError(error_for(answer.error_code))
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
