@@ -59,8 +59,9 @@ class Groups:
 
     def describe_newer(self, request: newer.ConsumerGroupDescribeRequest) -> newer.ConsumerGroupDescribeResponse:
         return newer.ConsumerGroupDescribeResponse(groups=[
-            newer.DescribedConsumerGroup(0 if name in self.offsets else ErrorCode.GROUP_ID_NOT_FOUND, None, name, "Empty",
-                                 assignor_name="uniform", members=[])
+            newer.DescribedConsumerGroup(
+                0 if name in self.offsets else ErrorCode.GROUP_ID_NOT_FOUND, None, name, "Empty", members=[]
+            )
             for name in request.group_ids
         ])  # fmt: skip
 
@@ -175,6 +176,7 @@ def test_a_silent_coordinator_and_a_silent_leader(brokers: dict[int, FakeBroker]
     }
     coordinate(brokers[1], groups[1])
     brokers[2].on(ApiKey.DESCRIBE_GROUPS, fake.silence)
+    brokers[2].on(ApiKey.OFFSET_FETCH, fake.silence)
     brokers[3].on(ApiKey.LIST_OFFSETS, fake.silence)
     totals = admin.group_totals(listings(groups), timeout=1)
     assert {name: tuple(total) for name, total in totals.groups.items()} == {
