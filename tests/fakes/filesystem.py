@@ -2,12 +2,15 @@
 
 It has two states of everything: what a running process sees, and what is on stable storage. `kill` drops what a process
 holds (descriptors, locks); `lose_power` also drops everything that was not synced, names included.
+
+Several threads may use it. `_call`, in which a test may let a thread hang, is never called with the lock held.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +47,7 @@ class MemoryFileSystem:
     """The `FileSystem` of storage, in memory."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # guards all that follows
         self.files: dict[str, Inode] = {}
         self.directories: set[str] = {"/"}
         #: The durable contents of each directory, and the same for those whose own names are durable. A directory
@@ -77,9 +81,10 @@ class MemoryFileSystem:
 
     def kill(self) -> None:
         """The process is gone; the kernel wrote, or will write, all that it was given."""
-        self._fds.clear()
-        self._locks.clear()
-        self.faults.clear()
+        with self._lock:
+            self._fds.clear()
+            self._locks.clear()
+            self.faults.clear()
 
     def lose_power(self, torn: int = 0, *, zeros: bool = False) -> None:
         """The machine is gone: what was never synced never was.
@@ -87,28 +92,32 @@ class MemoryFileSystem:
 
         Of each file, up to `torn` bytes after the synced part reached the disk; with `zeros` they are zeros.
         """
-        self.kill()
-        before = {path: (inode, bytes(inode.data)) for path, inode in self.files.items()}
-        self._contents = dict(self._durable)
-        self.directories = set(self._contents)
-        self.files = {
-            os.path.join(path, name): inode for path, names in self._contents.items() for name, inode in names.items()
-        }
-        for inode in self.files.values():
-            synced = inode.durable
-            tail = bytes(inode.data[len(synced) :][:torn]) if inode.data.startswith(synced) else b""
-            inode.data = bytearray(synced) + (bytes(len(tail)) if zeros else tail)
-        after = {path: (inode, bytes(inode.data)) for path, inode in self.files.items()}
-        changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
-        self.note_change(*changed, *map(os.path.dirname, changed))
+        with self._lock:
+            self.kill()
+            before = {path: (inode, bytes(inode.data)) for path, inode in self.files.items()}
+            self._contents = dict(self._durable)
+            self.directories = set(self._contents)
+            self.files = {
+                os.path.join(path, name): inode
+                for path, names in self._contents.items()
+                for name, inode in names.items()
+            }
+            for inode in self.files.values():
+                synced = inode.durable
+                tail = bytes(inode.data[len(synced) :][:torn]) if inode.data.startswith(synced) else b""
+                inode.data = bytearray(synced) + (bytes(len(tail)) if zeros else tail)
+            after = {path: (inode, bytes(inode.data)) for path, inode in self.files.items()}
+            changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
+            self.note_change(*changed, *map(os.path.dirname, changed))
 
     def open_paths(self) -> list[str]:
         """The paths of all open descriptors."""
-        return [path for path, _ in self._fds.values()]
+        with self._lock:
+            return [path for path, _ in self._fds.values()]
 
     def _call(self, operation: str, path: str) -> Fault | None:
         self.calls.append(f"{operation} {path}")
-        for fault in self.faults:
+        for fault in [*self.faults]:
             if fault.operation != operation or fault.path not in path:
                 continue
             fault.hits += 1
@@ -122,32 +131,36 @@ class MemoryFileSystem:
 
     def open(self, path: str, flags: int) -> int:
         self._call("open", path)
-        inode = self.files.get(path)
-        if inode is None:
-            if not flags & os.O_CREAT:
-                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-            if os.path.dirname(path) not in self.directories:
-                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-            inode = self.files[path] = Inode()
-            inode.mtime_ms = self.now_ms
-            self.note_change(os.path.dirname(path), path)
-        if flags & os.O_TRUNC:
-            inode.data.clear()
-            self.note_change(path)
-        self._next_fd += 1
-        self._fds[self._next_fd] = path, inode
-        return self._next_fd
+        with self._lock:
+            inode = self.files.get(path)
+            if inode is None:
+                if not flags & os.O_CREAT:
+                    raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+                if os.path.dirname(path) not in self.directories:
+                    raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+                inode = self.files[path] = Inode()
+                inode.mtime_ms = self.now_ms
+                self.note_change(os.path.dirname(path), path)
+            if flags & os.O_TRUNC:
+                inode.data.clear()
+                self.note_change(path)
+            return self._descriptor(path, inode)
 
     def open_direct(self, fd: int) -> int | None:
-        path, inode = self._file(fd)
+        with self._lock:
+            direct = self._descriptor(*self._file(fd))
+            self._direct.add(direct)
+            return direct
+
+    def _descriptor(self, path: str, inode: Inode) -> int:
         self._next_fd += 1
         self._fds[self._next_fd] = path, inode
-        self._direct.add(self._next_fd)
         return self._next_fd
 
     def close(self, fd: int) -> None:
-        self._fds.pop(fd, None)
-        self._locks = {path: holder for path, holder in self._locks.items() if holder != fd}
+        with self._lock:
+            self._fds.pop(fd, None)
+            self._locks = {path: holder for path, holder in self._locks.items() if holder != fd}
 
     def pread(self, fd: int, length: int, position: int) -> bytes:
         path, inode = self._file(fd)
@@ -185,11 +198,12 @@ class MemoryFileSystem:
         fault = self._call("pwritev", path)
         if fault is not None:
             data = data[: fault.partial]
-        if position > len(inode.data):
-            inode.data += bytes(position - len(inode.data))
-        inode.data[position : position + len(data)] = data
-        inode.mtime_ms = self.now_ms
-        self.note_change(path)
+        with self._lock:
+            if position > len(inode.data):
+                inode.data += bytes(position - len(inode.data))
+            inode.data[position : position + len(data)] = data
+            inode.mtime_ms = self.now_ms
+            self.note_change(path)
         if fault is not None and fault.error:
             raise OSError(fault.error, os.strerror(fault.error), path)
         return len(data)
@@ -197,11 +211,13 @@ class MemoryFileSystem:
     def fsync(self, fd: int) -> None:
         path, inode = self._file(fd)
         self._call("fsync", path)
-        inode.durable = bytes(inode.data)
+        with self._lock:
+            inode.durable = bytes(inode.data)
 
     def fsync_dir(self, path: str) -> None:
         self._call("fsync_dir", path)
-        self._sync_entries(path)
+        with self._lock:
+            self._sync_entries(path)
 
     def _sync_entries(self, path: str) -> None:
         contents = self._contents.setdefault(path, {})
@@ -219,17 +235,19 @@ class MemoryFileSystem:
     def sync_volume(self, fd: int) -> None:
         path, _ = self._file(fd)
         self._call("sync_volume", path)
-        for inode in self.files.values():
-            inode.durable = bytes(inode.data)
-        for directory in sorted(self.directories):
-            self._sync_entries(directory)
+        with self._lock:
+            for inode in self.files.values():
+                inode.durable = bytes(inode.data)
+            for directory in sorted(self.directories):
+                self._sync_entries(directory)
 
     def ftruncate(self, fd: int, size: int) -> None:
         path, inode = self._file(fd)
         self._call("ftruncate", path)
-        self.note_change(path)
-        del inode.data[size:]
-        inode.data += bytes(size - len(inode.data))
+        with self._lock:
+            self.note_change(path)
+            del inode.data[size:]
+            inode.data += bytes(size - len(inode.data))
 
     def size(self, path: str) -> int:
         return len(self._inode(path).data)
@@ -239,25 +257,28 @@ class MemoryFileSystem:
 
     def stamp(self, path: str) -> tuple[int, int] | None:
         self._call("stamp", path)
-        if not self.exists(path):
-            return None
-        inode = self.files.get(path)
-        return 4096 if inode is None else len(inode.data), self._changed.get(path, 0)
+        with self._lock:
+            if not self.exists(path):
+                return None
+            inode = self.files.get(path)
+            return 4096 if inode is None else len(inode.data), self._changed.get(path, 0)
 
     def note_change(self, *paths: str) -> None:
         """Give files, or directories whose names changed, another stamp."""
-        self._changes += 1
-        self._changed.update(dict.fromkeys(paths, self._changes))
+        with self._lock:
+            self._changes += 1
+            self._changed.update(dict.fromkeys(paths, self._changes))
 
     def rename(self, source: str, target: str) -> None:
         self._call("rename", source)
-        self.note_change(os.path.dirname(source), os.path.dirname(target))
-        self._changed[target] = self._changed.pop(source, 0)
-        if source in self.directories:
-            self._move(lambda path: target + path[len(source) :], source)
-            return
-        self.files[target] = self._inode(source)
-        del self.files[source]
+        with self._lock:
+            self.note_change(os.path.dirname(source), os.path.dirname(target))
+            self._changed[target] = self._changed.pop(source, 0)
+            if source in self.directories:
+                self._move(lambda path: target + path[len(source) :], source)
+                return
+            self.files[target] = self._inode(source)
+            del self.files[source]
 
     def _move(self, renamed: Callable[[str], str], source: str) -> None:
         def new(path: str) -> str:
@@ -269,15 +290,17 @@ class MemoryFileSystem:
 
     def unlink(self, path: str) -> None:
         self._call("unlink", path)
-        self._inode(path)
-        self.note_change(os.path.dirname(path))
-        del self.files[path]
+        with self._lock:
+            self._inode(path)
+            self.note_change(os.path.dirname(path))
+            del self.files[path]
 
     def listdir(self, path: str) -> list[str]:
         self._call("listdir", path)
-        if path not in self.directories:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-        names = [*self.files, *(self.directories - {"/"})]
+        with self._lock:
+            if path not in self.directories:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            names = [*self.files, *(self.directories - {"/"})]
         return [os.path.basename(name) for name in names if os.path.dirname(name) == path]
 
     def isdir(self, path: str) -> bool:
@@ -291,11 +314,12 @@ class MemoryFileSystem:
 
     def mkdir(self, path: str) -> None:
         self._call("mkdir", path)
-        while path not in self.directories:
-            self.directories.add(path)
-            self._contents[path] = {}
-            self.note_change(path)
-            path = os.path.dirname(path)
+        with self._lock:
+            while path not in self.directories:
+                self.directories.add(path)
+                self._contents[path] = {}
+                self.note_change(path)
+                path = os.path.dirname(path)
 
     def identity(self, path: str) -> tuple[int, int]:
         self._call("identity", path)
@@ -307,26 +331,31 @@ class MemoryFileSystem:
         self._call("rmdir", path)
         if self.listdir(path):
             raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
-        self.directories.remove(path)
-        del self._contents[path]
+        with self._lock:
+            self.directories.remove(path)
+            del self._contents[path]
 
     def space(self, path: str) -> tuple[int, int]:
         self._call("space", path)
         return 1 << 40, self.usable_bytes
 
     def lock(self, path: str) -> int | None:
-        if path in self._locks:
-            return None
         fd = self.open(path, os.O_RDWR | os.O_CREAT)
-        self._locks[path] = fd
-        return fd
+        with self._lock:
+            if path not in self._locks:
+                self._locks[path] = fd
+                return fd
+        self.close(fd)
+        return None
 
     def _file(self, fd: int) -> tuple[str, Inode]:
-        if fd not in self._fds:
+        found = self._fds.get(fd)
+        if found is None:
             raise OSError(errno.EBADF, "Bad file descriptor")
-        return self._fds[fd]
+        return found
 
     def _inode(self, path: str) -> Inode:
-        if path not in self.files:
+        found = self.files.get(path)
+        if found is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-        return self.files[path]
+        return found
