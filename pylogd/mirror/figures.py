@@ -18,14 +18,16 @@ class RouteFigures:
     """A route at one worker. Totals count since the worker or the route began.
 
     partitions: that are copied. starting: that are assigned and not copied yet. set_aside: of these, those that had an
-    error. lag, lag_max: records that are not committed at the target yet, of all partitions and of the last one.
-    lag_seconds: for how long records have waited in the partition where they wait longest. throttled_seconds: for how
-    long batches have waited for a throttle. failed: errors of some partitions.
+    error. measured: copied partitions whose end at the source is known; the lag is theirs. lag, lag_max: records that
+    are not committed at the target yet, of all partitions and of the last one. lag_seconds: for how long records have
+    waited in the partition where they wait longest. throttled_seconds: for how long batches have waited for a throttle.
+    failed: errors of some partitions.
     """
 
     partitions: int = 0
     starting: int = 0
     set_aside: int = 0
+    measured: int = 0
     lag: int = 0
     lag_max: int = 0
     lag_seconds: float = 0.0
@@ -66,8 +68,11 @@ def figures_of(
 
 
 def _add(route: RouteFigures, copy: PartitionCopy, end: int, now: float) -> None:
-    lag = max(0, end - copy.checkpoint.offset)
     route.partitions += 1
+    if end < 0:
+        return  # nothing was fetched yet
+    lag = max(0, end - copy.checkpoint.offset)
+    route.measured += 1
     route.lag += lag
     route.lag_max = max(route.lag_max, lag)
     route.lag_seconds = max(route.lag_seconds, copy.lag.look(copy.checkpoint.offset, end, now))

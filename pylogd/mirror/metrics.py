@@ -89,10 +89,11 @@ def _of_routes(routes: Mapping[str, RouteFigures]) -> Iterator[Metric]:
         for state, count in states.items():
             partitions.add_metric((name, state), max(0, count))
     yield partitions
-    for kind, table in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _TOTALS)):
+    measured = {name: found for name, found in routes.items() if found.measured}
+    for kind, table, some in ((GaugeMetricFamily, _GAUGES, measured), (CounterMetricFamily, _TOTALS, routes)):
         for field, metric, text in table:
             family = kind(f"pylogd_mirror_{metric}", text, labels=("route",))
-            for name, found in sorted(routes.items()):
+            for name, found in sorted(some.items()):
                 family.add_metric((name,), getattr(found, field))
             yield family
 

@@ -294,6 +294,15 @@ def test_figures_have_the_lag_and_what_went_wrong(world: World) -> None:
     assert found["b"].lag == 0 and found["b"].failed == {}
 
 
+def test_lag_is_not_known_before_the_source_has_told_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.advance(1)
+    assert world.copier.figures()["a"].measured == 1
+    for reader in world.routes["a"].readers:
+        monkeypatch.setattr(reader, "end", lambda _partition: -1)
+    found = world.copier.figures()["a"]
+    assert (found.partitions, found.measured) == (1, 0)
+
+
 def test_lag_in_seconds_begins_with_what_the_target_has_not(world: World) -> None:
     world.advance(1)
     assert world.copier.figures()["a"].lag_seconds == 0

@@ -40,7 +40,7 @@ def lines(**service: Any) -> set[str]:
 
 def test_a_route_has_its_lag_its_totals_and_its_partitions_by_state() -> None:
     figures = RouteFigures(
-        partitions=5, starting=3, set_aside=2, lag=70, lag_max=60, lag_seconds=12.5, bytes=1000, records=10,
+        partitions=5, starting=3, set_aside=2, measured=4, lag=70, lag_max=60, lag_seconds=12.5, bytes=1000, records=10,
         lost_records=4, throttled_seconds=1.5,
     )  # fmt: skip
     found = lines(copiers={"b": FakeCopier({"a-b": figures})})
@@ -62,6 +62,12 @@ def test_a_route_has_its_lag_its_totals_and_its_partitions_by_state() -> None:
     }
 
 
+def test_a_lag_that_is_not_known_has_no_value() -> None:
+    found = lines(copiers={"b": FakeCopier({"a-b": RouteFigures(partitions=1, starting=3)})})
+    assert 'pylogd_mirror_copied_records_total{route="a-b"} 0.0' in found
+    assert [line for line in found if line.startswith("pylogd_mirror_lag")] == []
+
+
 def test_a_controller_tells_what_it_refuses_and_a_file_that_it_can_not_use() -> None:
     found = lines(copiers={}, refused={"a-b": {"loop": "it comes from b"}}, is_controller=True, file_error="not TOML")
     assert found >= {
@@ -72,7 +78,7 @@ def test_a_controller_tells_what_it_refuses_and_a_file_that_it_can_not_use() -> 
 
 
 def test_alert_rules_are_about_metrics_that_there_are() -> None:
-    service = Service({"b": FakeCopier({"a-b": RouteFigures()})}, {"a-b": {}})
+    service = Service({"b": FakeCopier({"a-b": RouteFigures(measured=1)})}, {"a-b": {}})
     text = MirrorMetrics(service).text().decode()
     known = set(re.findall(r"^(pylogd_mirror_\w+)", text, re.MULTILINE))
     rules = (CHECKOUT / "etc" / "mirror-alerts.yml").read_text()
