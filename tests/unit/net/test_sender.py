@@ -42,6 +42,9 @@ class Region:
     def is_warm(self, position: int, length: int) -> bool:
         return not self.cold
 
+    def missing(self, position: int, length: int) -> int:
+        return length if self.cold else 0
+
     def send_resident(self, socket: int, head: bytes, length: int) -> int:
         return -1 if self.cold else residency.send_resident(socket, head, self.fileno(), self.position, length)
 
