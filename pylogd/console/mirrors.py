@@ -29,17 +29,18 @@ class Route:
     """A route, at all processes together.
 
     copied, starting, set_aside: partitions by state. lag: records that are not copied yet; lag_max: of the partition
-    with the most. lag_seconds: how long records have waited, at most. refused: topics that are not copied. bytes_rate,
-    records_rate: a second; None before the second read. lags: (second since 1970, lag) of the last reads.
+    with the most. lag_seconds: how long records have waited, at most. These three are None while no process knows them.
+    refused: topics that are not copied. bytes_rate, records_rate: a second; None before the second read. lags: (second
+    since 1970, lag) of the last reads.
     """
 
     name: str
     copied: int = 0
     starting: int = 0
     set_aside: int = 0
-    lag: float = 0.0
-    lag_max: float = 0.0
-    lag_seconds: float = 0.0
+    lag: float | None = None
+    lag_max: float | None = None
+    lag_seconds: float | None = None
     refused: int = 0
     lost: float = 0.0
     throttled: float = 0.0
@@ -109,7 +110,8 @@ class MirrorReader:
                 processes.append(Process(url, str(error)))
         for name, route in routes.items():
             route.lags = self._lags.setdefault(name, route.lags)
-            route.lags.append((self._now_ms() // 1000, route.lag))
+            if route.lag is not None:
+                route.lags.append((self._now_ms() // 1000, route.lag))
         return Mirrors(dict(sorted(routes.items())), processes)
 
     def add(self, url: str, text: str, routes: dict[str, Route]) -> Process:
@@ -136,11 +138,11 @@ class MirrorReader:
             state = one.labels["state"]
             setattr(route, state, getattr(route, state) + int(value))
         elif one.name == "lag_records":
-            route.lag += value
+            route.lag = _sum(route.lag, value)
         elif one.name == "lag_records_max":
-            route.lag_max = max(route.lag_max, value)
+            route.lag_max = max(route.lag_max or 0.0, value)
         elif one.name == "lag_seconds":
-            route.lag_seconds = max(route.lag_seconds, value)
+            route.lag_seconds = max(route.lag_seconds or 0.0, value)
         elif one.name == "refused_topics":
             route.refused += int(value)
         elif one.name == "lost_records_total":

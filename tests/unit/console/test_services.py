@@ -60,7 +60,8 @@ def test_routes_are_the_sum_of_all_processes() -> None:
     found = routes["a-b"]
     assert (found.copied, found.starting, found.lag, found.lag_max, found.lag_seconds) == (8, 2, 140, 40, 3.5)
     assert (found.bytes_rate, found.records_rate, found.state) == (1500, 150, "starting")
-    assert routes['quo"ted'].lag == 2
+    other = routes['quo"ted']
+    assert (other.lag, other.lag_max, other.lag_seconds) == (2, None, None), "what no process tells is not known"
     assert (process.controller, process.file_valid, process.commits, process.interruptions) == (True, False, 12, 2)
 
 
@@ -101,6 +102,7 @@ def test_the_pages_of_mirrors(console: MemoryConsole) -> None:
     routes["a-b"].lags.extend([(1, 5.0), (2, 6.0)])
     console.cluster.mirrors = Read(Mirrors(routes, [process]))
     body = console.ask("/c/cluster/mirrors").body
+    assert '<td class="num">1</td><td class="num"><span class="unknown"' in body, "how long is not known"
     assert "a-b" in body and "http://m/&lt;x&gt;" in body and "has an error" in body and "<polyline" in body
     one = console.ask("/c/cluster/mirrors/a-b")
     assert one.status == 200 and "data-chart" in one.body
