@@ -22,6 +22,7 @@ from pylogd.wire.messages import ApiKey
 from pylogd.wire.session import (
     BatchReply,
     DirectOutput,
+    RepeatedBatch,
     RepeatReply,
     RequestReceived,
     ServerSession,
@@ -96,6 +97,13 @@ class AuthenticationGate:
         """Let a request of an authenticated client pass, or raise CloseConnection."""
         _check_authenticated(connection)
         return self._handler.handle_repeated(connection, data, output)
+
+    def handle_repeated_batch(
+        self, connection: SaslConnection, data: bytes, session: ServerSession
+    ) -> RepeatedBatch | None:
+        """Let the requests of an authenticated client pass, or raise CloseConnection."""
+        _check_authenticated(connection)
+        return self._handler.handle_repeated_batch(connection, data, session)
 
 
 def _check_authenticated(connection: SaslConnection) -> None:

@@ -20,7 +20,7 @@ from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.auditing import ADMINISTRATIVE, describe
 from pylogd.api.context import BrokerParts, RequestContext
 from pylogd.api.fast.fetch import FetchingConnection, repeated_answers
-from pylogd.api.fast.produce import ShapedConnection, answer_batch
+from pylogd.api.fast.produce import ShapedConnection, answer_batch, repeated_batch_answers
 from pylogd.api.fetch_lagging import fetch_sparing_disks
 from pylogd.api.metering import metered_batch, metered_handlers
 from pylogd.api.registry import HANDLERS, REGISTRATIONS, Handler, overlapping_apis, served_versions
@@ -39,6 +39,7 @@ from pylogd.wire.session import (
     BatchReply,
     DirectOutput,
     LargeRequest,
+    RepeatedBatch,
     RepeatReply,
     RequestReceived,
     ServerSession,
@@ -65,14 +66,17 @@ class Dispatcher:
     """
 
     __slots__ = (
-        "_answer_batch", "_answer_repeated", "_broker", "_handlers", "_requests", "_timed", "_watched", "batched",
-        "handle_batch", "handle_repeated", "overlapping", "repeated", "versions",
+        "_answer_batch", "_answer_repeated", "_answer_repeated_batch", "_broker", "_handlers", "_requests", "_timed",
+        "_watched", "batched", "handle_batch", "handle_repeated", "handle_repeated_batch", "overlapping", "repeated",
+        "versions",
     )  # fmt: skip
 
     #: Answers the request in a frame, and up to `most - 1` of those unread in the session; or leaves them.
     handle_batch: Callable[[ClientConnection, memoryview, ServerSession, int], BatchReply]
     #: Answers a request, its length in front, if it repeats the connection's last; or leaves it.
     handle_repeated: Callable[[ClientConnection, bytes, DirectOutput], RepeatReply | None]
+    #: Answers requests, their lengths in front, if they repeat the connection's last batch; or leaves them.
+    handle_repeated_batch: Callable[[ClientConnection, bytes, ServerSession], RepeatedBatch | None]
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
@@ -136,6 +140,8 @@ class Dispatcher:
         fetches_are_left = counted or self._broker.laggards.active
         self._answer_repeated = _leave if fetches_are_left else repeated_answers(self._broker)
         self.handle_repeated = self._answer_repeated
+        self._answer_repeated_batch = _leave_batch if counted else repeated_batch_answers(self._broker)
+        self.handle_repeated_batch = self._answer_repeated_batch
         if self._watched:
             self._handlers = watched = watched_handlers(self._handlers, STATISTICS)
             self._timed = timed_handlers(watched, STATISTICS, self._broker.clock.seconds)
@@ -151,6 +157,7 @@ class Dispatcher:
         self._handlers.update(self._timed)
         self.handle_batch = self._timed_batch
         self.handle_repeated = self._leave_one
+        self.handle_repeated_batch = _leave_batch
 
     def _leave_one(self, _connection: ClientConnection, _data: bytes, _output: DirectOutput) -> None:
         """Leave the next request to the handler that measures it."""
@@ -160,6 +167,7 @@ class Dispatcher:
         self, connection: ClientConnection, frame: memoryview, session: ServerSession, most: int
     ) -> BatchReply:
         self.handle_batch = self._answer_batch
+        self.handle_repeated_batch = self._answer_repeated_batch
         seconds = self._broker.clock.seconds
         begun = seconds()
         reply: BatchReply = self._answer_batch(connection, frame, session, most)
@@ -172,6 +180,10 @@ class Dispatcher:
 
 def _leave(_connection: ClientConnection, _data: bytes, _output: DirectOutput) -> None:
     """Leave a request that may repeat the last one to the handler of its API."""
+
+
+def _leave_batch(_connection: ClientConnection, _data: bytes, _session: ServerSession) -> None:
+    """Leave requests that may repeat the last batch to `handle_batch`."""
 
 
 class AuditingDispatcher(Dispatcher):

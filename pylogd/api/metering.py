@@ -135,9 +135,10 @@ def metered_batch(
         _charged(broker, QuotaKind.PRODUCE, user, client_id, size),
         key=_SECONDS,
     )
-    if owed.seconds <= 0:
-        return reply
-    return reply._replace(replies=with_throttle_time(version, reply.replies, _mute(connection, owed)))
+    replies = reply.replies
+    if owed.seconds > 0:
+        replies = with_throttle_time(version, replies, _mute(connection, owed))
+    return BatchReply(replies, reply.end, reply.singles)  # each request has to be charged: none is repeated
 
 
 def _throttle(api_key: int, context: RequestContext, response: Any, owed: _Owed) -> Any:

@@ -2,8 +2,8 @@
 
 Strategy: `read` takes the place of the method by which Twisted's transport reads (`doRead`), once a connection has sent
 a request that may be repeated. It offers the bytes of one read to the pipeline as such a request, without the layers
-between transport and pipeline. It reads little at a time: Twisted's method takes and shrinks 256 KiB of memory for a
-request that has a hundred bytes. While nothing is expected to repeat, Twisted's method reads.
+between transport and pipeline. It reads little at a time while little comes: Twisted's method takes and shrinks 256 KiB
+of memory for a request that has a hundred bytes. While nothing is expected to repeat, Twisted's method reads.
 
 Rules: what is no repeated request goes the usual way, with nothing lost, and so does what a later read brings. Only
 plain TCP sockets are read so, and none whose reads are measured (`work_meter`).
@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from twisted.internet import tcp
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 
-#: Bytes of a read: with them, an object of Python's own allocator. A repeated request has fewer, or goes the usual way.
-_MOST = 448
+#: Bytes of a read after one that brought fewer: with them, an object of Python's own allocator. After one that brought
+#: as many, a read takes as much as Twisted's.
+_LITTLE = 448
 
 
 class RepeatingPipeline(Protocol):
@@ -44,7 +45,7 @@ class ReadingConnection(Protocol):
 class DirectReads:
     """Reads the socket of one connection in place of its transport, until `end`."""
 
-    __slots__ = ("_connection", "_pipeline", "_receive", "_seconds")
+    __slots__ = ("_connection", "_little", "_pipeline", "_receive", "_seconds")
 
     def __init__(
         self, connection: ReadingConnection, pipeline: RepeatingPipeline, seconds: Callable[[], float]
@@ -55,6 +56,7 @@ class DirectReads:
         self._pipeline = pipeline
         self._receive = transport.getHandle().recv
         self._seconds = seconds
+        self._little = True  # whether the last read brought little
         transport.doRead = self.read
 
     def read(self) -> Any:
@@ -64,13 +66,14 @@ class DirectReads:
             transport = connection.transport
             return tcp.Connection.doRead(transport)
         try:
-            data = self._receive(_MOST)
+            data = self._receive(_LITTLE if self._little else connection.transport.bufferSize)
         except BlockingIOError:
             return None
         except OSError:
             return CONNECTION_LOST
         if not data:
             return CONNECTION_DONE
+        self._little = len(data) < _LITTLE
         connection.last_active = self._seconds()
         if not pipeline.answer_repeated(data):
             connection.dataReceived(data)

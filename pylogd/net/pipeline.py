@@ -10,7 +10,8 @@ no slot and no Deferred, and the replies of one reactor turn leave in one write.
 Request batches: while no request waits, the next one is first offered, as bytes, to the handler's `handle_batch`, which
 may answer it together with those received behind it. This begins when a request of the handler's `batched` APIs and
 versions has been answered at once, and ends with the first request that `handle_batch` leaves, which goes the general
-way. What one read (by `direct_reads`) brings is likewise offered to `handle_repeated`: to answer one that repeats.
+way. What one read (by `direct_reads`) brings is offered to `handle_repeated`, to answer a request that repeats the last
+one; and to `handle_repeated_batch` behind a request batch that is expected to repeat.
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
 congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
@@ -43,25 +44,24 @@ from twisted.python.failure import Failure
 from pylogd.errors import CloseConnection
 from pylogd.limits.log_lines import LimitedLog
 from pylogd.net.direct_reads import DirectReads, can_read_directly
+from pylogd.net.failures import NO_TLS, explain
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
 from pylogd.net.receiving import RECEIVE_BYTES, Receiver
 from pylogd.net.request_handler import Connection, Event, RequestHandler
 from pylogd.net.sender import Sender
-from pylogd.net.slot import Slot
+from pylogd.net.slot import Slot, may_overlap
 from pylogd.net.turns import Turns
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.framing import TlsReceived
 from pylogd.wire.schema import Part
-from pylogd.wire.session import LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
 
 log = Logger()
 _limited = LimitedLog(log)
 
 #: Replies gathered before they are handed to the sender; a reply larger than this many bytes goes at once.
 _GATHERED_REPLIES, _LARGE_REPLY_BYTES = 64, 4096
-#: The answer to a client that begins with TLS: text, by which its TLS library sees at once that there is no TLS here.
-_NO_TLS = b"This listener does not use TLS.\n"
 _MAX_BATCH = 256  # requests that are answered together
 _READING, _PAUSED, _WAITING, _MUTED, _FINISHING, _DRAINING, _CLOSED = PipelineState
 _OPEN = (_READING, _PAUSED, _WAITING, _MUTED)
@@ -72,13 +72,13 @@ _ENDED = (_DRAINING, _CLOSED)
 class Pipeline:
     """Takes the requests of one connection, and sends the replies to them.
 
-    repeats: whether the next read is offered to `handle_repeated`.
+    repeats: whether the next read is offered to `handle_repeated`, or behind a batch to `handle_repeated_batch`.
     """
 
     __slots__ = (
         "_batching", "_congested", "_connection", "_direct", "_gathered", "_handler", "_hangups", "_held",
-        "_max_in_flight", "_muted", "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state",
-        "_turns", "repeats",
+        "_max_in_flight", "_muted", "_receiver", "_repeats_batch", "_running", "_sender", "_session", "_singles",
+        "_slots", "_state", "_turns", "repeats",
     )  # fmt: skip
 
     def __init__(
@@ -107,8 +107,7 @@ class Pipeline:
         self._muted: IDelayedCall | None = None  # which ends it
         self._running = False  # `_run` is on the stack
         self._congested = False  # what the sender said after it was last given something
-        self._batching = False  # whether the next request is offered to `handle_batch`
-        self.repeats = False
+        self._batching = self.repeats = self._repeats_batch = False  # to what the next request is offered
         self._direct: DirectReads | None = None  # once a request has come that may be repeated
         self._singles = 0  # how many of the next requests are offered to it one by one
 
@@ -124,11 +123,14 @@ class Pipeline:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the peer and start the requests in them."""
-        if self.repeats and self.answer_repeated(data):
-            return
+        if not self.repeats or not self.answer_repeated(data):
+            self._receive(data, 0)
+
+    def _receive(self, data: bytes, started: int) -> None:
+        """Take bytes. started: how many requests, or request batches, of the same read have been answered."""
         self._singles = 0
         self._session.receive_data(data)
-        self._run()
+        self._run(started)
         if self._state is not _READING:
             self._settle()
             return
@@ -142,9 +144,8 @@ class Pipeline:
         receiver = self._receiver
         if receiver is None:
             connection = self._connection
-            receiver = self._receiver = Receiver(
-                connection.transport, self._session, RECEIVE_BYTES, connection.request_memory
-            )
+            memory = connection.request_memory
+            receiver = self._receiver = Receiver(connection.transport, self._session, RECEIVE_BYTES, memory)
         came = receiver.more()
         if not receiver.small:
             receiver.close()
@@ -234,8 +235,8 @@ class Pipeline:
             return
         peer = self._connection.transport.getPeer()
         _limited.warn(
-            "Closing the connection from {peer}: {reason}", event="connections closed by the broker", peer=peer,
-            reason=reason,
+            "Closing the connection from {peer}: {reason}",
+            event="connections closed by the broker", peer=peer, reason=reason,
         )  # fmt: skip
         self._follow(PipelineEvent.CLOSE)
         self._cancel_all()
@@ -244,13 +245,13 @@ class Pipeline:
         if state is _READING and self._state is _DRAINING:
             self._stop_reading()
 
-    def _run(self) -> None:
+    def _run(self, started: int = 0) -> None:
         """Start the requests received, until none is left, one has to be held, or too many are unanswered."""
         state = self._state
         if state is not _READING and state is not _PAUSED:
             return
         self._running, self._congested = True, self._sender.congested
-        left, until = self._turns.at_once, 0.0
+        left, until = self._turns.at_once - started, 0.0
         try:
             session, slots, most = self._session, self._slots, self._max_in_flight
             next_frame = session.next_frame
@@ -278,7 +279,7 @@ class Pipeline:
                         continue
                     event = session.parse(frame)
                     frame = None
-                if slots and not self._may_overlap(event):
+                if slots and not may_overlap(event, slots[0], self._handler.overlapping):
                     self._held = event
                     self._pause()
                     break
@@ -300,8 +301,11 @@ class Pipeline:
     def _offer_next(self, kind: int) -> None:
         """Offer the next request to what may answer it after one of that `API key << 16 | version`."""
         self._batching = kind in self._handler.batched
-        self.repeats = kind in self._handler.repeated
-        if self.repeats and self._direct is None and can_read_directly(self._connection.transport):
+        self._expect_repeats(kind in self._handler.repeated, False)
+
+    def _expect_repeats(self, repeats: bool, batch: bool) -> None:
+        self.repeats, self._repeats_batch = repeats, batch
+        if repeats and self._direct is None and can_read_directly(self._connection.transport):
             self._direct = DirectReads(self._connection, self, self._turns.seconds)
 
     def _ask_for_more(self, until: float) -> tuple[int, float]:
@@ -321,17 +325,10 @@ class Pipeline:
             self._follow(PipelineEvent.TURN)
             self._run()
 
-    def _may_overlap(self, event: Event) -> bool:
-        """Return whether a request may start while the slots, which are of one API, wait."""
-        first = self._slots[0].event
-        if event.api_key != first.api_key or event.api_key not in self._handler.overlapping:
-            return False
-        return type(event) is not LargeRequest and type(first) is not LargeRequest
-
     def _end_with(self, error: RemoteProtocolError) -> None:
         """Take no further request: the received bytes are not a request."""
         if isinstance(error, TlsReceived) and not self._slots:
-            self._gather([_NO_TLS])
+            self._gather([NO_TLS])
         self._end(str(error), None)
 
     def _end(self, reason: str, event: Event | None) -> None:
@@ -375,7 +372,7 @@ class Pipeline:
             self._end(str(error), event)
             return False
         except Exception:
-            self._end(_explain(Failure(), event), event)
+            self._end(explain(Failure(), event), event)
             return False
         if result is None:
             return False
@@ -402,11 +399,11 @@ class Pipeline:
         """Offer the request in `frame`, and those behind it, to be answered together. Return whether any was."""
         singles = self._singles
         try:
-            replies, end, left = self._handler.handle_batch(
+            replies, end, left, repeats = self._handler.handle_batch(
                 self._connection, frame, self._session, 1 if singles else _MAX_BATCH
             )
         except Exception:
-            self._end(_explain(Failure(), None), None)
+            self._end(explain(Failure(), None), None)
             return True
         self._singles = singles - 1 if singles else left
         if not replies:
@@ -415,22 +412,39 @@ class Pipeline:
         if end:
             self._session.skip_to(end)
         self._gather([replies])
+        self._expect_repeats(repeats, repeats)
         return True
 
     def answer_repeated(self, data: bytes) -> bool:
-        """Offer a request that may repeat the last one to be answered now. Return whether it was."""
-        if self._state is not _READING or self._slots or not self._sender.idle:
+        """Offer what one read brought, which may repeat the last request, to be answered now. Return whether it was."""
+        if self._state is not _READING or self._slots or self._receiver is not None or not self._sender.idle:
             return False
         try:
+            if self._repeats_batch:
+                return self._answer_repeated_batch(data)
             reply = self._handler.handle_repeated(self._connection, data, self._sender)
         except Exception:
-            self._end(_explain(Failure(), None), None)
+            self._end(explain(Failure(), None), None)
             return True
         if reply is None:
             self.repeats = False
         elif reply is not True:
             self._sender.send_records(*reply)
         return reply is not None
+
+    def _answer_repeated_batch(self, data: bytes) -> bool:
+        """Do as `answer_repeated`, behind a request batch. What is left of `data` goes the usual way."""
+        answered = self._handler.handle_repeated_batch(self._connection, data, self._session)
+        if answered is None:
+            self.repeats = False
+            return False
+        replies, end = answered
+        self._sender.write(replies)
+        if self._state is not _READING:
+            self._close_if_done()
+        if end < len(data):
+            self._receive(data[end:], 1)
+        return True
 
     def _ready(self, response: Any, slot: Slot) -> None:
         slot.response = response
@@ -454,7 +468,7 @@ class Pipeline:
         try:
             parts = self._session.encode_reply(event, response)
         except LocalProtocolError:
-            self.close(_explain(Failure(), event))
+            self.close(explain(Failure(), event))
         else:
             self._gather(parts)
 
@@ -479,22 +493,8 @@ class Pipeline:
     def _failed(self, failure: Failure, slot: Slot) -> None:
         if self._state in _ENDED:
             return  # cancelled, or nobody is left to tell
-        reason = _explain(failure, slot.event)
+        reason = explain(failure, slot.event)
         if slot in self._slots:
             self._end_at(slot, reason)
         else:
             self.close(reason)
-
-
-def _explain(failure: Failure, event: Event | None) -> str:
-    """Return why the connection is closed after a handler's failure. Log the traceback of an unexpected one."""
-    if failure.check(CloseConnection):
-        return failure.getErrorMessage()
-    if event is None:
-        log.failure("Unexpected error while answering a request batch", failure)
-    else:
-        log.failure(
-            "Unexpected error while handling API {api} version {version}",
-            failure, api=event.api_key, version=event.version,
-        )  # fmt: skip
-    return "internal error, see the traceback above"

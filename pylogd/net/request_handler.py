@@ -9,6 +9,7 @@ from pylogd.net.request_memory import MemoryShare
 from pylogd.wire.session import (
     BatchReply,
     DirectOutput,
+    RepeatedBatch,
     RepeatReply,
     RequestReceived,
     ServerSession,
@@ -63,4 +64,10 @@ class RequestHandler(Protocol):
         """Answer the request that is all of `data`, its length in front, if it repeats the last one; or leave it.
 
         output: has nothing to send before the reply.
+        """
+
+    def handle_repeated_batch(self, connection: Any, data: bytes, session: ServerSession) -> RepeatedBatch | None:
+        """Answer the first requests of `data`, their lengths in front, if they repeat the last batch; or leave them.
+
+        session: has no unread bytes.
         """

@@ -150,7 +150,7 @@ class Sender:
             self._parts = deque(parts)
             self._pump()
         else:
-            self._write(data)
+            self.write(data)
 
     def send_records(self, head: bytes, records: Slice, tail: bytes, sent: int = -1) -> None:
         """Send a reply that has records, as `send` does. tail: zero bytes.
@@ -201,7 +201,7 @@ class Sender:
         self._transport.unregisterProducer()
         self._transport.loseConnection()
 
-    def _write(self, data: bytes, flags: int = 0) -> None:
+    def write(self, data: bytes, flags: int = 0) -> None:
         """Send as much as the socket takes, if nothing waits before it; leave the rest to the transport."""
         if not self._unsent:
             try:
@@ -254,7 +254,7 @@ class Sender:
                     self._end += len(parts.popleft())
                 break
         if written:
-            self._write(b"".join(written), socket.MSG_MORE if self._slice is not None else 0)
+            self.write(b"".join(written), socket.MSG_MORE if self._slice is not None else 0)
         return copied
 
     def _send_chunk(self, source: Slice, most: int) -> int:
@@ -355,13 +355,13 @@ class CopyingSender(Sender):
     def __init__(self, transport: Any, warm: Warm, feeder: Feeder, *, max_chunk: int, max_unsent: int) -> None:
         super().__init__(transport, warm, feeder, max_chunk=min(max_chunk, ENCRYPTED_BYTES), max_unsent=max_unsent)
 
-    def _write(self, data: bytes | memoryview, flags: int = 0) -> None:
+    def write(self, data: bytes | memoryview, flags: int = 0) -> None:
         if not self._transport.send_now(data):
             self._unsent += len(data)
 
     def _write_views(self, views: list[memoryview]) -> int:
         data = b"".join(views)
-        self._write(data)
+        self.write(data)
         return len(data)
 
     def _send_chunk(self, source: Slice, most: int) -> int:
@@ -388,5 +388,5 @@ class CopyingSender(Sender):
             if self._at == self._end:
                 self._slice = None
             with memory[:count] as data:
-                self._write(data)
+                self.write(data)
         return count

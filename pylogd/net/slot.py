@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from pylogd.net.request_handler import Event
+from pylogd.wire.session import LargeRequest
 
 
 class Slot:
@@ -24,3 +26,11 @@ class Slot:
         self.ready = False
         self.response: Any = None
         self.close_reason: str | None = None
+
+
+def may_overlap(event: Event, first: Slot, overlapping: Container[int]) -> bool:
+    """Return whether a request may start while others of one API wait. first: of these. overlapping: APIs that may."""
+    before = first.event
+    if event.api_key != before.api_key or event.api_key not in overlapping:
+        return False
+    return type(event) is not LargeRequest and type(before) is not LargeRequest

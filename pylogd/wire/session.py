@@ -93,11 +93,13 @@ class BatchReply(NamedTuple):
     replies: the encoded replies to those that were answered, in order; empty if none was.
     end: where in the unread bytes the first request without a reply begins; 0 for the first of them.
     singles: how many of the requests behind the answered ones to offer one by one: they cannot be answered together.
+    repeats: whether requests that repeat these may be answered as a `RepeatedBatch`.
     """
 
     replies: bytes
     end: int
     singles: int
+    repeats: bool = False
 
 
 #: Neither the first request nor any behind it was answered.
@@ -118,6 +120,8 @@ class DirectOutput(Protocol):
 #: The reply to a request that repeats the last one. True: all of it has been sent. Otherwise the bytes before its
 #: records, the records, the zero bytes behind them, and how many bytes have been sent; -1 if that was not tried yet.
 RepeatReply = tuple[bytes, Any, bytes, int] | Literal[True]
+#: The replies to the first requests of what one read brought, and the position behind these requests.
+RepeatedBatch = tuple[bytes, int]
 
 
 class ServerSession:
@@ -131,9 +135,13 @@ class ServerSession:
         `filled`.
     next_frame: returns the next request as bytes, without its length, or None if more data is needed; raises
         RemoteProtocolError. The caller may answer it, and those that follow it in `unread()`, without `parse`.
+    max_frame_bytes: the largest size of a request.
     """
 
-    __slots__ = ("_codecs", "_decoder", "_elements", "_versions", "next_frame", "receive_buffer", "receive_data")
+    __slots__ = (
+        "_codecs", "_decoder", "_elements", "_versions", "max_frame_bytes", "next_frame", "receive_buffer",
+        "receive_data",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -143,6 +151,7 @@ class ServerSession:
         elements: ElementBounds = _UNBOUNDED,
     ) -> None:
         self._decoder = FrameDecoder(max_frame_bytes, memory=memory)
+        self.max_frame_bytes = max_frame_bytes
         self._versions = versions
         self._elements = elements
         self._codecs = DECODERS[elements]
@@ -157,6 +166,7 @@ class ServerSession:
 
     def limit(self, max_frame_bytes: int) -> None:
         """Accept requests of at most `max_frame_bytes` bytes from now on."""
+        self.max_frame_bytes = max_frame_bytes
         self._decoder.limit(max_frame_bytes)
 
     def lift_element_bounds(self) -> None:

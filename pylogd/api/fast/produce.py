@@ -15,7 +15,10 @@ the disk can tell the difference.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 from pylogd.api.context import BrokerParts, Connection
 from pylogd.api.produce import pause, refusal
@@ -31,9 +34,23 @@ from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.fast.request_batch import ProduceRequestBatch, ProduceShape, parse_request
 from pylogd.wire.messages.produce import ProduceResponse, TopicProduceResponse
 from pylogd.wire.schema import response_codec
-from pylogd.wire.session import NOT_ANSWERED, BatchReply, ServerSession
+from pylogd.wire.session import NOT_ANSWERED, BatchReply, RepeatedBatch, ServerSession
 
 _NO_TIMESTAMP = -1
+_LENGTH: Final = struct.Struct(">i")
+_MOST: Final = 256  # repeated requests that are answered together
+
+
+class _Received(NamedTuple):
+    """Requests that were received.
+
+    frame: the first, without its length. chunk: has the others from position `at` on. max_bytes: of a request.
+    """
+
+    frame: memoryview
+    chunk: memoryview
+    at: int
+    max_bytes: int
 
 
 class ShapedConnection(Connection, Protocol):
@@ -46,7 +63,33 @@ def answer_batch(
     broker: BrokerParts, connection: ShapedConnection, frame: memoryview, session: ServerSession, most: int
 ) -> BatchReply:
     """Append what the request in `frame`, and up to `most - 1` similar ones unread in `session`, hold; answer them."""
-    known, batch = connection.produce_shape, None
+    return _answer(broker, connection, _Received(frame, *session.unread()), most)
+
+
+def repeated_batch_answers(
+    broker: BrokerParts,
+) -> Callable[[ShapedConnection, bytes, ServerSession], RepeatedBatch | None]:
+    """Return the function that answers requests that repeat the last batch."""
+    return partial(answer_repeated_batch, broker)
+
+
+def answer_repeated_batch(
+    broker: BrokerParts, connection: ShapedConnection, data: bytes, session: ServerSession
+) -> RepeatedBatch | None:
+    """Answer the first requests in `data`, as `answer_batch` does; None if it leaves the first of them."""
+    most = session.max_frame_bytes
+    length = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else -1
+    at = length + _LENGTH.size
+    if not 0 <= length <= most or at > len(data):
+        return None
+    chunk = memoryview(data)
+    reply = _answer(broker, connection, _Received(chunk[_LENGTH.size : at], chunk, at, most), _MOST)
+    return (reply.replies, reply.end or at) if reply.replies else None
+
+
+def _answer(broker: BrokerParts, connection: ShapedConnection, received: _Received, most: int) -> BatchReply:
+    """Append what the first of the requests, and up to `most - 1` similar ones behind it, hold; answer them."""
+    known, batch, frame = connection.produce_shape, None, received.frame
     if known is None or not known.matches(frame):
         batch = parse_request(frame)
         if batch is None:
@@ -62,7 +105,7 @@ def answer_batch(
     if not queued:
         if shape.acks == -1 and (partition.flush_visible or not partition.alone):
             return NOT_ANSWERED
-        reply = None if known is None else _append_compiled(replicas, partition, known, frame, session, most)
+        reply = None if known is None else _append_compiled(replicas, partition, known, received, most)
         if reply is not None:
             return reply
     batch = batch or parse_request(frame)
@@ -70,35 +113,34 @@ def answer_batch(
         return NOT_ANSWERED
     if queued:
         return _refuse_if_full(replicas, connection, partition, batch)
-    return _append(replicas, partition, batch, session, most)
+    return _append(replicas, partition, batch, received, most)
 
 
 def _append_compiled(
-    replicas: ReplicaManager, partition: Partition, known: KnownShape, frame: memoryview, session: ServerSession,
-    most: int,
-) -> BatchReply | None:  # fmt: skip
-    """Have the compiled function take requests, from the one in `frame` on; None if it took none."""
-    run = CompiledRun(known.requests(frame, session, most), most)
+    replicas: ReplicaManager, partition: Partition, known: KnownShape, received: _Received, most: int
+) -> BatchReply | None:
+    """Have the compiled function take requests, from the first on; None if it took none."""
+    run = CompiledRun(known.requests(*received, most), most)
     try:
         count = replicas.append_batches(partition, run, known.shape.acks == -1)
     except StorageFailure as failure:
-        batch = parse_request(frame)
+        batch = parse_request(received.frame)
         assert batch is not None  # it was taken
-        _collect(batch, session, most)
+        _collect(batch, received, most)
         return BatchReply(_refuse(partition, batch, failure), batch.ends[-1], 0)
     except PylogdError:
         return NOT_ANSWERED
     if not count:
         return None
     partition.produced += count
-    return BatchReply(run.replies, run.end, 0)
+    return BatchReply(run.replies, run.end, 0, True)
 
 
 def _append(
-    replicas: ReplicaManager, partition: Partition, batch: ProduceRequestBatch, session: ServerSession, most: int
+    replicas: ReplicaManager, partition: Partition, batch: ProduceRequestBatch, received: _Received, most: int
 ) -> BatchReply:
     """Append as many requests as the log accepts together, or the one in `batch`, and answer them."""
-    _collect(batch, session, most)
+    _collect(batch, received, most)
     acks_all, records, append_time = batch.shape.acks == -1, batch.records, _NO_TIMESTAMP
     run = BatchList(records)
     try:
@@ -115,12 +157,10 @@ def _append(
     return BatchReply(replies, batch.ends[appended - 1], len(records) - appended)
 
 
-def _collect(batch: ProduceRequestBatch, session: ServerSession, most: int) -> None:
-    """Add the requests unread in `session` that are similar, so that there are at most `most`."""
-    if most > 1:
-        chunk, at, max_bytes = session.unread()
-        if at < len(chunk):
-            batch.collect(chunk, at, max_bytes, most)
+def _collect(batch: ProduceRequestBatch, received: _Received, most: int) -> None:
+    """Add the requests behind the first that are similar, so that there are at most `most`."""
+    if most > 1 and received.at < len(received.chunk):
+        batch.collect(received.chunk, received.at, received.max_bytes, most)
 
 
 def _find_partition(broker: BrokerParts, connection: Connection, shape: ProduceShape) -> Partition | None:

@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 from pylogd.wire.fast.request_batch import ProduceShape
-from pylogd.wire.session import ServerSession
 
 fast: ModuleType | None
 try:
@@ -44,12 +43,12 @@ class KnownShape:
         same: bool = self._module.matches(frame, self._compared)
         return same
 
-    def requests(self, frame: memoryview, session: ServerSession, most: int) -> partial[Any]:
-        """Return the compiled function for the request in `frame`, and up to `most - 1` unread ones in `session`.
+    def requests(self, frame: memoryview, chunk: memoryview, at: int, max_bytes: int, most: int) -> partial[Any]:
+        """Return the compiled function for the request in `frame`, and up to `most - 1` behind it in `chunk`.
 
-        It finds and checks their batches, and encodes what is written and sent: see `pylogd.log.batch_runs.Take`.
+        at: where these begin in the chunk. The function finds and checks their batches, and encodes what is written and
+        sent: see `pylogd.log.batch_runs.Take`. max_bytes: the largest size of a request.
         """
-        chunk, at, max_bytes = session.unread()
         return partial(self._module.take_requests, frame, chunk, at, most, max_bytes, self._compared)
 
 

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet import unix
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 
-from pylogd.net.direct_reads import _MOST, can_read_directly
+from pylogd.net.direct_reads import _LITTLE, can_read_directly
 from pylogd.net.work_meter import WorkMeter
 from tests.unit.net.test_pipeline import Rig
 
@@ -32,9 +32,9 @@ def test_a_repeated_request_is_read_directly(rig: Rig) -> None:
 
 def test_what_does_not_repeat_goes_the_usual_way(rig: Rig) -> None:
     rig.transport.arrive(b"r")
-    rig.transport.arrive(b"ab" * _MOST)  # more than one read takes
-    assert rig.transport.pump() == b"r" + b"ab" * _MOST
-    assert rig.offered[0] == b"ab" * (_MOST // 2)
+    rig.transport.arrive(b"ab" * _LITTLE)  # more than one read takes
+    assert rig.transport.pump() == b"r" + b"ab" * _LITTLE
+    assert rig.offered[0] == b"ab" * (_LITTLE // 2)
     assert len(rig.offered) < 4
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
-from twisted.logger import globalLogPublisher
 
 from pylogd.errors import CloseConnection
 from pylogd.net.hangups import HangupWatch
@@ -19,7 +18,14 @@ from pylogd.net.pipeline import Pipeline
 from pylogd.net.sender import Sender
 from pylogd.net.turns import Turns
 from pylogd.wire.exceptions import RemoteProtocolError
-from pylogd.wire.session import NOT_ANSWERED, BatchReply, LargeRequest, RequestReceived, UnsupportedRequest
+from pylogd.wire.session import (
+    NOT_ANSWERED,
+    BatchReply,
+    LargeRequest,
+    RepeatedBatch,
+    RequestReceived,
+    UnsupportedRequest,
+)
 from tests.fakes.transport import ManualReactor, PairTransport
 
 
@@ -104,6 +110,7 @@ class Rig:
         self.batches: list[int] = []
         self.offered: list[bytes] = []
         self.answer_batch: Callable[[int], BatchReply] = lambda count: BatchReply(b"r" * count, count - 1, 0)
+        self.answer_again: Callable[[int], RepeatedBatch] = lambda count: (b"R" * count, count)
         self.last_active = 0.0
         self.reactor = ManualReactor()
         self.transport = PairTransport(Protocol(), self.reactor)
@@ -142,6 +149,12 @@ class Rig:
             raise ZeroDivisionError("a bug")
         return (b"<", _Records(), b">", -1) if data == b"r" else None
 
+    def handle_repeated_batch(self, connection: Any, data: bytes, _session: Any) -> Any:
+        assert connection is self
+        self.offered.append(data)
+        count = len(data) - len(data.lstrip(b"="))
+        return self.answer_again(count) if count else None
+
     def handle(self, connection: Any, event: Any) -> Any:
         assert connection is self
         if isinstance(event, UnsupportedRequest):
@@ -173,15 +186,6 @@ def rig() -> Iterator[Rig]:
     rig = Rig()
     yield rig
     rig.close()
-
-
-@pytest.fixture
-def logged() -> Iterator[list[dict[str, Any]]]:
-    events: list[dict[str, Any]] = []
-    observer: Any = events.append
-    globalLogPublisher.addObserver(observer)
-    yield events
-    globalLogPublisher.removeObserver(observer)
 
 
 def test_replies_at_once_leave_in_one_write(rig: Rig) -> None:

@@ -194,7 +194,7 @@ def test_records_in_memory_leave_with_one_call(monkeypatch: pytest.MonkeyPatch) 
     region = rig.region(0, _RECORDS)
     region.zeros = 3
     monkeypatch.setattr(os, "sendfile", None)
-    monkeypatch.setattr(Sender, "_write", None)
+    monkeypatch.setattr(Sender, "write", None)
     rig.sender.send_records(b"head", region, _END)
     assert rig.transport.received() == b"head" + rig.content[:_RECORDS] + _END
     assert rig.sender.idle

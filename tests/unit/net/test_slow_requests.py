@@ -38,6 +38,9 @@ class Handler:
     def handle_repeated(self, connection: Any, data: bytes, _output: Any) -> None:
         raise AssertionError("no request is known")
 
+    def handle_repeated_batch(self, connection: Any, data: bytes, _session: Any) -> None:
+        raise AssertionError("no request is known")
+
 
 class Server:
     def __init__(self, limit: int = -1) -> None:

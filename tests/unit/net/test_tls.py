@@ -49,6 +49,9 @@ class EchoHandler:
     def handle_repeated(self, connection: Any, data: bytes, _output: Any) -> None:
         raise AssertionError("no request is known")
 
+    def handle_repeated_batch(self, connection: Any, data: bytes, _session: Any) -> None:
+        raise AssertionError("no request is known")
+
 
 class Listener:
     """A TLS listener without a port."""

@@ -1,0 +1,28 @@
+"""Say why a connection is closed: what its client gets to read, and what the log says of a failing handler."""
+
+from __future__ import annotations
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.errors import CloseConnection
+from pylogd.net.request_handler import Event
+
+log = Logger()
+
+#: The answer to a client that begins with TLS: text, by which its TLS library sees at once that there is no TLS here.
+NO_TLS = b"This listener does not use TLS.\n"
+
+
+def explain(failure: Failure, event: Event | None) -> str:
+    """Return why the connection is closed after a handler's failure. Log the traceback of an unexpected one."""
+    if failure.check(CloseConnection):
+        return failure.getErrorMessage()
+    if event is None:
+        log.failure("Unexpected error while answering a request batch", failure)
+    else:
+        log.failure(
+            "Unexpected error while handling API {api} version {version}",
+            failure, api=event.api_key, version=event.version,
+        )  # fmt: skip
+    return "internal error, see the traceback above"
