@@ -141,10 +141,21 @@ class ReplicaManager:
             self._storage_failed(error)
             raise
         if count:
-            if partition.log.log_end_offset > partition.flush_at:
-                self._flushers[partition.key].appended()
-            self.fetch_waits.check(partition.key)
+            self.appended(partition)
         return count
+
+    def appended(self, partition: Partition) -> None:
+        """Flush if enough was appended, and wake who waits for the batches."""
+        if partition.log.log_end_offset > partition.flush_at:
+            self._flushers[partition.key].appended()
+        self.fetch_waits.check(partition.key)
+
+    def append_failed(self, partition: Partition, failure: StorageFailure) -> None:
+        """Note that nothing of an append was written, as `append_batches` does."""
+        log = partition.log
+        with log.lock:
+            log.write_failures.note(failure, log.log_end_offset, log.storage.seconds())
+        self._storage_failed(failure)
 
     def _appended(self, partition: Partition, last_offset: int) -> None:
         """Flush and wake who waits, after a staged write was committed."""

@@ -82,6 +82,14 @@ def agree(number: int, module: Any) -> bool:
     )
     expected = _expected(frame, chunk, at, most, max_request, shape, accept, log, producers)
     assert found == expected, f"input {number}: {found} instead of {expected}"
+    whole, behind = len(frame).to_bytes(_INT32, "big") + frame + chunk[at:], len(frame) + _INT32
+    found_in_chunk = module.take_requests(
+        None, _ending(whole), 0, most, max_request, template, accept.compiled, log, producers.due
+    )
+    if found is None or len(frame) > max_request:
+        assert found_in_chunk is None, f"input {number}: {found_in_chunk}"
+    else:
+        assert found_in_chunk == (found[0], max(found[1] - at, 0) + behind, *found[2:]), f"input {number}"
     head = frame[:_INT32], frame[8 : 8 + len(shape.common)]
     assert module.matches(_ending(frame), template) == (head == (shape.version.to_bytes(_INT32, "big"), shape.common))
     return found is not None

@@ -7,6 +7,7 @@ import random
 import struct
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylogd.api.dispatch import Dispatcher
+from pylogd.api.fast import produce as fast_produce
 from pylogd.api.registry import served_versions
 from pylogd.errors import ErrorCode
 from pylogd.net.hangups import HangupWatch
@@ -216,9 +218,9 @@ def _joined(parts: list[Any]) -> bytes:
     return b"".join(map(bytes, parts))
 
 
-@pytest.fixture(scope="module", params=["compiled", "python"])
+@pytest.fixture(scope="module", params=["compiled", "appended in Python", "python"])
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The fast path with the compiled function, and without it."""
+    """The fast path with the compiled functions, without the one that appends, and without any."""
     name: str = request.param
     if name == "python":
         with patch.object(compiled, "fast", None):
@@ -226,7 +228,8 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
     else:
         if compiled.fast is None:
             pytest.skip("there was no compiler")
-        yield name
+        with patch.object(fast_produce, "_repeated", None) if name != "compiled" else nullcontext():
+            yield name
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +331,7 @@ def test_a_compiled_function_takes_requests_without_parsing(way: str, sides: tup
     frames = _alike(fast, 42, version)
     with patch("pylogd.api.fast.produce.parse_request", side_effect=parse_request) as parse:
         replies = fast.answers([*frames[:2], b"".join(frames[2:])])
-    assert parse.call_count == (1 if way == "compiled" else 2)  # the second request, whose shape is kept
+    assert parse.call_count == (2 if way == "python" else 1)  # the second request, whose shape is kept
     assert replies == general.answers(_alike(general, 42, version))
     assert fast.state() == general.state()
 
@@ -388,24 +391,26 @@ def test_a_full_disk_is_reported_to_each(way: str, tmp_path: Path, version: int)
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_a_failed_write_is_not_tried_again(way: str, tmp_path: Path, together: bool) -> None:
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_failed_write_is_not_tried_again(way: str, tmp_path: Path, together: bool, repeated: bool) -> None:
     """Half of a write reaches the disk, which is full for this one write: its requests get an error and can be sent
     again.
     """
     side = Side(tmp_path / "fast", fast=True)
     frames, before = _alike(side, 9), side.state()
-    first = _alike(side, 1)
-    calls = side.parts.fs.calls
-    with side.parts.fs.failing("pwritev", errno.ENOSPC, after=1, partial=700):
+    first = _alike(side, 2 if repeated else 1)
+    calls, rest = side.parts.fs.calls, b"".join(frames[1:])
+    with side.parts.fs.failing("pwritev", errno.ENOSPC, after=len(first), partial=700):
         calls.clear()
-        got = side.answers([b"".join(first + frames[1:])] if together else [*first, *frames[1:]])
+        reads = [*first, rest] if repeated else [b"".join(first) + rest]
+        got = side.answers(reads if together else [*first, *frames[1:]])
         writes = len([call for call in calls if call.startswith("pwritev")])
     answered = [_error_of(reply) for reply in _replies(got)]
     refused = 8 if together else 1
-    assert answered == [0] + [ErrorCode.KAFKA_STORAGE_ERROR] * refused + [0] * (8 - refused)
-    assert writes == (2 if together else 9)
+    assert answered == [0] * len(first) + [ErrorCode.KAFKA_STORAGE_ERROR] * refused + [0] * (8 - refused)
+    assert writes == len(first) + (1 if together else 8)
     ends = [state["usual"][1] for state in (before, side.state())]
-    assert ends[1] - ends[0] == 9 - refused
+    assert ends[1] - ends[0] == len(first) + 8 - refused
     again = side.answers([b"".join(frames[1:])])
     assert [_error_of(reply) for reply in _replies(again)] == [0] * 8
     assert side.state()["usual"][1] == ends[1] + 8

@@ -17,16 +17,31 @@ enum { FETCH = 1, END_SIZE = 3 }; /* the API's key; bytes behind the records, wh
 enum { OFFSET_IN, RESPONSE_HEAD, KEY, LEADER_EPOCH, COMMITTED, LIMIT, LEAST, KNOWN_SIZE };
 enum { KEPT_LIMIT, BEHIND, RECORDS, SIZE, ZEROS, SEND, POSITION, KEPT_SIZE };
 
+/* What there is in pylogd.wire.fast.compiled.KnownShape.compiled, and in pylogd.log.batch_runs.Taken. */
+enum { TAKE, SHAPE, HAS_ID, PARTITION, ACKS, SHAPE_SIZE };
+enum { COUNT, END, DATA, REPLIES, END_OFFSET, SINCE_INDEX, STAMP, STAMP_OFFSET, ENTRIES, WROTE, TAKEN };
+/* The first arguments of `append_repeated`. */
+enum { BROKER, BY_ID, BY_NAME, INTERNAL, PERMISSION, OTHERWISE, NOT_WRITTEN_HANDLER, PARTS };
+enum {
+    MOST = 256,    /* requests that are appended together */
+    LOG_STATE = 9, /* numbers in pylogd.log.batch_runs.LogState */
+};
+
 #define NAMES(X) \
     X(known_fetch) X(compiled) X(authorizer) X(led_log) X(leader_epoch) X(high_watermark) X(last_stable_offset) \
     X(fetches) X(fetched_bytes) X(producers) X(unstable) X(active) X(_view) X(slices) X(log_start_offset) X(closed) \
     X(read) X(end_offset) X(aborted_in) X(length) X(socket) X(direct_above) X(max_chunk) X(authorize) X(principal) \
-    X(host) X(topic) X(file) X(fd)
+    X(host) X(topic) X(file) X(fd) \
+    X(produce_shape) X(replicas) X(append_queues) X(flush_visible) X(alone) X(enough_in_sync) X(epochs) X(latest) \
+    X(_active) X(indexes) X(offsets) X(max_entries) X(size) X(log_end_offset) X(now_ms) X(index_interval) \
+    X(bytes_since_index) X(_max_timestamp) X(_max_timestamp_offset) X(max_frame_bytes) X(fast_accept) X(due) X(write) \
+    X(cached) X(note_cached) X(note_run) X(wrote) X(_lock) X(acquire) X(release) X(flush_at) X(appended) X(fetch_waits) \
+    X(key) X(check) X(produced)
 
 #define DECLARE(name) PyObject *name;
 typedef struct {
     NAMES(DECLARE)
-    PyObject *end, *read_keywords;
+    PyObject *end, *read_keywords, *zero, *most;
 } State;
 
 static int
@@ -39,7 +54,9 @@ prepare(PyObject *module)
     NAMES(INTERN)
     state->end = PyBytes_FromStringAndSize("\0\0\0", END_SIZE);
     state->read_keywords = PyTuple_Pack(1, state->end_offset);
-    return state->end == NULL || state->read_keywords == NULL ? -1 : 0;
+    state->zero = PyLong_FromLong(0);
+    state->most = PyLong_FromLong(MOST);
+    return state->end == NULL || state->read_keywords == NULL || state->zero == NULL || state->most == NULL ? -1 : 0;
 }
 
 static int
@@ -50,6 +67,8 @@ clear_state(PyObject *module)
     NAMES(FORGET)
     Py_CLEAR(state->end);
     Py_CLEAR(state->read_keywords);
+    Py_CLEAR(state->zero);
+    Py_CLEAR(state->most);
     return 0;
 }
 
@@ -159,11 +178,11 @@ is_led(const State *state, PyObject *by_id, Answer *answer)
     return epoch == -1 || (read_number(partition, state->leader_epoch, &current) && epoch == current);
 }
 
-/* Return whether the client may read the topic: 1 or 0; -1 with an exception. permission: the operation and the type of
+/* Return whether the client has a permission for the topic: 1 or 0; -1 with an exception. permission: the operation and the type of
  * the resource.
  */
 static int
-is_allowed(const State *state, PyObject *broker, PyObject *permission, PyObject *connection, const Answer *answer)
+is_allowed(const State *state, PyObject *broker, PyObject *permission, PyObject *connection, PyObject *partition)
 {
     PyObject *authorizer = PyObject_GetAttr(broker, state->authorizer);
     if (authorizer == NULL || authorizer == Py_None) {
@@ -172,7 +191,7 @@ is_allowed(const State *state, PyObject *broker, PyObject *permission, PyObject 
     }
     PyObject *principal = PyObject_GetAttr(connection, state->principal);
     PyObject *host = principal == NULL ? NULL : PyObject_GetAttr(connection, state->host);
-    PyObject *topic = host == NULL ? NULL : PyObject_GetAttr(answer->partition, state->topic);
+    PyObject *topic = host == NULL ? NULL : PyObject_GetAttr(partition, state->topic);
     int allowed = -1;
     if (topic != NULL) {
         PyObject *const *wanted = &PyTuple_GET_ITEM(permission, 0);
@@ -333,7 +352,7 @@ answer_repeated(PyObject *self, PyObject *const *args, Py_ssize_t number)
     Answer answer = {0};
     int64_t size = 0;
     int allowed = repeats(state, connection, data, &answer) && is_led(state, args[1], &answer)
-                  ? is_allowed(state, args[0], args[3], connection, &answer) : -1;
+                  ? is_allowed(state, args[0], args[3], connection, answer.partition) : -1;
     if (!allowed) { /* the general handler says so */
         forget(&answer);
         Py_RETURN_NONE;
@@ -353,7 +372,326 @@ answer_repeated(PyObject *self, PyObject *const *args, Py_ssize_t number)
     return reply;
 }
 
+/* Produce -------------------------------------------------------------------------------------------------------------- */
+
+/* What an append is made of. All are references of our own, or NULL. */
+typedef struct {
+    PyObject *known, *partition, *replicas, *log, *segment, *taken;
+} Append;
+
+static void
+drop(Append *append)
+{
+    Py_XDECREF(append->known);
+    Py_XDECREF(append->partition);
+    Py_XDECREF(append->replicas);
+    Py_XDECREF(append->log);
+    Py_XDECREF(append->segment);
+    Py_XDECREF(append->taken);
+}
+
+/* Find the shape that is repeated, and the partition that such requests are for. Return whether there is one. */
+static int
+finds_partition(const State *state, PyObject *const *parts, PyObject *connection, Append *append)
+{
+    PyObject *known = PyObject_GetAttr(connection, state->produce_shape);
+    if (known == NULL || known == Py_None) {
+        Py_XDECREF(known);
+        return 0;
+    }
+    append->known = PyObject_GetAttr(known, state->compiled);
+    Py_DECREF(known);
+    if (append->known == NULL || !PyTuple_Check(append->known) || PyTuple_GET_SIZE(append->known) != SHAPE_SIZE)
+        return 0;
+    PyObject *hosted = parts[PyTuple_GET_ITEM(append->known, HAS_ID) == Py_True ? BY_ID : BY_NAME];
+    append->partition = Py_XNewRef(PyDict_GetItemWithError(hosted, PyTuple_GET_ITEM(append->known, PARTITION)));
+    return append->partition != NULL;
+}
+
+/* Return whether a client may write to the partition, as far as permissions say: 1 or 0; -1 with an exception. */
+static int
+may_write(const State *state, PyObject *const *parts, PyObject *connection, const Append *append)
+{
+    PyObject *topic = PyObject_GetAttr(append->partition, state->topic);
+    int internal = topic == NULL ? -1 : PySet_Contains(parts[INTERNAL], topic);
+    Py_XDECREF(topic);
+    return internal ? -(internal < 0)
+                    : is_allowed(state, parts[BROKER], parts[PERMISSION], connection, append->partition);
+}
+
+/* Return whether an append is made at once, and what is appended is committed at once if the client waits for that: as
+ * `_answer` and Partition.append_batches see it. Find the log.
+ */
+static int
+is_immediate(const State *state, PyObject *broker, Append *append)
+{
+    PyObject *partition = append->partition;
+    int64_t acks = PyLong_AsLongLong(PyTuple_GET_ITEM(append->known, ACKS));
+    append->replicas = PyObject_GetAttr(broker, state->replicas);
+    PyObject *queues = append->replicas == NULL ? NULL : PyObject_GetAttr(append->replicas, state->append_queues);
+    int queued = queues == NULL ? -1 : PySequence_Contains(queues, partition);
+    Py_XDECREF(queues);
+    if (queued || (acks != 1 && acks != -1))
+        return 0;
+    if (acks == -1 && (is_true(partition, state->flush_visible) != 0 || is_true(partition, state->alone) != 1
+                       || is_true(partition, state->enough_in_sync) != 1))
+        return 0;
+    append->log = PyObject_GetAttr(partition, state->led_log);
+    return append->log != NULL && append->log != Py_None;
+}
+
+/* Find the segment that is appended to, in the log's latest epoch, with space in its index for all requests of a run. */
+static int
+finds_segment(const State *state, Append *append, PyObject *epoch)
+{
+    PyObject *latest = get_of(append->log, state->epochs, state->latest);
+    int same = latest == NULL ? 0 : PyObject_RichCompareBool(latest, epoch, Py_EQ);
+    Py_XDECREF(latest);
+    append->segment = same == 1 ? PyObject_GetAttr(append->log, state->_active) : NULL;
+    if (append->segment == NULL)
+        return 0;
+    PyObject *indexes = PyObject_GetAttr(append->segment, state->indexes);
+    PyObject *offsets = indexes == NULL || indexes == Py_None ? NULL : PyObject_GetAttr(indexes, state->offsets);
+    int64_t entries = offsets == NULL ? -1 : PyObject_Size(offsets), most;
+    Py_XDECREF(indexes);
+    Py_XDECREF(offsets);
+    return entries >= 0 && read_number(append->segment, state->max_entries, &most) && entries + MOST < most;
+}
+
+/* Return what pylogd.log.batch_runs.LogState says, or NULL. */
+static PyObject *
+state_of(const State *state, const Append *append, PyObject *epoch)
+{
+    PyObject *log = append->log, *segment = append->segment;
+    PyObject *from[] = {segment, log, NULL, log, log, log, segment, segment, segment};
+    PyObject *names[] = {state->size, state->log_end_offset, NULL, state->now_ms, state->log_start_offset,
+                         state->index_interval, state->bytes_since_index, state->_max_timestamp,
+                         state->_max_timestamp_offset};
+    PyObject *found = PyTuple_New(LOG_STATE);
+    for (int i = 0; found != NULL && i < LOG_STATE; i++) {
+        PyObject *value = from[i] == NULL ? Py_NewRef(epoch)
+                          : names[i] == state->now_ms ? PyObject_CallMethodNoArgs(log, names[i])
+                                                      : PyObject_GetAttr(from[i], names[i]);
+        if (value == NULL)
+            Py_CLEAR(found);
+        else
+            PyTuple_SET_ITEM(found, i, value);
+    }
+    return found;
+}
+
+/* Have the function of the shape find and check the requests. Return whether it has taken any. */
+static int
+takes(const State *state, Append *append, PyObject *data, PyObject *session)
+{
+    PyObject *epoch = PyObject_GetAttr(append->partition, state->leader_epoch), *arguments[9] = {NULL};
+    int ready = epoch != NULL && finds_segment(state, append, epoch);
+    if (ready) {
+        arguments[0] = Py_NewRef(Py_None);
+        arguments[1] = Py_NewRef(data);
+        arguments[2] = Py_NewRef(state->zero);
+        arguments[3] = Py_NewRef(state->most);
+        arguments[5] = Py_NewRef(PyTuple_GET_ITEM(append->known, SHAPE));
+        ready = (arguments[4] = PyObject_GetAttr(session, state->max_frame_bytes)) != NULL
+                && (arguments[6] = get_of(append->log, state->fast_accept, state->compiled)) != NULL
+                && arguments[6] != Py_None && (arguments[7] = state_of(state, append, epoch)) != NULL
+                && (arguments[8] = get_of(append->log, state->producers, state->due)) != NULL;
+    }
+    if (ready)
+        append->taken = PyObject_Vectorcall(PyTuple_GET_ITEM(append->known, TAKE), arguments, 9, NULL);
+    for (int i = 0; i < 9; i++)
+        Py_XDECREF(arguments[i]);
+    Py_XDECREF(epoch);
+    return append->taken != NULL && PyTuple_Check(append->taken) && PyTuple_GET_SIZE(append->taken) == TAKEN
+           && PyBytes_Check(PyTuple_GET_ITEM(append->taken, DATA)) && PyList_Check(PyTuple_GET_ITEM(append->taken, ENTRIES))
+           && PyList_Check(PyTuple_GET_ITEM(append->taken, WROTE));
+}
+
+/* Call a method that returns nothing of interest. Return -1 with an exception. */
+static int
+call(PyObject *name, PyObject *const *arguments, size_t count)
+{
+    PyObject *result = PyObject_VectorcallMethod(name, arguments, count, NULL);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* Account for what was written, as CompiledRun.append_to does. size: of it. behind: the size of the segment with it.
+ * Return -1 with an exception.
+ */
+static int
+note_written(const State *state, const Append *append, PyObject *buffers, PyObject *size, PyObject *behind)
+{
+    PyObject *log = append->log, *segment = append->segment, *const *taken = &PyTuple_GET_ITEM(append->taken, 0);
+    PyObject *cached = PyObject_GetAttr(segment, state->cached);
+    PyObject *written[] = {segment, buffers, size};
+    int failed = cached == NULL || (cached != Py_None && call(state->note_cached, written, 3) < 0);
+    Py_XDECREF(cached);
+    if (!failed && PyList_GET_SIZE(taken[ENTRIES])) {
+        PyObject *run[] = {segment, size, taken[SINCE_INDEX], taken[STAMP], taken[STAMP_OFFSET], taken[ENTRIES]};
+        failed = call(state->note_run, run, 6) < 0;
+    } else if (!failed)
+        failed = PyObject_SetAttr(segment, state->bytes_since_index, taken[SINCE_INDEX]) < 0
+                 || PyObject_SetAttr(segment, state->_max_timestamp, taken[STAMP]) < 0
+                 || PyObject_SetAttr(segment, state->_max_timestamp_offset, taken[STAMP_OFFSET]) < 0
+                 || PyObject_SetAttr(segment, state->size, behind) < 0;
+    if (!failed && PyList_GET_SIZE(taken[WROTE])) {
+        PyObject *wrote = get_of(log, state->producers, state->wrote);
+        failed = wrote == NULL;
+        for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(taken[WROTE]); i++) {
+            PyObject *result = PyObject_Call(wrote, PyList_GET_ITEM(taken[WROTE], i), NULL);
+            failed = result == NULL;
+            Py_XDECREF(result);
+        }
+        Py_XDECREF(wrote);
+    }
+    return failed || PyObject_SetAttr(log, state->log_end_offset, taken[END_OFFSET]) < 0 ? -1 : 0;
+}
+
+enum { LEFT, APPENDED, NOT_WRITTEN, BROKEN };
+
+/* Take the requests and append them, as Log.append_batches does. The caller holds the log's lock. Return LEFT if nothing
+ * was done, maybe with an exception; NOT_WRITTEN with the exception of a write, after which nothing has changed either.
+ */
+static int
+append_taken(const State *state, Append *append, PyObject *data, PyObject *session)
+{
+    int64_t before;
+    if (!takes(state, append, data, session) || !read_number(append->segment, state->size, &before))
+        return LEFT;
+    PyObject *bytes = PyTuple_GET_ITEM(append->taken, DATA), *buffers = PyTuple_Pack(1, bytes);
+    PyObject *size = PyLong_FromSsize_t(PyBytes_GET_SIZE(bytes));
+    PyObject *behind = PyLong_FromLongLong(before + PyBytes_GET_SIZE(bytes));
+    int found = LEFT;
+    if (buffers != NULL && size != NULL && behind != NULL) {
+        PyObject *written[] = {append->segment, buffers, size};
+        if (call(state->write, written, 3) < 0)
+            found = NOT_WRITTEN;
+        else
+            found = note_written(state, append, buffers, size, behind) < 0 ? BROKEN : APPENDED;
+    }
+    Py_XDECREF(buffers);
+    Py_XDECREF(size);
+    Py_XDECREF(behind);
+    return found;
+}
+
+/* Do as `append_taken`, with the log's lock. */
+static int
+append_locked(const State *state, Append *append, PyObject *data, PyObject *session)
+{
+    PyObject *lock = PyObject_GetAttr(append->log, state->_lock), *held = NULL;
+    if (lock != NULL && lock != Py_None)
+        held = PyObject_CallMethodNoArgs(lock, state->acquire);
+    int found = LEFT;
+    if (held != NULL) {
+        found = append_taken(state, append, data, session);
+        PyObject *type, *error, *trace, *released;
+        PyErr_Fetch(&type, &error, &trace);
+        released = PyObject_CallMethodNoArgs(lock, state->release);
+        if (released != NULL)
+            PyErr_Restore(type, error, trace);
+        else {
+            found = BROKEN;
+            Py_XDECREF(type);
+            Py_XDECREF(error);
+            Py_XDECREF(trace);
+        }
+        Py_XDECREF(released);
+    }
+    Py_XDECREF(held);
+    Py_XDECREF(lock);
+    return found;
+}
+
+/* Commit what was appended, wake who waits for it, and count it, as ReplicaManager.append_batches and Python's
+ * `_append_compiled` do. Return -1 with an exception.
+ */
+static int
+note_appended(const State *state, const Append *append)
+{
+    PyObject *partition = append->partition, *const *taken = &PyTuple_GET_ITEM(append->taken, 0);
+    int alone = is_true(partition, state->alone), waits = alone == 1 ? is_true(partition, state->flush_visible) : 0;
+    int64_t flush_at, end = PyLong_AsLongLong(taken[END_OFFSET]);
+    if (alone < 0 || waits < 0
+        || (alone && !waits && PyObject_SetAttr(partition, state->high_watermark, taken[END_OFFSET]) < 0)
+        || !read_number(partition, state->flush_at, &flush_at))
+        return -1;
+    if (end > flush_at) {
+        PyObject *appended[] = {append->replicas, partition};
+        if (call(state->appended, appended, 2) < 0)
+            return -1;
+    } else {
+        PyObject *waits_for_records = PyObject_GetAttr(append->replicas, state->fetch_waits);
+        PyObject *key = waits_for_records == NULL ? NULL : PyObject_GetAttr(partition, state->key);
+        PyObject *check[] = {waits_for_records, key};
+        int failed = key == NULL || call(state->check, check, 2) < 0;
+        Py_XDECREF(waits_for_records);
+        Py_XDECREF(key);
+        if (failed)
+            return -1;
+    }
+    return add_to(partition, state->produced, PyLong_AsLongLong(taken[COUNT]));
+}
+
+/* Have Python answer after a write that failed, with the exception, which is taken. */
+static PyObject *
+tell_failure(PyObject *const *parts, PyObject *const *asked, const Append *append)
+{
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace != NULL)
+        PyException_SetTraceback(error, trace);
+    PyObject *arguments[] = {asked[0], asked[1], asked[2], append->partition, error};
+    PyObject *answer = PyObject_Vectorcall(parts[NOT_WRITTEN_HANDLER], arguments, 5, NULL);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return answer;
+}
+
+PyDoc_STRVAR(append_repeated_doc,
+"append_repeated(broker, by_id, by_name, internal, permission, otherwise, failed, connection, data, session, /)\n--\n\n"
+"Append the first requests in data, and answer them, if they repeat the connection's last batch; or have\n"
+"`otherwise(connection, data, session)` do it. Return a pylogd.wire.session.RepeatedBatch.\n\n"
+"by_id, by_name: the partitions. internal: names of topics that clients may not write to. permission: see\n"
+"answer_repeated. failed: answers after an error of a write, which is its last argument behind the partition.");
+
+static PyObject *
+append_repeated(PyObject *self, PyObject *const *args, Py_ssize_t number)
+{
+    if (number != PARTS + 3 || !PyDict_Check(args[BY_ID]) || !PyDict_Check(args[BY_NAME])
+        || !PyAnySet_Check(args[INTERNAL]) || !PyTuple_Check(args[PERMISSION])
+        || PyTuple_GET_SIZE(args[PERMISSION]) != 2 || !PyBytes_Check(args[PARTS + 1])) {
+        PyErr_SetString(PyExc_TypeError, "append_repeated takes broker, by_id, by_name, internal, permission, otherwise, "
+                                         "failed, connection, data, session");
+        return NULL;
+    }
+    const State *state = PyModule_GetState(self);
+    PyObject *connection = args[PARTS], *answer = NULL;
+    Append append = {0};
+    int allowed = finds_partition(state, args, connection, &append) ? may_write(state, args, connection, &append) : -1;
+    int found = LEFT;
+    if (allowed > 0 && is_immediate(state, args[BROKER], &append))
+        found = append_locked(state, &append, args[PARTS + 1], args[PARTS + 2]);
+    if (found == APPENDED) {
+        if (note_appended(state, &append) == 0)
+            answer = PyTuple_Pack(2, PyTuple_GET_ITEM(append.taken, REPLIES), PyTuple_GET_ITEM(append.taken, END));
+    } else if (found == NOT_WRITTEN)
+        answer = tell_failure(args, args + PARTS, &append);
+    else if (found == LEFT && allowed == 0)
+        answer = Py_NewRef(Py_None); /* the general handler says so */
+    else if (found == LEFT) {
+        PyErr_Clear(); /* it comes again, where it is handled */
+        answer = PyObject_Vectorcall(args[OTHERWISE], args + PARTS, 3, NULL);
+    }
+    drop(&append);
+    return answer;
+}
+
 static PyMethodDef methods[] = {
+    {"append_repeated", (PyCFunction)(void (*)(void))append_repeated, METH_FASTCALL, append_repeated_doc},
     {"answer_repeated", (PyCFunction)(void (*)(void))answer_repeated, METH_FASTCALL, answer_repeated_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -367,7 +705,7 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_repeated", "Fetch requests that repeat the last one.", sizeof(State), methods, slots, NULL,
+    PyModuleDef_HEAD_INIT, "_repeated", "Fetch and Produce requests that repeat the last ones.", sizeof(State), methods, slots, NULL,
     clear_state, free_state,
 };
 

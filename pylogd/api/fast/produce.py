@@ -15,9 +15,11 @@ the disk can tell the difference.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any, Final, NamedTuple, Protocol
 
 from pylogd.api.context import BrokerParts, Connection
@@ -36,7 +38,12 @@ from pylogd.wire.messages.produce import ProduceResponse, TopicProduceResponse
 from pylogd.wire.schema import response_codec
 from pylogd.wire.session import NOT_ANSWERED, BatchReply, RepeatedBatch, ServerSession
 
+_repeated: ModuleType | None = None
+with contextlib.suppress(ImportError):  # it could not be compiled
+    from pylogd.api.fast import _repeated
+
 _NO_TIMESTAMP = -1
+_PERMISSION: Final = (AclOperation.WRITE, ResourceType.TOPIC)
 _LENGTH: Final = struct.Struct(">i")
 _MOST: Final = 256  # repeated requests that are answered together
 
@@ -69,22 +76,52 @@ def answer_batch(
 def repeated_batch_answers(
     broker: BrokerParts,
 ) -> Callable[[ShapedConnection, bytes, ServerSession], RepeatedBatch | None]:
-    """Return the function that answers requests that repeat the last batch."""
-    return partial(answer_repeated_batch, broker)
+    """Return the function that answers requests that repeat the last batch: the compiled one, or Python's without it."""
+    in_python, hosted = partial(answer_repeated_batch, broker), broker.partitions
+    if _repeated is None:
+        return in_python
+    return partial(
+        _repeated.append_repeated, broker, hosted.by_id, hosted.by_name, INTERNAL_TOPICS, _PERMISSION, in_python,
+        partial(_answer_failure, broker),
+    )  # fmt: skip
 
 
 def answer_repeated_batch(
     broker: BrokerParts, connection: ShapedConnection, data: bytes, session: ServerSession
 ) -> RepeatedBatch | None:
     """Answer the first requests in `data`, as `answer_batch` does; None if it leaves the first of them."""
-    most = session.max_frame_bytes
+    received = _received(data, session.max_frame_bytes)
+    if received is None:
+        return None
+    reply = _answer(broker, connection, received, _MOST)
+    return (reply.replies, reply.end or received.at) if reply.replies else None
+
+
+def _answer_failure(
+    broker: BrokerParts, _connection: ShapedConnection, data: bytes, session: ServerSession, partition: Partition,
+    error: Exception,
+) -> RepeatedBatch | None:  # fmt: skip
+    """Refuse requests of which the compiled function could write none. Leave them if the log is closed."""
+    if isinstance(error, StorageFailure):
+        broker.replicas.append_failed(partition, error)
+        received = _received(data, session.max_frame_bytes)
+        batch = None if received is None else parse_request(received.frame)
+        assert received is not None and batch is not None  # it was taken
+        _collect(batch, received, _MOST)
+        return _refuse(partition, batch, error), batch.ends[-1] or received.at
+    if isinstance(error, PylogdError):
+        return None
+    raise error
+
+
+def _received(data: bytes, most: int) -> _Received | None:
+    """Return the requests in `data`; None if the first is not complete, or larger than `most` bytes."""
     length = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else -1
     at = length + _LENGTH.size
     if not 0 <= length <= most or at > len(data):
         return None
     chunk = memoryview(data)
-    reply = _answer(broker, connection, _Received(chunk[_LENGTH.size : at], chunk, at, most), _MOST)
-    return (reply.replies, reply.end or at) if reply.replies else None
+    return _Received(chunk[_LENGTH.size : at], chunk, at, most)
 
 
 def _answer(broker: BrokerParts, connection: ShapedConnection, received: _Received, most: int) -> BatchReply:

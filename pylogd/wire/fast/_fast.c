@@ -124,8 +124,9 @@ checksum(PyObject *self, PyObject *args)
 
 /* The requests. All have the same `kind` (API and version, and the API is 0) and `common` bytes. */
 typedef struct {
-    Py_buffer frame; /* the first, without its length */
+    Py_buffer frame; /* the first, without its length; unless all are in the chunk */
     Py_buffer chunk; /* the others, from `at` on */
+    int all_in_chunk;
     Py_ssize_t at, most;
     int64_t max_request;
     uint32_t kind;
@@ -445,7 +446,8 @@ take_run(const State *state, const Requests *requests, const Limits *limits, con
     Due due = {-1, 0, 0};
     Log next = *log;
     Py_ssize_t count = 0, at = requests->at, end = 0;
-    int there = find_records(requests, requests->frame.buf, requests->frame.len, found);
+    int there = requests->all_in_chunk ? find_next(requests, &at, found)
+                                       : find_records(requests, requests->frame.buf, requests->frame.len, found);
     while (there && accepts(state, limits, &next, found + count)) {
         int yes = is_due(producers_due, &due, found + count, count);
         if (yes < 0)
@@ -454,7 +456,7 @@ take_run(const State *state, const Requests *requests, const Limits *limits, con
             break;
         next.position += found[count].size;
         next.offset += (int64_t)found[count].delta + 1;
-        end = count ? at : 0;
+        end = count || requests->all_in_chunk ? at : 0;
         there = ++count < requests->most && find_next(requests, &at, found + count);
     }
     if (!count)
@@ -464,7 +466,7 @@ take_run(const State *state, const Requests *requests, const Limits *limits, con
 
 PyDoc_STRVAR(take_requests_doc,
 "take_requests(frame, chunk, at, most, max_request, shape, limits, log, due, /)\n--\n\n"
-"As pylogd.wire.fast.compiled.TakeRequests says.");
+"As pylogd.wire.fast.compiled.KnownShape.requests says. frame: None if all requests are in chunk.");
 
 static PyObject *
 take_requests(PyObject *self, PyObject *const *args, Py_ssize_t number)
@@ -477,13 +479,14 @@ take_requests(PyObject *self, PyObject *const *args, Py_ssize_t number)
         PyErr_SetString(PyExc_TypeError, "take_requests takes 9 arguments");
         return NULL;
     }
+    requests.all_in_chunk = args[0] == Py_None;
     requests.at = PyLong_AsSsize_t(args[2]);
     requests.most = PyLong_AsSsize_t(args[3]);
     requests.max_request = PyLong_AsLongLong(args[4]);
     if (PyErr_Occurred() || read_shape(args[5], &requests) < 0
         || read_numbers(args[6], (int64_t *)&limits, sizeof limits / sizeof(int64_t), "limits") < 0
         || read_numbers(args[7], (int64_t *)&log, sizeof log / sizeof(int64_t), "log") < 0
-        || PyObject_GetBuffer(args[0], &requests.frame, PyBUF_SIMPLE) < 0)
+        || (!requests.all_in_chunk && PyObject_GetBuffer(args[0], &requests.frame, PyBUF_SIMPLE) < 0))
         return NULL;
     if (PyObject_GetBuffer(args[1], &requests.chunk, PyBUF_SIMPLE) == 0) {
         if (requests.at < 0 || requests.at > requests.chunk.len || requests.most > MOST || log.position < 0
@@ -496,7 +499,8 @@ take_requests(PyObject *self, PyObject *const *args, Py_ssize_t number)
         }
         PyBuffer_Release(&requests.chunk);
     }
-    PyBuffer_Release(&requests.frame);
+    if (!requests.all_in_chunk)
+        PyBuffer_Release(&requests.frame);
     return run;
 }
 

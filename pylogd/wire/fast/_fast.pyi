@@ -3,7 +3,7 @@ from collections.abc import Callable
 from typing_extensions import Buffer
 
 def take_requests(
-    frame: Buffer,
+    frame: Buffer | None,
     chunk: Buffer,
     at: int,
     most: int,

@@ -14,6 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.fast.request_batch import ProduceShape
 
 fast: ModuleType | None
@@ -28,15 +29,22 @@ _NO_TIMESTAMP = -1
 
 
 class KnownShape:
-    """A shape that the next requests of a connection are compared with."""
+    """A shape that the next requests of a connection are compared with.
 
-    __slots__ = ("_compared", "_module", "shape")
+    compiled: for `_repeated.c`: the compiled function, what it compares with, whether the partition goes by the id of
+        its topic, topic and index, acks.
+    """
+
+    __slots__ = ("_compared", "_module", "compiled", "shape")
 
     def __init__(self, shape: ProduceShape, module: Any) -> None:
         """`module`: the compiled one."""
         self.shape = shape
         self._module = module
         self._compared = (shape.version, shape.common, shape.encode_response(0, _NO_TIMESTAMP, 0))
+        has_id = shape.version >= FIRST_TOPIC_ID
+        key = (shape.topic_id if has_id else shape.topic), shape.index
+        self.compiled = module.take_requests, self._compared, has_id, key, shape.acks
 
     def matches(self, frame: memoryview) -> bool:
         """Return whether a request, without its length, has this shape up to its records."""
