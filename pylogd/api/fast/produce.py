@@ -6,6 +6,10 @@ the shape of the connection's last one, a compiled function takes it without par
 appended with one write, as many as the log accepts without a closer look; if it accepts none of them, the first request
 is answered by itself. A single request costs a tenth fewer instructions as a batch of one than with a message.
 
+What one read brought after such a batch is offered as a whole (`answer_repeated_batch`). A compiled function
+(`_repeated.c`) does the same as the functions here and in `replica` and `log`: it looks everything up each time, keeps
+nothing between two calls, and leaves what is unusual to Python before it has done anything.
+
 Rules: whatever is refused or waited for is left to the general handler: nothing has been done by then, and the client
 is told by that handler, request by request. Only two refusals are answered here: failures of storage, for every request
 of the batch alike, since a write that failed is not tried again; and those of full write queues, of which there may be
@@ -76,7 +80,7 @@ def answer_batch(
 def repeated_batch_answers(
     broker: BrokerParts,
 ) -> Callable[[ShapedConnection, bytes, ServerSession], RepeatedBatch | None]:
-    """Return the function that answers requests that repeat the last batch: the compiled one, or Python's without it."""
+    """Return the function that answers requests that repeat the last batch: the compiled one where it is there."""
     in_python, hosted = partial(answer_repeated_batch, broker), broker.partitions
     if _repeated is None:
         return in_python
