@@ -1,11 +1,16 @@
-/* Answer a Fetch request that repeats the last one of its connection: pylogd.api.fast.fetch.answer_repeated without the
- * interpreter. Optional; tests/property/test_repeated_fetches.py compares both.
+/* Answer a Fetch request that repeats the last one of its connection, or Produce requests that repeat the last batch:
+ * pylogd.api.fast.fetch.answer_repeated and pylogd.api.fast.produce.answer_repeated_batch without the interpreter.
+ * Optional; tests/property/test_repeated_fetches.py and test_request_batches.py compare both.
  *
- * Strategy: the same steps on the same objects, which are asked for attributes as Python would ask them; and, where the
- * sender allows it, the call that sends head and records (`FileSystem.send_resident`).
+ * Strategy: the same steps on the same objects, which are asked for attributes as Python would ask them. Of a Fetch,
+ * where the sender allows it, also the call that sends head and records (`FileSystem.send_resident`). Of Produce
+ * requests, a function of `_fast.c` finds and checks the batches; here is what surrounds it in Python: look-ups, write,
+ * accounting.
  *
  * Rules: whatever is not as usual, any exception included, is left to the function in Python, which begins anew: until
- * the answer is certain, nothing is changed here. Only then it is counted, and sent.
+ * the answer is certain, nothing is changed here. Only then it is counted, and sent. Batches change something when they
+ * are written, and a write that failed is not tried again: Python is told of its exception, and answers. The log's lock
+ * is held from the look at its state until it is moved behind the batches, and released before anybody is woken.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -35,8 +40,8 @@ enum {
     X(produce_shape) X(replicas) X(append_queues) X(flush_visible) X(alone) X(enough_in_sync) X(epochs) X(latest) \
     X(_active) X(indexes) X(offsets) X(max_entries) X(size) X(log_end_offset) X(now_ms) X(index_interval) \
     X(bytes_since_index) X(_max_timestamp) X(_max_timestamp_offset) X(max_frame_bytes) X(fast_accept) X(due) X(write) \
-    X(cached) X(note_cached) X(note_run) X(wrote) X(_lock) X(acquire) X(release) X(flush_at) X(appended) X(fetch_waits) \
-    X(key) X(check) X(produced)
+    X(cached) X(note_cached) X(note_run) X(wrote) X(_lock) X(acquire) X(release) X(flush_at) X(appended) \
+    X(fetch_waits) X(key) X(check) X(produced)
 
 #define DECLARE(name) PyObject *name;
 typedef struct {
@@ -178,8 +183,8 @@ is_led(const State *state, PyObject *by_id, Answer *answer)
     return epoch == -1 || (read_number(partition, state->leader_epoch, &current) && epoch == current);
 }
 
-/* Return whether the client has a permission for the topic: 1 or 0; -1 with an exception. permission: the operation and the type of
- * the resource.
+/* Return whether the client has a permission for the topic: 1 or 0; -1 with an exception. permission: the operation and
+ * the type of the resource.
  */
 static int
 is_allowed(const State *state, PyObject *broker, PyObject *permission, PyObject *connection, PyObject *partition)
@@ -372,7 +377,7 @@ answer_repeated(PyObject *self, PyObject *const *args, Py_ssize_t number)
     return reply;
 }
 
-/* Produce -------------------------------------------------------------------------------------------------------------- */
+/* Produce ---------------------------------------------------------------------------------------------------------- */
 
 /* What an append is made of. All are references of our own, or NULL. */
 typedef struct {
@@ -440,7 +445,7 @@ is_immediate(const State *state, PyObject *broker, Append *append)
     return append->log != NULL && append->log != Py_None;
 }
 
-/* Find the segment that is appended to, in the log's latest epoch, with space in its index for all requests of a run. */
+/* Find the segment that is appended to, in the log's latest epoch, with space in its index for as many as are taken. */
 static int
 finds_segment(const State *state, Append *append, PyObject *epoch)
 {
@@ -503,7 +508,8 @@ takes(const State *state, Append *append, PyObject *data, PyObject *session)
         Py_XDECREF(arguments[i]);
     Py_XDECREF(epoch);
     return append->taken != NULL && PyTuple_Check(append->taken) && PyTuple_GET_SIZE(append->taken) == TAKEN
-           && PyBytes_Check(PyTuple_GET_ITEM(append->taken, DATA)) && PyList_Check(PyTuple_GET_ITEM(append->taken, ENTRIES))
+           && PyBytes_Check(PyTuple_GET_ITEM(append->taken, DATA))
+           && PyList_Check(PyTuple_GET_ITEM(append->taken, ENTRIES))
            && PyList_Check(PyTuple_GET_ITEM(append->taken, WROTE));
 }
 
@@ -550,8 +556,9 @@ note_written(const State *state, const Append *append, PyObject *buffers, PyObje
 
 enum { LEFT, APPENDED, NOT_WRITTEN, BROKEN };
 
-/* Take the requests and append them, as Log.append_batches does. The caller holds the log's lock. Return LEFT if nothing
- * was done, maybe with an exception; NOT_WRITTEN with the exception of a write, after which nothing has changed either.
+/* Take the requests and append them, as Log.append_batches does. The caller holds the log's lock. Return LEFT if
+ * nothing was done, maybe with an exception; NOT_WRITTEN with the exception of a write, after which nothing has changed
+ * either; BROKEN with an exception that nobody expects.
  */
 static int
 append_taken(const State *state, Append *append, PyObject *data, PyObject *session)
@@ -664,8 +671,8 @@ append_repeated(PyObject *self, PyObject *const *args, Py_ssize_t number)
     if (number != PARTS + 3 || !PyDict_Check(args[BY_ID]) || !PyDict_Check(args[BY_NAME])
         || !PyAnySet_Check(args[INTERNAL]) || !PyTuple_Check(args[PERMISSION])
         || PyTuple_GET_SIZE(args[PERMISSION]) != 2 || !PyBytes_Check(args[PARTS + 1])) {
-        PyErr_SetString(PyExc_TypeError, "append_repeated takes broker, by_id, by_name, internal, permission, otherwise, "
-                                         "failed, connection, data, session");
+        PyErr_SetString(PyExc_TypeError, "append_repeated takes broker, by_id, by_name, internal, permission, "
+                                         "otherwise, failed, connection, data, session");
         return NULL;
     }
     const State *state = PyModule_GetState(self);
@@ -705,8 +712,8 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_repeated", "Fetch and Produce requests that repeat the last ones.", sizeof(State), methods, slots, NULL,
-    clear_state, free_state,
+    PyModuleDef_HEAD_INIT, "_repeated", "Fetch and Produce requests that repeat the last ones.", sizeof(State), methods,
+    slots, NULL, clear_state, free_state,
 };
 
 PyMODINIT_FUNC
