@@ -19,7 +19,6 @@ from typing import Any
 from unittest.mock import patch
 
 from pylogd.api.dispatch import Dispatcher
-from pylogd.log.files import RealFileSystem
 from pylogd.net.sender import Sender
 from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.wire import schema
@@ -28,7 +27,7 @@ from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import decode_batch, encode_batch
 from pylogd.wire.session import ClientSession
-from tests.fakes.parts import Parts, batch
+from tests.fakes.parts import RealParts, batch
 from tests.fakes.transport import ManualReactor, PairTransport
 
 TOPIC = "t"
@@ -46,14 +45,6 @@ _MARK = 0x0102030405060708  # an offset that is found again in a frame
 _LIMITS = ServerLimits(100 << 20, 100, 1 << 20, 2 << 20, -1)
 
 
-class _RealParts(Parts):
-    """The broker's parts on real files: a fetch is answered by sendfile."""
-
-    def boot(self) -> None:
-        self.fs = RealFileSystem()  # type: ignore[assignment]
-        super().boot()
-
-
 class _Transport(PairTransport):
     """A class of its own: how much an instance takes depends on the attributes that other tests gave to theirs."""
 
@@ -62,7 +53,7 @@ class HotPath:
     """One client's connection to one broker with one topic of one partition. dispatcher: what answers it."""
 
     def __init__(self, directory: Path, **settings: object) -> None:
-        self.parts = _RealParts(directory, log_dirs=str(directory / "logs"), log_cleaner_enable=False, **settings)
+        self.parts = RealParts(directory, log_dirs=str(directory / "logs"), log_cleaner_enable=False, **settings)
         self.parts.create(TOPIC)
         self.dispatcher = Dispatcher(self.parts)
         self._factory = BrokerFactory(

@@ -26,6 +26,7 @@ from pylogd.isolation.disks import DiskOptions, Disks
 from pylogd.isolation.laggards import LaggardThrottle
 from pylogd.limits.expressions import Matches
 from pylogd.log.errors import StorageFailure
+from pylogd.log.files import RealFileSystem
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic, TopicUpdate
 from pylogd.metadata.service import Metadata
@@ -313,6 +314,14 @@ class Parts:
         to = self.partitions.by_name[name, partition]
         to.log.open()
         self.replicas.append(to, batch(*values, now_ms=self.now_ms()), False)
+
+
+class RealParts(Parts):
+    """The broker's parts on real files: a fetch is answered by sendfile."""
+
+    def boot(self) -> None:
+        self.fs = RealFileSystem()  # type: ignore[assignment]
+        super().boot()
 
 
 def decoded(answer: Any, api_key: int, version: int) -> Any:

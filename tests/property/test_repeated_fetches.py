@@ -24,7 +24,7 @@ from pylogd.wire.fast import compiled, known_fetch
 from pylogd.wire.fast.known_fetch import END
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pylogd.wire.session import ClientSession
-from tests.fakes.parts import Parts, batch
+from tests.fakes.parts import Parts, RealParts, batch
 from tests.fakes.transport import ManualReactor, PairTransport
 from tests.property.test_fast_fetch import mark, write
 
@@ -41,14 +41,6 @@ _STATES: dict[str, dict[str, Any]] = {
     "waits": {"replicas": (1, 2), "isr": (1, 2)},
 }
 TOPICS = ("t", "small", "transactions", *_STATES, "empty")
-
-
-class _RealParts(Parts):
-    """The broker's parts on real files."""
-
-    def boot(self) -> None:
-        self.fs = RealFileSystem()  # type: ignore[assignment]
-        super().boot()
 
 
 class Sides:
@@ -110,7 +102,7 @@ class Sides:
 @pytest.fixture(scope="module", params=["in memory", "on files", "on files, in Python"])
 def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     folder: Path = tmp_path_factory.mktemp("parts")
-    kind, dirs = (Parts, "/data") if request.param == "in memory" else (_RealParts, str(folder / "logs"))
+    kind, dirs = (Parts, "/data") if request.param == "in memory" else (RealParts, str(folder / "logs"))
     # "in Python": as where `_repeated.c` could not be compiled
     with patch.object(fast_fetch, "_repeated", None) if request.param.endswith("Python") else nullcontext():
         made = Sides(kind(folder, log_dirs=dirs, log_index_interval_bytes=0, log_cleaner_enable=False))
@@ -270,7 +262,7 @@ def test_the_compiled_function_asks_for_permission(tmp_path: Path, allowed: bool
             return bool(allowed)
 
     with patch.multiple(fast_fetch, answer_repeated=ask, _repeated=_COMPILED):
-        sides = Sides(_RealParts(tmp_path, log_dirs=str(tmp_path / "logs")))
+        sides = Sides(RealParts(tmp_path, log_dirs=str(tmp_path / "logs")))
     reads = frames(sides, [0, 4, 0, 0])
     before = sides.answers(reads, fast=True)
     if allowed is not None:
@@ -306,7 +298,7 @@ def test_a_sampled_request_is_measured(sides: Sides) -> None:
 
 def test_the_end_of_a_response_is_sent_with_the_records(tmp_path: Path) -> None:
     """If the file goes on with zeros, as a batch does."""
-    sides = Sides(_RealParts(tmp_path, log_dirs=str(tmp_path / "logs"), log_index_interval_bytes=0))
+    sides = Sides(RealParts(tmp_path, log_dirs=str(tmp_path / "logs"), log_index_interval_bytes=0))
     reads = frames(sides, [0, 4, 4], partition_max=41_000)
     sent: list[int] = []
     plain = RealFileSystem.send_resident

@@ -140,11 +140,12 @@ get_of(PyObject *of, PyObject *first, PyObject *second)
 static int
 add_to(PyObject *of, PyObject *name, int64_t added)
 {
-    int64_t value;
-    if (!read_number(of, name, &value))
-        return -1;
-    PyObject *sum = PyLong_FromLongLong(value + added);
+    PyObject *before = PyObject_GetAttr(of, name), *more = PyLong_FromLongLong(added), *sum = NULL;
+    if (before != NULL && more != NULL)
+        sum = PyNumber_Add(before, more); /* of any size, as in Python */
     int failed = sum == NULL || PyObject_SetAttr(of, name, sum) < 0;
+    Py_XDECREF(before);
+    Py_XDECREF(more);
     Py_XDECREF(sum);
     return failed ? -1 : 0;
 }
@@ -180,7 +181,9 @@ is_led(const State *state, PyObject *by_id, Answer *answer)
     if (answer->log == NULL || answer->log == Py_None)
         return 0;
     int64_t epoch = PyLong_AsLongLong(PyTuple_GET_ITEM(answer->known, LEADER_EPOCH)), current;
-    return epoch == -1 || (read_number(partition, state->leader_epoch, &current) && epoch == current);
+    if (epoch == -1) /* the client does not say which, or the number is none */
+        return !PyErr_Occurred();
+    return read_number(partition, state->leader_epoch, &current) && epoch == current;
 }
 
 /* Return whether the client has a permission for the topic: 1 or 0; -1 with an exception. permission: the operation and

@@ -162,10 +162,11 @@ def answer_repeated(
             return None
     except PylogdError:
         return None
+    head = known.response_head(data, end, stable, log.log_start_offset, size)
     _requests[FETCH] += 1
     partition.fetches += 1
     partition.fetched_bytes += size
-    return known.response_head(data, end, stable, log.log_start_offset, size), records, END, -1
+    return head, records, END, -1
 
 
 def _known(data: bytes, most: int) -> KnownFetch | None:
