@@ -170,7 +170,7 @@ coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by u
 fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of frames, batches and messages (a minute; FUZZ_ARGS="--seconds 3600 --keep")
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
-fuzz-compiled: install ## hostile Produce and Fetch requests, and ranges to send, to the compiled functions under AddressSanitizer and UBSan, compared with Python (20 seconds; FUZZ_ARGS="--seconds 3600")
+fuzz-compiled: install ## hostile input and odd objects to all compiled functions under AddressSanitizer and UBSan, compared with Python (20 seconds; FUZZ_ARGS="--seconds 3600")
 	$(BIN)/python -m tests.fuzz.compiled $(FUZZ_ARGS)
 
 acls: install ## compare decisions by 100,000 random sets of ACLs with a plain oracle (a minute)

@@ -369,7 +369,7 @@ static int
 put_string(Strings *column, Py_ssize_t row, const uint8_t *start, Py_ssize_t size)
 {
     int32_t *ends = column->ends.buf;
-    if (row < 0 || (row + 2) * 4 > column->ends.len || row / 8 >= column->valid.len)
+    if (row < 0 || row >= column->ends.len / 4 - 1 || row / 8 >= column->valid.len)
         return invalid("more records than were counted");
     int32_t at = ends[row];
     if (at < 0 || size > column->bytes.len - at)
@@ -467,7 +467,7 @@ fill_headers(PyObject *self, PyObject *args)
             goto done;
         if ((int64_t)record.delta < first)
             continue;
-        if (row < 0 || (row + 2) * 4 > list_ends.len) {
+        if (row < 0 || row >= list_ends.len / 4 - 1) {
             invalid("more records than were counted");
             goto done;
         }

@@ -1,11 +1,12 @@
-"""Compare compiled functions for Produce and Fetch with Python on hostile input: `python -m tests.fuzz.compiled`.
+"""Compare all compiled functions with Python on hostile input: `python -m tests.fuzz.compiled`.
 
 Strategy: requests of one shape, with batches that continue a producer's sequence or not, are damaged, cut and put into
 memory that ends with them; limits and the state of the log are usual or extreme. `agree` asserts that the compiled
 function returns what the functions in Python give. Ranges inside and outside of a file are sent to sockets with little
-and much room. The command runs them for `--seconds` with copies of the functions that were compiled with
-AddressSanitizer and UBSan, so that an access out of bounds and an overflow end it too. A number that is printed with a
-failure repeats it: `--first NUMBER`.
+and much room. Beside this module, `repeats` has the answers to repeated Fetch requests, `record_loops` the loops over
+records, and `tls_loops` those over records of TLS. The command runs them all for `--seconds` with copies of the
+functions that were compiled with AddressSanitizer and UBSan, so that an access out of bounds and an overflow end it
+too. A number that is printed with a failure repeats it: `--first NUMBER`.
 
 Exit status: 0 if nothing was found, 1 if something was, 2 if the sanitizers are missing.
 """
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -51,9 +52,19 @@ from pylogd.wire.records import LENGTH_OVERHEAD
 from pylogd.wire.session import ClientSession
 from pylogd.wire.validation import batch_is_valid
 from tests.fakes.storage import START_MS, batch, fix_crc
+from tests.fuzz.record_loops import agree_on_records, agree_on_rows
+from tests.fuzz.repeats import RepeatedFetches
+from tests.fuzz.tls_loops import agree_on_receiving, agree_on_sending_records
 
 _PACKAGE = Path(__file__).resolve().parents[2] / "pylogd"
-_SOURCES = {"_fast": _PACKAGE / "wire" / "fast" / "_fast.c", "_residency": _PACKAGE / "log" / "_residency.c"}
+#: The compiled modules: the source of each, by its name.
+SOURCES = {
+    "_fast": _PACKAGE / "wire" / "fast" / "_fast.c",
+    "_residency": _PACKAGE / "log" / "_residency.c",
+    "_repeated": _PACKAGE / "api" / "fast" / "_repeated.c",
+    "_speedups": _PACKAGE / "wire" / "_speedups.c",
+    "_tls_records": _PACKAGE / "net" / "_tls_records.c",
+}
 _SANITIZED = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC")
 _INT64 = (1 << 63) - 1
 _MOST = 256
@@ -324,7 +335,7 @@ def run_sanitized(seconds: float, first: int) -> int:
         return 2
     with TemporaryDirectory() as folder:
         include = f"-I{sysconfig.get_path('include')}"
-        for name, source in _SOURCES.items():
+        for name, source in SOURCES.items():
             subprocess.run(
                 ["gcc", *_SANITIZED, include, "-o", str(Path(folder, f"{name}.so")), str(source)], check=True
             )
@@ -356,15 +367,29 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.child is None:
         return run_sanitized(options.seconds, options.first)
-    module, sending = (_loaded(name, Path(options.child, f"{name}.so")) for name in _SOURCES)
-    end, number, taken = time.monotonic() + options.seconds, options.first, 0
-    while time.monotonic() < end:
-        taken += agree(number, module)
-        agree_on_fetch(number, module)
-        agree_on_sending(number, sending)
-        number += 1
-    print(f"fuzz: compiled: {number - options.first} inputs, of {taken} requests were taken; nothing found")
+    run({name: _loaded(name, Path(options.child, f"{name}.so")) for name in SOURCES}, options.seconds, options.first)
     return 0
+
+
+def run(modules: dict[str, Any], seconds: float, first: int) -> None:
+    """Compare the modules with Python for so long, from input `first` on. Raises AssertionError."""
+    with RepeatedFetches() as repeats:
+        functions: tuple[tuple[str, Callable[[int, Any], bool]], ...] = (
+            ("_fast", agree), ("_fast", agree_on_fetch), ("_residency", agree_on_sending), ("_repeated", repeats.agree),
+            ("_speedups", agree_on_records), ("_speedups", agree_on_rows), ("_tls_records", agree_on_receiving),
+            ("_tls_records", agree_on_sending_records),
+        )  # fmt: skip
+        spent, taken = [0.0] * len(functions), [0] * len(functions)
+        numbers = [first] * len(functions)
+        while sum(spent) < seconds:
+            at = spent.index(min(spent))  # all have the same time
+            name, function = functions[at]
+            begin = time.monotonic()
+            taken[at] += function(numbers[at], modules[name])
+            numbers[at] += 1
+            spent[at] += time.monotonic() - begin
+    for (name, function), number, count in zip(functions, numbers, taken, strict=True):
+        print(f"fuzz: {name}: {function.__name__}: {number - first} inputs, {count} taken; nothing found")
 
 
 if __name__ == "__main__":

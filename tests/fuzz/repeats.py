@@ -1,10 +1,10 @@
 """Fetch requests that repeat the last one, in odd states of the broker: the compiled answer against that in Python.
 
-Strategy: one broker on real files. Each input takes a request that repeats another, or nearly so, and puts an odd object
-in one place that the compiled function looks at: a partition that is gone or not led, an authorizer that raises, or that
-removes the partition while it is asked, offsets behind the end, wrong types in what the log remembers, a socket that is
-full or broken. Then `agree` asserts that both functions give the same bytes, count the same and raise the same, and that
-the compiled one neither keeps nor loses a reference.
+Strategy: one broker on real files. Each input takes a request that repeats another, or nearly so, and puts an odd
+object in one place that the compiled function looks at: a partition that is gone or not led, an authorizer that raises,
+or that removes the partition while it is asked, offsets behind the end, wrong types in what the log remembers, a socket
+that is full or broken. Then `agree` asserts that both functions give the same bytes, count the same and raise the same,
+and that the compiled one neither keeps nor loses a reference.
 """
 
 from __future__ import annotations
@@ -230,7 +230,12 @@ class RepeatedFetches:
     def _objects(self, name: str, data: Any, known: Any) -> list[object]:
         """Return the objects that an answer is made of, as far as they are there before it."""
         found: Any = self.parts.partitions.by_name.get((name, 0))
-        objects = [data, known, self.parts, *(() if known is None else (known.offset_in, known.response_head, known.key))]
+        objects = [
+            data,
+            known,
+            self.parts,
+            *(() if known is None else (known.offset_in, known.response_head, known.key)),
+        ]
         return [*objects, found, found._log] if found is not None else objects
 
     def _kept(self, name: str) -> dict[int, Any]:

@@ -1,9 +1,10 @@
-"""The compiled functions for Produce and Fetch give what Python gives, for any bytes, and refuse bad arguments."""
+"""The compiled functions give what Python gives, for any bytes, and refuse bad arguments."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 
 from pylogd.wire.records import crc32c
 from tests.fakes.parts import batch
-from tests.fuzz.compiled import agree, agree_on_fetch, agree_on_sending, run_sanitized, sanitizers
+from tests.fuzz.compiled import SOURCES, agree, agree_on_fetch, agree_on_sending, run_sanitized, sanitizers
+from tests.fuzz.record_loops import agree_on_records, agree_on_rows
+from tests.fuzz.repeats import RepeatedFetches
+from tests.fuzz.tls_loops import agree_on_receiving, agree_on_sending_records
 
 fast = pytest.importorskip("pylogd.wire.fast._fast", reason="there was no compiler")
 
@@ -39,6 +43,39 @@ def test_fetches_are_read_and_answered_as_by_python(number: int) -> None:
 @given(st.integers(0, 1 << 40))
 def test_what_is_sent_is_in_the_file(number: int) -> None:
     agree_on_sending(number, pytest.importorskip("pylogd.log._residency", reason="there was no compiler"))
+
+
+@pytest.fixture(scope="module")
+def repeats() -> Iterator[RepeatedFetches]:
+    with RepeatedFetches() as made:
+        yield made
+
+
+@settings(max_examples=500, deadline=None)
+@given(number=st.integers(0, 1 << 40))
+def test_repeated_fetches_are_answered_as_by_python(repeats: RepeatedFetches, number: int) -> None:
+    repeats.agree(number, pytest.importorskip("pylogd.api.fast._repeated", reason="there was no compiler"))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_records_and_rows_are_taken_as_by_python(number: int) -> None:
+    loops = pytest.importorskip("pylogd.wire._speedups", reason="there was no compiler")
+    agree_on_records(number, loops)
+    agree_on_rows(number, loops)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_records_of_tls_are_received_and_sent_as_by_python(number: int) -> None:
+    loops = pytest.importorskip("pylogd.net._tls_records", reason="there was no compiler")
+    agree_on_receiving(number, loops)
+    agree_on_sending_records(number, loops)
+
+
+def test_every_compiled_module_is_fuzzed() -> None:
+    package = Path(__file__).parents[2] / "pylogd"
+    assert set(SOURCES.values()) == set(package.rglob("*.c"))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +168,7 @@ def test_no_offset_is_beyond_64_bits() -> None:
 
 @pytest.mark.skipif(not sanitizers(), reason="gcc and its sanitizers are not here")
 def test_sanitizers_find_nothing() -> None:
-    assert run_sanitized(2.0, 0) == 0
+    assert run_sanitized(5.0, 0) == 0
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="each interpreter has a lock of its own from 3.12 on")

@@ -137,6 +137,17 @@ def test_any_bytes(payload: bytes, count: int, base: int, first: int) -> None:
                 continue
 
 
+@pytest.mark.parametrize("row", [-1, 1 << 31, (1 << 61) - 2, (1 << 63) - 2, (1 << 63) - 1])
+def test_no_row_is_beyond_its_columns(row: int) -> None:
+    payload = encode_batch([NewRecord(b"k", b"v", 0, [("h", b"")])])[records.HEADER_SIZE :]
+    for loop, before in (
+        (compiled.fill, (payload, 1, 0, 0, 0, None, row)),
+        (compiled.fill_headers, (payload, 1, 0, row)),
+    ):
+        with pytest.raises(InvalidRecordBatch):
+            loop(*before, *[bytearray(64) for _ in range(8 if loop is compiled.fill else 7)])
+
+
 @given(st.binary(max_size=40))
 def test_keys_have_the_same_hash(key: bytes) -> None:
     module: Any = partitioner
