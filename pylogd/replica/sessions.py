@@ -221,6 +221,17 @@ class FetchSession(Generic[W]):
                 del self.dirty[entry]
                 self._leave(entry)
 
+    def answered(
+        self, entry: SessionPartition[W], wanted: W, partition: Partition, high_watermark: int, log_start: int
+    ) -> None:
+        """Do what a fetch does that names `entry` and is answered with records of it: `want`, `looks_at`, `served`."""
+        entry.wanted = wanted
+        if entry not in self.dirty:
+            self.mark(entry)
+        self.looks_at(entry, partition)
+        entry.told(high_watermark, log_start)
+        self._to_end(entry)
+
     def served(self, entry: SessionPartition[W]) -> None:
         """Note that `entry` gave records: the others are served before it the next time."""
         if entry.session is self:
@@ -240,6 +251,10 @@ class FetchSession(Generic[W]):
         follower, entry.follower = entry.follower, None
         if follower is not None:
             follower.had_all_at(self.fetched_at)
+
+    def saw(self, view: object) -> bool:
+        """Return whether `see` would find no change."""
+        return view == self._view
 
     def see(self, view: object) -> None:
         """Mark all entries to be checked by the next fetch, if `view` has changed: answers depend on it besides
@@ -391,13 +406,27 @@ class FetchSessions(Generic[W]):
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        self.advance(session)
+        return session
+
+    def expecting(self, session_id: int, epoch: int, asking: SessionOwner) -> FetchSession[W] | None:
+        """Return the session that a fetch by topic ids continues, if nothing of it waits; None otherwise, or for any
+        error. Nothing is changed: call `advance` if the fetch is answered.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch != epoch or not session.by_id or session.wait is not None:
+            return None
+        return session if session.owner is asking or _may_use(session, asking) else None
+
+    def advance(self, session: FetchSession[W]) -> None:
+        """Raise the epoch of a session, which is in use. A fetch of it that waits is answered."""
+        epoch, session_id = session.epoch, session.session_id
         session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
         session.used_ms = self._now_ms()
         if session.wait is not None:
             session.wait.expire()
         del self._sessions[session_id]
         self._sessions[session_id] = session
-        return session
 
     def close_for(self, session_id: int, asking: SessionOwner) -> None:
         """Close a session at its client's request. A session of another principal is left open."""

@@ -54,6 +54,7 @@ from pylogd.transactions.verification import PartitionVerifier
 from pylogd.wire import schema
 from pylogd.wire.fast.compiled import KnownShape
 from pylogd.wire.fast.known_fetch import KnownFetch
+from pylogd.wire.fast.known_session import KnownSessionFetch
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.metadata import InlineWorker, result_of
@@ -98,7 +99,7 @@ class FakeConnection:
     software = ("", "")
     authenticated = True
     produce_shape: KnownShape | None = None
-    known_fetch: KnownFetch | None = None
+    known_fetch: KnownFetch | KnownSessionFetch | None = None
 
     def __init__(self) -> None:
         self.muted: list[float] = []

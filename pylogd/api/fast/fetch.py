@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import NamedTuple, Protocol
 
 from pylogd.api.context import BrokerParts, Connection, RequestContext
+from pylogd.api.fast.session_fetch import answer_in_session
 from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.errors import PylogdError
 from pylogd.log.transactions import AbortedTransaction as Aborted
@@ -24,6 +25,7 @@ from pylogd.replica.sessions import FINAL_EPOCH
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.fast.known_fetch import END, KnownFetch, decode_fetch
+from pylogd.wire.fast.known_session import KnownSessionFetch, decode_session_fetch
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -111,7 +113,7 @@ def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
 class FetchingConnection(Connection, Protocol):
     """A connection that keeps its last usual Fetch request for the next one."""
 
-    known_fetch: KnownFetch | None
+    known_fetch: KnownFetch | KnownSessionFetch | None
 
 
 def repeated_answers(broker: BrokerParts) -> Callable[[FetchingConnection, bytes, DirectOutput], RepeatReply | None]:
@@ -132,10 +134,17 @@ def answer_repeated(
     None where the general handler has to answer: nothing has been done then.
     """
     known = connection.known_fetch
+    if isinstance(known, KnownSessionFetch):
+        if not known.has_size_of(data):
+            return None
+        reply = answer_in_session(broker, connection, known, data)
+        if reply is not None or known.is_like(data):
+            return reply
+        known = None
     if known is None or (offset := known.offset_in(data)) < 0:
         known = connection.known_fetch = _known(data, broker.settings["fetch.max.bytes"])
         if known is None:
-            return None
+            return _first_of_session(broker, connection, data)
         offset = known.offset_in(data)
     partition = broker.partitions.by_id.get(known.key)
     if partition is None or (log := partition.led_log) is None:
@@ -167,6 +176,12 @@ def answer_repeated(
     partition.fetches += 1
     partition.fetched_bytes += size
     return head, records, END, -1
+
+
+def _first_of_session(broker: BrokerParts, connection: FetchingConnection, data: bytes) -> RepeatReply | None:
+    """Answer the first request of a session that is of the usual shape, and keep it for the next ones."""
+    known = connection.known_fetch = decode_session_fetch(data, broker.settings["fetch.max.bytes"])
+    return None if known is None else answer_in_session(broker, connection, known, data)
 
 
 def _known(data: bytes, most: int) -> KnownFetch | None:

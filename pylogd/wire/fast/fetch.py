@@ -49,7 +49,8 @@ _PARTITION = struct.Struct(">iiqiqiB")
 PARTITION_SIZE = _PARTITION.size
 _END = b"\0\1\1\0"  # no tagged fields of the topic, nothing forgotten, no rack, no tagged fields of the request
 END_SIZE = len(_END)
-_NOT_KNOWN = (1 << 63) - 1  # where the client does not say which it knows
+#: The high watermark that a client knows, where it does not say which.
+NOT_KNOWN = (1 << 63) - 1
 _NO_REPLICA = ReplicaState()  # shared by all requests of clients; never changed
 
 
@@ -74,7 +75,7 @@ def _fetch(general: Decode, head: struct.Struct, body: memoryview) -> Any:
     for index, leader_epoch, offset, last_epoch, start, limit, tags in _PARTITION.iter_unpack(body[at:end]):
         if tags:
             return general(body)
-        partitions.append(FetchPartition(index, leader_epoch, offset, last_epoch, start, limit, ZERO_UUID, _NOT_KNOWN))
+        partitions.append(FetchPartition(index, leader_epoch, offset, last_epoch, start, limit, ZERO_UUID, NOT_KNOWN))
     return FetchRequest(
         None, replica, _NO_REPLICA, wait, least, most, isolation, session, epoch,
         [FetchTopic("", topic_id, partitions)], [], "",
@@ -101,12 +102,14 @@ def response_encoder(version: int, general: Encode) -> Encode:
     return lambda response: _encode_usual(response) or general(response)
 
 
-def response_body(topic_id: bytes, index: int, committed: bool) -> bytes:
+def response_body(topic_id: bytes, index: int, committed: bool, session_id: int = 0) -> bytes:
     """Return what is between the header and the size of the records in a response of one partition, with 0 as offsets.
 
     committed: whether there is a list of aborted transactions, which is empty.
     """
-    return _RESPONSE_HEAD.pack(0, 0, 0, 2, topic_id, 2) + _RESPONSE_PARTITION.pack(index, 0, 0, 0, 0, committed, -1)
+    return _RESPONSE_HEAD.pack(0, 0, session_id, 2, topic_id, 2) + _RESPONSE_PARTITION.pack(
+        index, 0, 0, 0, 0, committed, -1
+    )
 
 
 def _encode_usual(response: FetchResponse) -> list[Part] | None:

@@ -49,6 +49,11 @@ def decode_fetch(data: bytes) -> DecodedFetch | None:
     """
     if compiled.fast is None or data[_EPOCH_AT] != _NO_SESSION:
         return None
+    return decode_frame(data)
+
+
+def decode_frame(data: bytes) -> DecodedFetch | None:
+    """Return the request in `data`, its length in front, if it is of the usual shape and nothing else; else None."""
     if int.from_bytes(data[:_LENGTH], "big") != len(data) - _LENGTH:
         return None
     frame = memoryview(data)[_LENGTH:]
