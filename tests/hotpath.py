@@ -38,10 +38,12 @@ COMPILED = (
     "codec: make a batch of 50", "codec: read a batch of 50", "produce, a batch of 1",
     "produce, 40 batches of 1 in one read", "produce, a batch of 50", "fetch, 64 KB", "fetch, 1 MB",
     "log: read 64 KB, where nobody has", "produce version 7, a batch of 1",
-    "produce version 7, 40 batches of 1 in one read",
+    "produce version 7, 40 batches of 1 in one read", "fetch in a session, 64 KB",
 )  # fmt: skip
 _BUFFER_BYTES = 4 << 20
 _MARK = 0x0102030405060708  # an offset that is found again in a frame
+_SESSION_ID_AT = 4 + 4 + 1 + 4 + 2  # behind length, correlation id, tagged fields, throttle time and error code
+_EPOCH_FROM_END = 4 + 1 + 16 + 1 + 33 + 4  # with the topic, its one partition and what ends a Fetch request
 _LIMITS = ServerLimits(100 << 20, 100, 1 << 20, 2 << 20, -1)
 
 
@@ -119,7 +121,7 @@ class HotPath:
     def ask_in_python(self, frames: bytes, replies: int) -> None:
         """Do as `ask_at_once`, as where the function for requests of one shape could not be compiled."""
         with patch.object(compiled, "fast", None):
-            self._protocol.produce_shape = self._protocol.known_fetch = None
+            self.forget_requests()
             self.ask_at_once(frames, replies)
 
     def read_anew(self, offset: int, max_bytes: int) -> Any:
@@ -157,11 +159,45 @@ class HotPath:
         self._producer.received()
         assert self.transport.received()
 
+    def last_session_id(self) -> int:
+        """Return the session id in the last reply, which was to a Fetch."""
+        (found,) = struct.unpack_from(">i", self._buffer, _SESSION_ID_AT)
+        assert found > 0
+        return int(found)
+
+    def forget_requests(self) -> None:
+        """Have the connection compare the next request with none before it."""
+        self._protocol.produce_shape = self._protocol.known_fetch = None
+
     @property
     def sender(self) -> Sender:
         """The connection's sender."""
         sender: Sender = self._protocol.pipeline._sender
         return sender
+
+
+class SessionFetches:
+    """Fetch requests that continue a session of one partition (KIP-227), each of which names it."""
+
+    def __init__(self, path: HotPath, offset: int, max_bytes: int) -> None:
+        """Open the session. offset, max_bytes: what is fetched each time."""
+        self._path, self._epoch = path, 0
+        self._request = bytearray(path.fetch_frame(offset, max_bytes))
+        self._epoch_at = len(self._request) - _EPOCH_FROM_END
+        self.ask()
+        struct.pack_into(">i", self._request, self._epoch_at - 4, path.last_session_id())
+
+    def ask(self) -> int:
+        """Fetch once more; return the size of the reply."""
+        struct.pack_into(">i", self._request, self._epoch_at, self._epoch)
+        self._epoch += 1
+        return self._path.ask(bytes(self._request))
+
+    def ask_in_general(self) -> int:
+        """Do as `ask`, as for a request without a short way."""
+        with patch.object(compiled, "fast", None):
+            self._path.forget_requests()
+            return self.ask()
 
 
 def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
@@ -185,6 +221,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     slices = partition.log.read(0, 1 << 16)
     assert slices is not None
     sender: Any = path.sender
+    session = SessionFetches(path, 300, 1 << 16)
     return {
         COMPILED[2]: lambda: path.ask(one),
         "produce, a batch of 1, in Python": lambda: path.ask_in_python(one, replies // 40),
@@ -194,6 +231,8 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
         COMPILED[5]: lambda: path.ask(small),
         "fetch, 64 KB, in Python": lambda: path.ask_in_python(small, answered),
         COMPILED[6]: lambda: path.ask(large),
+        COMPILED[10]: session.ask,
+        f"{COMPILED[10]}, in Python": session.ask_in_general,
         "fetch that waits, and a produce that ends it": lambda: path.end_wait(waiting, offset_at, one),
         "codec: decode a Produce request": decode_produce,
         "codec: decode a Fetch request": decode_fetch,

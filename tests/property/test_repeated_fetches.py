@@ -68,8 +68,8 @@ class Sides:
         self.fast, general = Dispatcher(parts), Dispatcher(parts)
         general.repeated = frozenset()
         warm: Any = None
-        self._factories = [BrokerFactory(parts.clock, one, warm, _LIMITS) for one in (self.fast, general)]
-        for factory in self._factories:
+        self.factories = [BrokerFactory(parts.clock, one, warm, _LIMITS) for one in (self.fast, general)]
+        for factory in self.factories:
             factory.hangups = HangupWatch(ManualReactor())
 
     def answers(
@@ -80,21 +80,22 @@ class Sides:
         direct: whether it may read the socket itself; otherwise the bytes are passed to its protocol. buffer_bytes: how
         many the socket takes, or fewer than it is sent.
         """
-        protocol: Any = self._factories[not fast].buildProtocol(None)
+        protocol: Any = self.factories[not fast].buildProtocol(None)
         transport: Any = PairTransport(protocol, ManualReactor(), buffer_bytes)
         protocol.makeConnection(transport)
-        before, got = self._counts(), b""
+        before, got = self.counts(), b""
         for data in reads:
             (transport.arrive if direct else transport.deliver)(data)
             got += transport.pump()
-        counts = [now - then for now, then in zip(self._counts(), before, strict=True)]
+        counts = [now - then for now, then in zip(self.counts(), before, strict=True)]
         transport.loseConnection()
         got += transport.pump()
         protocol.connectionLost()
         transport.peer.close()
         return got, counts
 
-    def _counts(self) -> list[int]:
+    def counts(self) -> list[int]:
+        """Return how many requests, fetches and bytes of each partition were counted."""
         partitions = [self.parts.partitions.by_name[name, 0] for name in TOPICS]
         return [STATISTICS.requests[FETCH], *(p.fetches for p in partitions), *(p.fetched_bytes for p in partitions)]
 
