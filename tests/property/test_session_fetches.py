@@ -35,7 +35,8 @@ _USUAL: dict[str, Any] = {
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     folder: Path = tmp_path_factory.mktemp("parts")
     made = Sides(RealParts(folder, log_dirs=str(folder / "logs"), log_index_interval_bytes=0, log_cleaner_enable=False))
-    yield made
+    with patch("pylogd.api.fetch.randrange", return_value=0):  # a fetch without a session begins with any partition
+        yield made
     made.parts.authorizer = None
     made.parts.close()
 
@@ -109,11 +110,11 @@ class Client:
 class _Authorizer:
     version = 1
 
-    def __init__(self, allows: bool) -> None:
-        self._allows = allows
+    def __init__(self, allowed: str) -> None:
+        self._allowed = allowed
 
-    def authorize(self, *_: object) -> bool:
-        return self._allows
+    def authorize(self, *asked: object) -> bool:
+        return asked[-1] == self._allowed
 
 
 _sizes = st.sampled_from([-1, 0, 1, 300, 41_000, _MOST])
@@ -135,7 +136,7 @@ _STEPS = st.lists(
                   st.just({}) | _fields),
         st.tuples(st.just("again"), _offsets, st.just({})),
         st.tuples(st.just("append"), st.sampled_from(["t", "small", "empty"]), st.just(b"v")),
-        st.tuples(st.just("allow"), st.sampled_from([None, None, True, False]), st.none()),
+        st.tuples(st.just("allow"), st.sampled_from([None, None, "t", "small"]), st.none()),
     ),
     min_size=1, max_size=8,
 )  # fmt: skip
@@ -190,6 +191,8 @@ def _check(sides: Sides, clients: tuple[Client, Client], names: list[tuple[str, 
         ({"isolation": 1}, True),
         ({"client": None}, True),
         ({"partition_max": 1}, True),
+        ({"name": "transactions"}, True),
+        ({"name": "transactions", "isolation": 1}, False),  # some were aborted
         ({"leader_epoch": 1}, False),
         ({"last_epoch": 0}, False),
         ({"replica": 5}, False),
@@ -200,12 +203,13 @@ def _check(sides: Sides, clients: tuple[Client, Client], names: list[tuple[str, 
 def test_which_requests_take_the_short_way(sides: Sides, fields: dict[str, Any], is_fast: bool) -> None:
     """All after the first that continues the session, or none."""
     sides.parts.authorizer = None
+    name, fields = fields.get("name", "t"), {key: value for key, value in fields.items() if key != "name"}
     client, other = Client(sides, True), Client(sides, False)
     for _ in range(2):
-        _check(sides, (client, other), [("t", 0)], fields)
+        _check(sides, (client, other), [(name, 0)], fields)
     with patch.object(Dispatcher, "handle", autospec=True, side_effect=Dispatcher.handle) as handle:
         for offset in (2, 4, 6, 0):
-            client.fetch([("t", offset)], **fields)
+            client.fetch([(name, offset % 4)], **fields)
     assert handle.call_count == (0 if is_fast else 4)
     client.close()
     other.close()
@@ -218,6 +222,9 @@ def test_others_that_have_changed_are_left_to_the_general_handler(sides: Sides) 
     _check(sides, clients, [("t", 2)], {})
     sides.parts.append("empty", b"v")
     _check(sides, clients, [("t", 4)], {})
+    _check(sides, clients, [("t", 6), ("empty", 1 << 20)], {})  # the end of its log is far before
+    _check(sides, clients, [("t", 4)], {})
+    sides.parts.authorizer = cast(Any, _Authorizer("t"))
     _check(sides, clients, [("t", 6)], {})
     for client in clients:
         client.close()
