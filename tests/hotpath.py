@@ -221,7 +221,6 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     slices = partition.log.read(0, 1 << 16)
     assert slices is not None
     sender: Any = path.sender
-    session = SessionFetches(path, 300, 1 << 16)
     return {
         COMPILED[2]: lambda: path.ask(one),
         "produce, a batch of 1, in Python": lambda: path.ask_in_python(one, replies // 40),
@@ -231,8 +230,6 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
         COMPILED[5]: lambda: path.ask(small),
         "fetch, 64 KB, in Python": lambda: path.ask_in_python(small, answered),
         COMPILED[6]: lambda: path.ask(large),
-        COMPILED[10]: session.ask,
-        f"{COMPILED[10]}, in Python": session.ask_in_general,
         "fetch that waits, and a produce that ends it": lambda: path.end_wait(waiting, offset_at, one),
         "codec: decode a Produce request": decode_produce,
         "codec: decode a Fetch request": decode_fetch,
@@ -246,8 +243,14 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
             sender.send([b"x" * 100, slices]),
             path.take(100 + len(slices)),
         ),
-        **_old_produce_cases(path),
+        **(_session_cases(path) | _old_produce_cases(path)),
     }
+
+
+def _session_cases(path: HotPath) -> dict[str, Callable[[], Any]]:
+    """Return the cases of a Fetch that continues a session, in which one partition has changed."""
+    session = SessionFetches(path, 300, 1 << 16)
+    return {COMPILED[10]: session.ask, f"{COMPILED[10]}, in Python": session.ask_in_general}
 
 
 def _old_produce_cases(path: HotPath) -> dict[str, Callable[[], Any]]:

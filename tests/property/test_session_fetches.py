@@ -130,7 +130,7 @@ _fields = st.fixed_dictionaries(
         "client": st.sampled_from(["a client", "another", None]),
     },
 )  # fmt: skip
-_STEPS = st.lists(
+_STEPS: Any = st.lists(
     st.one_of(
         st.tuples(st.just("fetch"), st.lists(st.tuples(_names, _offsets), max_size=2, unique_by=lambda one: one[0]),
                   st.just({}) | _fields),

@@ -135,12 +135,7 @@ def answer_repeated(
     """
     known = connection.known_fetch
     if isinstance(known, KnownSessionFetch):
-        if not known.has_size_of(data):
-            return None
-        reply = answer_in_session(broker, connection, known, data)
-        if reply is not None or known.is_like(data):
-            return reply
-        known = None
+        return _answer_of_session(broker, connection, known, data)
     if known is None or (offset := known.offset_in(data)) < 0:
         known = connection.known_fetch = _known(data, broker.settings["fetch.max.bytes"])
         if known is None:
@@ -176,6 +171,19 @@ def answer_repeated(
     partition.fetches += 1
     partition.fetched_bytes += size
     return head, records, END, -1
+
+
+def _answer_of_session(
+    broker: BrokerParts, connection: FetchingConnection, known: KnownSessionFetch, data: bytes
+) -> RepeatReply | None:
+    """Do as `answer_repeated` where the last usual request of the connection was of a session."""
+    if not known.has_size_of(data):
+        return None
+    reply = answer_in_session(broker, connection, known, data)
+    if reply is not None or known.is_like(data):
+        return reply
+    connection.known_fetch = None
+    return answer_repeated(broker, connection, data)
 
 
 def _first_of_session(broker: BrokerParts, connection: FetchingConnection, data: bytes) -> RepeatReply | None:

@@ -15,13 +15,13 @@ from __future__ import annotations
 from pylogd.api.context import BrokerParts, Connection
 from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.errors import PylogdError
-from pylogd.replica.partition import NO_EPOCH
-from pylogd.replica.sessions import FetchSession
+from pylogd.replica.partition import NO_EPOCH, Partition
+from pylogd.replica.sessions import FetchSession, SessionPartition
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast import compiled
 from pylogd.wire.fast.fetch import NOT_KNOWN, response_body
 from pylogd.wire.fast.known_fetch import END
-from pylogd.wire.fast.known_session import KnownSessionFetch
+from pylogd.wire.fast.known_session import KnownSessionFetch, NamedPartition
 from pylogd.wire.messages.fetch import FetchPartition
 from pylogd.wire.session import RepeatReply
 from pylogd.wire.values import ZERO_UUID
@@ -36,25 +36,11 @@ def answer_in_session(
     found = known.named_in(data)
     if found is None:
         return None
-    epoch, topic_id, index, leader_epoch, offset, last_epoch, log_start, limit = found
-    session: FetchSession[FetchPartition] | None = broker.fetch_sessions.expecting(known.session_id, epoch, connection)
-    if session is None or last_epoch >= 0:
+    _, topic_id, index, leader_epoch, offset, last_epoch, log_start, limit = found
+    changed = _only_change(broker, connection, known, found)
+    if changed is None or (log := changed[2].led_log) is None:
         return None
-    entry = session.partitions.get((topic_id, index))
-    if entry is None or len(session.dirty) > (entry in session.dirty):  # others have changed too
-        return None
-    partition = broker.partitions.by_id.get((topic_id, index))
-    if partition is None or (log := partition.led_log) is None:
-        return None
-    if leader_epoch != NO_EPOCH and leader_epoch != partition.leader_epoch:
-        return None
-    authorizer = broker.authorizer
-    if not session.saw((*known.view, None, 0 if authorizer is None else authorizer.version)):
-        return None
-    if authorizer is not None and not authorizer.authorize(
-        connection.principal, connection.host, AclOperation.READ, ResourceType.TOPIC, partition.topic
-    ):
-        return None
+    session, entry, partition = changed
     end = stable = partition.high_watermark
     try:
         if log.producers.unstable.active:
@@ -84,3 +70,27 @@ def answer_in_session(
     partition.fetches += 1
     partition.fetched_bytes += size
     return head, records, END, -1
+
+
+def _only_change(
+    broker: BrokerParts, connection: Connection, known: KnownSessionFetch, found: NamedPartition
+) -> tuple[FetchSession[FetchPartition], SessionPartition[FetchPartition], Partition] | None:
+    """Return the session, and the partition that is named, if the client may read it and no other one has changed."""
+    epoch, topic_id, index, leader_epoch, _, last_epoch, _, _ = found
+    session: FetchSession[FetchPartition] | None = broker.fetch_sessions.expecting(known.session_id, epoch, connection)
+    if session is None or last_epoch >= 0:
+        return None
+    key = topic_id, index
+    entry, partition = session.partitions.get(key), broker.partitions.by_id.get(key)
+    if entry is None or partition is None or len(session.dirty) > (entry in session.dirty):
+        return None
+    if leader_epoch != NO_EPOCH and leader_epoch != partition.leader_epoch:
+        return None
+    authorizer = broker.authorizer
+    if not session.saw((*known.view, None, 0 if authorizer is None else authorizer.version)):
+        return None
+    if authorizer is not None and not authorizer.authorize(
+        connection.principal, connection.host, AclOperation.READ, ResourceType.TOPIC, partition.topic
+    ):
+        return None
+    return session, entry, partition
