@@ -77,6 +77,7 @@ class Controller:
         self._election = Election(
             store, cluster.node_id, self._timers, now_ms,
             elected=self._elected, deposed=lambda: self._timers.cancel("balance"), found=cluster.controller_changed,
+            brokers=lambda: len(cluster.brokers),
         )  # fmt: skip
         self._work = WORK.machine()
         self._known: dict[int, int] = {}  # the incarnations of brokers that decisions were made for

@@ -2,15 +2,18 @@
 
 Strategy: whoever creates the node is the controller. The same write increments `/controller_epoch`, and every write of
 a controller checks that node's version, so writes of a former controller fail in the store. Every broker watches the
-node, and tries to create it when it is gone.
+node, and tries to create it when it is gone. In a large cluster a broker waits a little before: most then find the node
+of another one by a single read, in place of hundreds of brokers that all try at the same time.
 
 Must not know: what a controller does.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -19,7 +22,7 @@ from twisted.python.failure import Failure
 from pylogd.controller.machines import NODE, TERM, NodeEvent, NodeState, TermEvent, TermState
 from pylogd.controller.timers import Timers
 from pylogd.metadata.errors import BadVersion, NodeExists, NoNode, StoreError
-from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Node, SetData, WatchEvent
+from pylogd.metadata.interfaces import Check, Create, Delete, EventType, IMetadataStore, Node, SetData, WatchEvent
 from pylogd.metadata.layout import (
     CONTROLLER,
     CONTROLLER_EPOCH,
@@ -34,6 +37,12 @@ log = Logger()
 
 #: Seconds before the controller's node is read again after an error.
 RETRY_SECONDS = 1.0
+#: So many brokers may try to become the controller at the same time.
+AT_ONCE: Final = 16
+#: Brokers of a larger cluster spread their attempts: about one begins in this time, and an attempt takes some of these.
+_APART_SECONDS: Final = 0.001
+#: Seconds over which attempts are spread at most, however many brokers there are.
+MOST_SPREAD_SECONDS: Final = 0.5
 
 
 class Election:
@@ -52,8 +61,9 @@ class Election:
         elected: Callable[[], object],
         deposed: Callable[[], object],
         found: Callable[[int], object],
+        brokers: Callable[[], int],
     ) -> None:
-        """now_ms: the wall clock, for the time stamp of the election.
+        """now_ms: the wall clock, for the time stamp of the election. brokers: returns how many may be elected.
 
         elected, deposed: called when a term of this broker begins and ends. found: called with the controller's id
         whenever its node was read.
@@ -67,6 +77,8 @@ class Election:
         self._elected = elected
         self._deposed = deposed
         self._found = found
+        self._brokers = brokers
+        self._last_created = 0  # the transaction that created the controller's node which was read last
         self._term = TERM.machine()
         self._node = NODE.machine()
 
@@ -116,6 +128,7 @@ class Election:
 
     def look(self) -> Deferred[None]:
         """Read who is the controller, and become it if nobody is. Reads again afterwards if a read is under way."""
+        self._timers.cancel("look")
         busy = self._node.state is not NodeState.WATCHED
         self._node.handle(NodeEvent.CHANGED)
         return succeed(None) if busy else Deferred.fromCoroutine(self._look()).addErrback(self._look_failed)
@@ -140,7 +153,9 @@ class Election:
             return False
         session = self._store.session_id
         ours = node.stat.owner == session
+        self._last_created = node.stat.created
         if ours and not self.active:
+            await self._store.ensure(INCARNATIONS)
             # No other controller can have incremented it while the node is ours.
             epoch = await self._store.get(CONTROLLER_EPOCH)
             if self._store.session_id != session:
@@ -156,18 +171,36 @@ class Election:
         self._timers.later("look", RETRY_SECONDS, self.look)
 
     async def _create_node(self) -> None:
-        await self._store.ensure(CONTROLLER_EPOCH)
-        await self._store.ensure(INCARNATIONS)
-        node = await self._store.get(CONTROLLER_EPOCH)
+        try:
+            node = await self._store.get(CONTROLLER_EPOCH)
+        except NoNode:  # the cluster's first election
+            await self._store.ensure(CONTROLLER_EPOCH)
+            node = await self._store.get(CONTROLLER_EPOCH)
         epoch = _epoch_of(node) + 1
         create = Create(CONTROLLER, encode_controller(self._node_id, self._now_ms()), ephemeral=True)
         increment = SetData(CONTROLLER_EPOCH, str(epoch).encode(), node.stat.version)
         with suppress(NodeExists, BadVersion):  # another broker was first
             await self._store.multi([create, increment])
 
-    def _node_changed(self, _: WatchEvent) -> None:
-        if self.running:
+    def _node_changed(self, event: WatchEvent) -> None:
+        if not self.running:
+            return
+        seconds = 0.0 if self.active or event.type is not EventType.DELETED else self._turn()
+        if seconds:
+            self._timers.later("look", seconds, self.look)
+        else:
             self.look()
+
+    def _turn(self) -> float:
+        """Return after how many seconds this broker tries to become the controller; 0 in a small cluster.
+
+        The order of the brokers is another one after each controller, and does not depend on which of them are alive.
+        """
+        brokers = self._brokers()
+        if brokers <= AT_ONCE:
+            return 0.0
+        share = zlib.crc32(b"%d %d" % (self._last_created, self._node_id)) / 2**32
+        return min(brokers * _APART_SECONDS, MOST_SPREAD_SECONDS) * share
 
     def _note_controller(self, controller: int, ours: bool) -> None:
         if not self.running:

@@ -3,8 +3,9 @@
 Strategy: a broker that registers writes its id to `/brokers/registrations` too, in the same multi. The version of that
 node counts registrations. Two watches tell of changes: one on the children of `/brokers/ids`, one on that node. A
 broker that has gone is missing among the children. A broker that has come, even one that was away for a moment only, is
-named by the node. So each change costs every broker two reads, and one more for a registration, however many brokers
-there are. Only after two or more registrations at once is everything read again.
+named by the node. So a broker's end costs every other one a read of the children, and a registration one of the node
+and one of what it names besides, however many brokers there are. Only after two or more registrations at once is
+everything read again.
 
 Rules: a registration by a release that does not announce it (`Broker.announced`) is read again whenever the children
 change, since it may have been replaced by another one of the same name. Reads never run concurrently. After a lost
@@ -102,8 +103,10 @@ class Registrations:
         self._seen = version
 
     async def _follow(self) -> None:
-        node = await self._store.get(REGISTRATIONS, self._watch(REGISTRATIONS))
-        version, named = node.stat.version, _registered(node)
+        version, named = self._seen, None
+        if self._seen == _UNKNOWN or REGISTRATIONS not in self._watched:  # else nobody has registered since
+            node = await self._store.get(REGISTRATIONS, self._watch(REGISTRATIONS))
+            version, named = node.stat.version, _registered(node)
         if self._seen == _UNKNOWN or version > self._seen + 1 or (version > self._seen and named is None):
             await self._read_all()
             return
@@ -116,7 +119,7 @@ class Registrations:
             asked |= names - self._announced
             changed = BROKERS in self._fired
             self._fired.discard(BROKERS)
-            if changed and not asked and not gone:  # one of another release has taken a name at once
+            if changed and not asked and not gone and REGISTRATIONS in self._watched:  # one of another release has taken a name at once
                 await self._read_all()
                 return
         await self._read(asked)

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pylogd.controller.election import AT_ONCE
 from tests.scale import clients, scenarios
 from tests.scale.__main__ import measure
 from tests.scale.cluster import LargeCluster
@@ -102,6 +103,13 @@ def test_the_page_has_each_size_and_its_plots() -> None:
 def test_a_death_costs_the_same_reads_however_many_topics_there_are() -> None:
     few, many = (scenarios.a_broker_dies(cluster(9, topics)) for topics in (20, 200))
     assert (many.reads, many.writes, many.events) == (few.reads, few.writes, few.events)
+
+
+def test_few_brokers_of_a_large_cluster_try_to_become_the_controller() -> None:
+    few, many = scenarios.the_controller_dies(cluster(AT_ONCE)), scenarios.the_controller_dies(cluster(100))
+    assert few.writes == AT_ONCE - 1 + 1  # each tries, and the decisions are written
+    assert many.writes <= 20
+    assert many.known <= few.known + 0.1
 
 
 def test_an_election_of_zookeeper_costs_the_same_reads_however_many_topics_there_are() -> None:
