@@ -1,7 +1,8 @@
 """What `/changes` and its log tell of a write to the metadata: which nodes it changed, and how, if that is not much.
 
-Strategy: every broker reads each note, and when many brokers fail, a note has the states of thousands of partitions. So
-many states are compressed, which takes a fraction of the time that it takes to encode and decode them.
+Strategy: every broker reads each note, and when many brokers fail, a note tells of thousands of partitions. So it tells
+the steps to their new states (`state_steps`): each kind of step once, and for each topic a character for each partition.
+States that no step leads to are told whole. Much of either is compressed.
 
 Must not know: stores, what the nodes mean.
 """
@@ -16,19 +17,20 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pylogd.metadata.image import PartitionState
+from pylogd.metadata.state_steps import Step, Steps
 
 
 class News(NamedTuple):
     """The new states of some of a topic's partitions, for brokers that read of the write.
 
-    assignment_version: of the topic's node to which they belong. version: of the state node. data: content of a state
-    node that has no other partitions. known: what it makes of the topic, if this broker wrote it: the controller epoch,
+    assignment_version: of the topic's node to which they belong. version: of the state node. data: the steps to them,
+    or content of a state node that has no other partitions. known: what it makes of the topic, if this broker wrote it: the controller epoch,
     and the states of all partitions.
     """
 
     assignment_version: int
     version: int
-    data: bytes | Mapping[str, Any]
+    data: bytes | Mapping[str, Any] | Steps
     known: tuple[int, tuple[PartitionState, ...]] | None = None
 
 
@@ -43,20 +45,36 @@ class Change(NamedTuple):
 _CHANGED: Final = "changed"
 #: Where many new states are: compressed with zlib, encoded as base64. Earlier releases read the nodes instead.
 _COMPRESSED: Final = "compressed"
+#: Where the steps to new states are: the kinds of step, None for no change among them, and for each
+#: topic the position of its path in "paths", the
+#: versions of its two nodes, the controller epoch, and a character for each partition. Compressed if there are many.
+#: Earlier releases read the nodes instead.
+_STEPS: Final = "steps"
 _MANY_BYTES: Final = 4096
+_FIRST_KIND: Final = ord("a")  # the character of the first kind of step
 
 
 def encode_change(change: Change) -> bytes:
     """Encode `/changes`, or an entry of its log."""
-    states = [
-        b"%s:[%d,%d,%s]" % (json.dumps(path).encode(), news.assignment_version, news.version, news.data)
-        for path, news in change.states.items()
-    ]
-    paths = json.dumps(list(change.paths), separators=(",", ":")).encode()
-    name, told = _CHANGED, b"{%s}" % b",".join(states)
+    places = {path: place for place, path in enumerate(change.paths)}
+    kinds: dict[Step | None, str] = {}
+    whole, steps = [], []
+    for path, news in change.states.items():
+        versions = news.assignment_version, news.version
+        if isinstance(news.data, Steps):
+            steps.append((places[path], *versions, news.data.controller_epoch, _text_of(news.data, kinds)))
+        else:
+            whole.append(b"%s:[%d,%d,%s]" % (json.dumps(path).encode(), *versions, news.data))
+    told = b"{%s}" % b",".join(whole)
+    parts = [b'"version":2', b'"paths":' + _encode(list(change.paths))]
     if len(told) > _MANY_BYTES:
-        name, told = _COMPRESSED, b'"%s"' % base64.b64encode(zlib.compress(told, 1))
-    return b'{"version":2,"paths":%s,"%s":%s}' % (paths, name.encode(), told)
+        parts.append(b'"%s":%s' % (_COMPRESSED.encode(), _compress(told)))
+    else:
+        parts.append(b'"%s":%s' % (_CHANGED.encode(), told))
+    if steps:
+        told = _encode([list(kinds), steps])
+        parts.append(b'"%s":%s' % (_STEPS.encode(), _compress(told) if len(told) > _MANY_BYTES else told))
+    return b"{%s}" % b",".join(parts)
 
 
 def decode_change(data: bytes) -> Change | None:
@@ -66,13 +84,51 @@ def decode_change(data: bytes) -> Change | None:
         paths = document.get("paths")
         told = document.get(_CHANGED) or document.get("states", {})
         if _COMPRESSED in document:
-            told = json.loads(zlib.decompress(base64.b64decode(document[_COMPRESSED], validate=True)))
+            told = _decompress(document[_COMPRESSED])
         states = {
             path: News(int(assignment), int(version), dict(content))
             for path, (assignment, version, content) in told.items()
         }
-    except (TypeError, ValueError, AttributeError, RecursionError, zlib.error):
+        if _STEPS in document:
+            steps = document[_STEPS]
+            states.update(_decode_steps(paths, *(_decompress(steps) if isinstance(steps, str) else steps)))
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError, zlib.error):
         return None
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         return None
     return Change(paths, states)
+
+
+def _text_of(told: Steps, kinds: dict[Step | None, str]) -> str:
+    """Return a character for each partition. kinds: the characters of steps, to which new ones are added."""
+    for step in told.steps:
+        if step not in kinds:
+            kinds[step] = chr(_FIRST_KIND + len(kinds))
+    return "".join(map(kinds.__getitem__, told.steps))
+
+
+def _decode_steps(paths: Sequence[str], kinds: Sequence[Any], topics: Sequence[Any]) -> dict[str, News]:
+    steps = {chr(_FIRST_KIND + at): None if kind is None else _step(kind) for at, kind in enumerate(kinds)}
+    return {
+        paths[place]: News(int(assignment), int(version), Steps(int(epoch), [steps[kind] for kind in text]))
+        for place, assignment, version, epoch, text in topics
+    }
+
+
+def _step(kind: Sequence[Any]) -> Step:
+    step = tuple(map(int, kind))
+    if len(step) < 3 or min(step) < 0:
+        raise ValueError(f"{kind} is no step")
+    return step
+
+
+def _encode(content: Any) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _compress(told: bytes) -> bytes:
+    return b'"%s"' % base64.b64encode(zlib.compress(told, 1))
+
+
+def _decompress(text: str) -> Any:
+    return json.loads(zlib.decompress(base64.b64decode(text, validate=True)))

@@ -29,6 +29,7 @@ from pylogd.metadata.layout import (
     topic_config_path,
     topic_path,
 )
+from pylogd.metadata.state_steps import Steps
 
 #: (created, version) of a node, which identifies its content.
 Stamp = tuple[int, int]
@@ -69,9 +70,21 @@ class Entry:
         follows = (news.assignment_version, news.version) == (self.assignment_version, version + 1)
         if not follows or path != state_path(topic.name, topic.topic_id):
             return None
-        epoch, states = news.known or patch_states(path, news.data, topic.partitions)
+        epoch, states = news.known or _apply(path, news.data, topic.partitions)
         changed = Topic(topic.name, topic.topic_id, states, topic.configs)
         return Entry(changed, self.assignment, epoch, (self.nodes[0], (created, news.version), self.nodes[2]))
+
+
+def _apply(
+    path: str, told: bytes | Mapping[str, Any] | Steps, before: Sequence[PartitionState]
+) -> tuple[int, tuple[PartitionState, ...]]:
+    """Return (controller epoch, states) after a write that told this. Raises `CorruptMetadata`."""
+    if not isinstance(told, Steps):
+        return patch_states(path, told, before)
+    try:
+        return told.controller_epoch, told.apply(before)
+    except IndexError as error:
+        raise CorruptMetadata(path, repr(error)) from error
 
 
 async def read_nodes(store: IMetadataStore, names: Iterable[str]) -> dict[str, tuple[Node, Node | None]]:

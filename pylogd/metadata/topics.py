@@ -44,6 +44,7 @@ from pylogd.metadata.layout import (
     topic_of_path,
     topic_path,
 )
+from pylogd.metadata.state_steps import steps_between
 
 log = Logger()
 
@@ -252,11 +253,10 @@ class TopicRegistry:
             operations.append(Check(config_path, entry.configs_version))  # new replicas have to fit the label in it
         epoch = entry.controller_epoch if controller_epoch is None else controller_epoch
         states = state_path(before.name, before.topic_id)
-        whole = encode_states(epoch, after)
-        operations.append(SetData(states, whole, entry.state_version))
+        operations.append(SetData(states, encode_states(epoch, after), entry.state_version))
         if moves or configs is not None:
             return operations, None
-        told = whole if len(changed) == len(after) else encode_states(epoch, changed)
+        told = steps_between(epoch, known, after) or encode_states(epoch, changed)
         return operations, News(entry.assignment_version, entry.state_version + 1, told, (epoch, after))
 
     # -- the change feed's side
