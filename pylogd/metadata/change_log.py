@@ -2,7 +2,8 @@
 
 Strategy: `/changes` tells of the last write only, and a broker that is busy, or cut off for a moment, may see one of
 several. So each write also creates a sequence node below `/changes/log`, which tells the same. A broker that is behind
-reads as many of them as it has missed, whatever the number of topics. An entry and the version of `/changes` of
+reads as many of them as it has missed, whatever the number of topics: by their names, once it knows the number of the
+last one. An entry and the version of `/changes` of
 its write have the same transaction number: it tells which entries belong to the missed versions, and whether there is
 one for each. If one is missing, everything has to be read: it was trimmed, or a release without the log wrote.
 
@@ -42,40 +43,72 @@ def new_entry(change: Change | None, note: bytes) -> Create:
     return Create(_PREFIX, note, sequence=True)
 
 
-async def missed_changes(store: IMetadataStore, count: int, after: int, until: int) -> list[Change] | None:
-    """Return so many changes, the older first; None if not all are known. Consecutive ones without content become one.
+class LogReader:
+    """Reads the writes that one broker has missed."""
 
-    after: the transaction of the last change before them. until: that of the last of them. Raises the store's errors.
-    """
-    if not 0 < count <= KEPT:
-        return None
-    nodes = await _entries(store, count, after, until)
-    changes: list[Change] = []
-    for node in nodes:
-        change = decode_change(node.data)
-        if change is None:
+    def __init__(self, store: IMetadataStore) -> None:
+        self._store = store
+        self._last: int | None = None  # the number that the entry of the last change probably has, if known
+
+    def passed(self, count: int) -> None:
+        """Note that the broker knows so many further changes without this reader."""
+        if self._last is not None:
+            self._last += count
+
+    def forget(self) -> None:
+        """Note that the broker has read everything, and not the changes."""
+        self._last = None
+
+    async def missed(self, count: int, after: int, until: int) -> list[Change] | None:
+        """Return so many changes, the older first; None if not all are known.
+
+        Consecutive ones without content become one. after: the transaction of the last change before them. until: that
+        of the last of them. Raises the store's errors.
+        """
+        if not 0 < count <= KEPT:
             return None
-        if changes and not change.states and not changes[-1].states:
-            changes[-1] = Change([*changes[-1].paths, *change.paths])
-        else:
-            changes.append(change)
-    return changes if len(nodes) == count else None
+        nodes = await self._expected(count, after, until) or await self._listed(count, after, until)
+        changes: list[Change] = []
+        for node in nodes:
+            change = decode_change(node.data)
+            if change is None:
+                return None
+            if changes and not change.states and not changes[-1].states:
+                changes[-1] = Change([*changes[-1].paths, *change.paths])
+            else:
+                changes.append(change)
+        return changes if len(nodes) == count else None
 
+    async def _expected(self, count: int, after: int, until: int) -> list[Node]:
+        """Return the entries if they have the next numbers, as is usual; an empty list if not."""
+        if self._last is None:
+            return []
+        names = [f"{_PREFIX}{number:010}" for number in range(self._last + 1, self._last + count + 1)]
+        nodes = [
+            node for node in await self._store.get_many(names)
+            if node is not None and after < node.stat.created <= until
+        ]  # fmt: skip
+        if len(nodes) < count:
+            return []
+        self._last += count
+        return nodes
 
-async def _entries(store: IMetadataStore, count: int, after: int, until: int) -> list[Node]:
-    """Return the entries, at most so many, that were made after one transaction and until another, the older first."""
-    names = await store.children(CHANGE_LOG)
-    found: list[Node] = []
-    end, missing = len(names), count
-    while missing and end:  # a second time if there were newer ones
-        begin = max(end - missing, 0)
-        read = await store.get_many([f"{CHANGE_LOG}/{name}" for name in names[begin:end]])
-        nodes = [node for node in read if node is not None]
-        if len(nodes) < len(read):
-            return []  # trimmed meanwhile
-        found = [node for node in nodes if after < node.stat.created <= until] + found
-        end, missing = begin, sum(node.stat.created > until for node in nodes)
-    return found
+    async def _listed(self, count: int, after: int, until: int) -> list[Node]:
+        """Return the entries, at most so many, that were made after one transaction and until another, oldest first."""
+        store = self._store
+        names = await store.children(CHANGE_LOG)
+        found: list[tuple[str, Node]] = []
+        end, missing = len(names), count
+        while missing and end:  # a second time if there were newer ones
+            begin = max(end - missing, 0)
+            read = await store.get_many([f"{CHANGE_LOG}/{name}" for name in names[begin:end]])
+            nodes = [(name, node) for name, node in zip(names[begin:end], read, strict=True) if node is not None]
+            if len(nodes) < len(read):
+                return []  # trimmed meanwhile
+            found = [(name, node) for name, node in nodes if after < node.stat.created <= until] + found
+            end, missing = begin, sum(node.stat.created > until for _, node in nodes)
+        self._last = _number(found[-1][0]) if found else None
+        return [node for _, node in found]
 
 
 async def trim(store: IMetadataStore, made: str) -> None:

@@ -1,8 +1,8 @@
 """What `/changes` and its log tell of a write to the metadata: which nodes it changed, and how, if that is not much.
 
 Strategy: every broker reads each note, and when many brokers fail, a note tells of thousands of partitions. So it tells
-the steps to their new states (`state_steps`): each kind of step once, and for each topic a character for each partition.
-States that no step leads to are told whole. Much of either is compressed.
+the steps to their new states (`state_steps`): each kind of step once, and a character for each partition. States that
+no step leads to are told whole. Much of either is compressed.
 
 Must not know: stores, what the nodes mean.
 """
@@ -24,8 +24,8 @@ class News(NamedTuple):
     """The new states of some of a topic's partitions, for brokers that read of the write.
 
     assignment_version: of the topic's node to which they belong. version: of the state node. data: the steps to them,
-    or content of a state node that has no other partitions. known: what it makes of the topic, if this broker wrote it: the controller epoch,
-    and the states of all partitions.
+    or content of a state node that has no other partitions. known: what it makes of the topic, if this broker wrote it:
+    the controller epoch, and the states of all partitions.
     """
 
     assignment_version: int

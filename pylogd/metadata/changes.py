@@ -7,6 +7,9 @@ missed more than that log has, or whose session is a new one, reads everything a
 version. A broker's own write takes the same way: `write` fires when the broker has read it back, so look-ups change in
 one way only. It need not decode what it wrote itself.
 
+In a large cluster one server of ZooKeeper would be busy for a second if every broker read each of a dozen writes that
+follow one another. So a broker that nobody waits for pauses between two reads, and then reads several writes together.
+
 Rules: `reload` and `refresh` of a reader never run concurrently. What they read may be newer than the version for which
 they were started, but not older. A `refresh` is repeated if the connection was lost during it. `/changes` also has the
 new content of partition states, if it is small enough: then a fail-over costs each broker one read, however many topics
@@ -21,10 +24,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.metadata.change_log import missed_changes, new_entry, trim
+from pylogd.metadata.change_log import LogReader, new_entry, trim
 from pylogd.metadata.change_notes import Change, News, decode_change, encode_change
 from pylogd.metadata.errors import ConnectionLost, SessionExpired, StoreClosed
 from pylogd.metadata.feed_machine import FEED, FeedEvent, FeedState
@@ -43,6 +47,11 @@ log = Logger()
 
 #: The most paths that a write names; after a larger one everything is read again.
 MAX_PATHS: Final = 1000
+#: Up to so many brokers read without a pause. For each more, a pause between two reads is longer by so many seconds.
+UNPACED_BROKERS: Final = 100
+_PAUSE_SECONDS: Final = 0.000_5
+#: The longest pause, in seconds.
+MOST_PAUSE_SECONDS: Final = 0.4
 _RESTING = (FeedState.WATCHED, FeedState.FAILED)
 
 
@@ -59,8 +68,16 @@ class IReader(Protocol):
 class ChangeFeed:
     """Keeps the readers of one broker up to date with the metadata store."""
 
-    def __init__(self, store: IMetadataStore) -> None:
+    def __init__(
+        self, store: IMetadataStore, clock: IReactorTime | None = None, brokers: Callable[[], int] = lambda: 1
+    ) -> None:
+        """clock: for pauses between reads; None for no pauses. brokers: returns how many read at the same store."""
         self._store = store
+        self._clock = clock
+        self._brokers = brokers
+        self._read_at = 0.0  # when the last read ended, in seconds of the clock
+        self._paused: IDelayedCall | None = None  # a read that a pause delays
+        self._log = LogReader(store)
         self._readers: list[IReader] = []
         self._seen = -1  # the version of `/changes`; -1 if everything has to be read
         self._seen_in = 0  # the transaction that wrote it
@@ -92,6 +109,7 @@ class ChangeFeed:
 
     def stop(self) -> None:
         """Read nothing more. Writes that were not read back fail with `StoreClosed`."""
+        self._end_pause()
         self._machine.handle(FeedEvent.STOP)
         if self._forget is not None:
             self._forget()
@@ -133,6 +151,8 @@ class ChangeFeed:
 
     def _wake(self, event: FeedEvent) -> None:
         """Note why to read, and begin unless a round is under way, which is then followed by another one."""
+        if self._end_pause():
+            event = FeedEvent.CHANGED
         resting = self._machine.state in _RESTING
         if self._machine.handle(event) is not FeedState.STOPPED and resting:
             Deferred.fromCoroutine(self._run()).addErrback(self._failed)
@@ -159,6 +179,7 @@ class ChangeFeed:
             raise
         version = node.stat.version
         self._seen, self._seen_in, self._session_id = version, node.stat.modified, session_id
+        self._read_at = 0.0 if self._clock is None else self._clock.seconds()
         self._own = {written: change for written, change in self._own.items() if written > version}
         due = [deferred for wanted, deferred in self._waiters if wanted <= version]
         self._waiters = [(wanted, deferred) for wanted, deferred in self._waiters if wanted > version]
@@ -169,6 +190,7 @@ class ChangeFeed:
         """Let the readers read what has changed up to this content of `/changes`."""
         changes = await self._changes_until(node)
         if changes is None:
+            self._log.forget()
             for reader in self._readers:
                 await reader.reload(self._store)
             return
@@ -178,18 +200,42 @@ class ChangeFeed:
 
     async def _changes_until(self, node: Node) -> list[Change] | None:
         """Return the changes since the version that was read last; None if they are not known."""
-        stat = node.stat
-        if stat.version == self._seen:
-            return []
-        if stat.version == self._seen + 1:
-            change = self._own.get(stat.version) or decode_change(node.data)
-            return None if change is None else [change]
-        if self._seen < 0:
+        stat, seen = node.stat, self._seen
+        if seen < 0:
             return None
-        return await missed_changes(self._store, stat.version - self._seen, self._seen_in, stat.modified)
+        missed = stat.version - seen
+        changes = [change for version, change in sorted(self._own.items()) if seen < version <= stat.version]
+        if len(changes) < missed and missed > 1:
+            return await self._log.missed(missed, self._seen_in, stat.modified)
+        if len(changes) < missed:
+            change = decode_change(node.data)
+            if change is None:
+                return None
+            changes = [change]
+        self._log.passed(missed)
+        return changes
 
     def _changed(self, _: WatchEvent) -> None:
-        self._wake(FeedEvent.CHANGED)
+        clock = self._clock
+        seconds = 0.0 if clock is None else self._read_at + self._pause() - clock.seconds()
+        if clock is None or seconds <= 0 or self._waiters or self._machine.state is FeedState.STOPPED:
+            self._wake(FeedEvent.CHANGED)
+        else:
+            self._end_pause()
+            self._paused = clock.callLater(seconds, self._wake, FeedEvent.CHANGED)
+
+    def _pause(self) -> float:
+        """Return how many seconds have to pass between two reads for which nobody waits."""
+        return min(max(self._brokers() - UNPACED_BROKERS, 0) * _PAUSE_SECONDS, MOST_PAUSE_SECONDS)
+
+    def _end_pause(self) -> bool:
+        """Read without waiting for the end of a pause; return whether there was one."""
+        paused, self._paused = self._paused, None
+        if paused is None:
+            return False
+        if paused.active():
+            paused.cancel()
+        return True
 
     def _session(self, state: SessionState) -> None:
         """Set the watch again. In another session than the last read's everything is read again.

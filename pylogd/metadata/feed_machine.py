@@ -11,7 +11,7 @@ class FeedState(Enum):
     """What is known of `/changes`, and whether it is being read."""
 
     STOPPED = "Nothing is read."
-    WATCHED = "The readers have what was last written; a watch tells when to read again."
+    WATCHED = "The readers have what was last written; a watch tells when to read again, perhaps after a pause."
     READING = "A round of reading is under way, and the watch is set."
     OUTDATED = "The watch is not set: a round is due that sets it, after the one under way, if any."
     FAILED = "A round failed; the next write or session begins another one."

@@ -119,7 +119,8 @@ class Registrations:
             asked |= names - self._announced
             changed = BROKERS in self._fired
             self._fired.discard(BROKERS)
-            if changed and not asked and not gone and REGISTRATIONS in self._watched:  # one of another release has taken a name at once
+            told = bool(asked or gone) or REGISTRATIONS not in self._watched  # then the event of that node follows
+            if changed and not told:  # one of another release has taken a name at once
                 await self._read_all()
                 return
         await self._read(asked)

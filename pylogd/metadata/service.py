@@ -42,7 +42,7 @@ class Metadata:
         """With a clock, a start waits for an earlier session of this broker to end."""
         node_id = settings.integer("node.id")
         self.store = store
-        self.feed = ChangeFeed(store)
+        self.feed = ChangeFeed(store, clock, lambda: len(self.cluster.brokers))
         patience = settings.integer("zookeeper.session.timeout.ms") / 1000 + _SESSION_END_SECONDS
         self.cluster = Cluster(store, node_id, self.feed, clock, patience)
         # Read before the topics, whose settings fall back to the broker's.

@@ -11,12 +11,13 @@ from unittest.mock import patch
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IReactorThreads
+from twisted.internet.interfaces import IReactorThreads, IReactorTime
+from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from pylogd.metadata.change_log import KEPT, TRIM_EVERY
 from pylogd.metadata.change_notes import Change, News, decode_change, encode_change
-from pylogd.metadata.changes import MAX_PATHS, ChangeFeed
+from pylogd.metadata.changes import MAX_PATHS, MOST_PAUSE_SECONDS, UNPACED_BROKERS, ChangeFeed
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.metadata.errors import ConnectionLost, StoreError, StoreFailure, TopicExists, UnknownTopic
 from pylogd.metadata.interfaces import Create, IMetadataStore, SessionState, Watch
@@ -168,6 +169,27 @@ class TestMissedWrites:
         counted.release()
         assert reader.read == [None, [f"/{name}" for name in names]]
         assert counted.requests <= 3  # `/changes`, the names in the log, and its nodes
+        for more in range(2):
+            write(writer, f"alone{more}")
+            counted.requests, counted.held = 0, []
+            for name in names:
+                write(writer, f"{name}-{more}")
+            counted.release()
+            assert reader.read[-1] == [f"/{name}-{more}" for name in names]
+            assert counted.requests <= 2  # the names are known
+
+    def test_entries_with_other_numbers_than_expected_are_found(
+        self, counted: CountedStore, writer: ChangeFeed, reader: Reader
+    ) -> None:
+        expected: list[list[str] | None] = [None]
+        for more in range(3):
+            counted.held = counted.held or []
+            write(writer, f"a{more}")
+            result_of(counted.delete(result_of(counted.create(f"{CHANGE_LOG}/c", sequence=True))))
+            write(writer, f"b{more}")
+            counted.release()
+            expected.append([f"/a{more}", f"/b{more}"])
+        assert reader.read == expected
 
     def test_only_they_are_read(self, counted: CountedStore, writer: ChangeFeed, reader: Reader) -> None:
         for name in "abc":
@@ -264,6 +286,86 @@ class TestMissedWrites:
         reader.broken = None
         assert reader.read == [None]
         counted._tell(SessionState.CONNECTED)
+        assert reader.read == [None, ["/a"]]
+
+
+class TestPauses:
+    """A feed of a large cluster beside one that writes."""
+
+    @pytest.fixture
+    def clock(self) -> Clock:
+        made = Clock()
+        made.advance(1000)
+        return made
+
+    @pytest.fixture
+    def brokers(self) -> list[int]:
+        return [600]
+
+    @pytest.fixture
+    def paced(self, store: SqliteStore, reader: Reader, clock: Clock, brokers: list[int]) -> Iterator[ChangeFeed]:
+        made = ChangeFeed(store, cast(IReactorTime, clock), lambda: brokers[0])
+        made.add(reader)
+        result_of(made.start())
+        clock.advance(MOST_PAUSE_SECONDS)
+        yield made
+        made.stop()
+        assert not clock.getDelayedCalls()
+
+    @pytest.fixture
+    def writer(self, store: SqliteStore, paced: ChangeFeed) -> ChangeFeed:
+        made = ChangeFeed(store)
+        result_of(made.start())
+        return made
+
+    def test_writes_that_follow_one_another_are_read_together(
+        self, paced: ChangeFeed, writer: ChangeFeed, reader: Reader, clock: Clock
+    ) -> None:
+        write(writer, "a")
+        assert reader.read == [None, ["/a"]]  # the first one is not delayed
+        for name in "bcd":
+            write(writer, name)
+            clock.advance(0.01)
+        assert reader.read == [None, ["/a"]]
+        clock.advance(MOST_PAUSE_SECONDS)
+        assert reader.read == [None, ["/a"], ["/b", "/c", "/d"]]
+
+    def test_what_somebody_waits_for_is_read_at_once(
+        self, paced: ChangeFeed, writer: ChangeFeed, reader: Reader, clock: Clock
+    ) -> None:
+        for name in "abc":
+            write(writer, name)
+        result_of(Deferred.fromCoroutine(paced.catch_up()))
+        assert reader.read == [None, ["/a"], ["/b", "/c"]]
+        write(paced, "d")
+        assert reader.read[3:] == [["/d"]]
+        clock.advance(MOST_PAUSE_SECONDS)
+        write(writer, "e")
+        assert reader.read[4:] == [["/e"]]  # the watch was set again
+
+    def test_a_restored_connection_ends_a_pause(
+        self, paced: ChangeFeed, writer: ChangeFeed, reader: Reader, store: SqliteStore
+    ) -> None:
+        write(writer, "a")
+        write(writer, "b")
+        store._tell(SessionState.CONNECTED)
+        assert reader.read == [None, ["/a"], ["/b"]]
+
+    def test_brokers_of_a_small_cluster_do_not_pause(
+        self, paced: ChangeFeed, writer: ChangeFeed, reader: Reader, brokers: list[int]
+    ) -> None:
+        brokers[0] = UNPACED_BROKERS
+        write(writer, "a")
+        write(writer, "b")
+        assert reader.read == [None, ["/a"], ["/b"]]
+
+    def test_a_feed_that_was_stopped_reads_nothing_after_a_pause(
+        self, paced: ChangeFeed, writer: ChangeFeed, reader: Reader, clock: Clock
+    ) -> None:
+        write(writer, "a")
+        write(writer, "b")
+        paced.stop()
+        clock.advance(MOST_PAUSE_SECONDS)
         assert reader.read == [None, ["/a"]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,7 +66,7 @@ def test_steps_lead_to_the_new_states(states: tuple[tuple[PartitionState, ...], 
     {"elr": (2,)}, {"last_known_elr": (2,)}, {"leader": NO_LEADER, "last_known_leader": 1}, {"lost": ("directory",)},
     {"isr": (1, 9)}, {"leader": 9}, {"leader_epoch": 0},
 ])  # fmt: skip
-def test_other_changes_are_no_steps(change: dict[str, object]) -> None:
+def test_other_changes_are_no_steps(change: dict[str, Any]) -> None:
     before = PartitionState(0, (1, 2, 3), (1, 2, 3), 1, leader_epoch=1)
     after = replace(before, partition_epoch=1, **change)
     assert steps_between(1, (before,), (after,)) is None
