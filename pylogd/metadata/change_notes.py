@@ -1,8 +1,8 @@
 """What `/changes` and its log tell of a write to the metadata: which nodes it changed, and how, if that is not much.
 
 Strategy: every broker reads each note, and when many brokers fail, a note tells of thousands of partitions. So it tells
-the steps to their new states (`state_steps`): each kind of step once, and a character for each partition. States that
-no step leads to are told whole. Much of either is compressed.
+the steps to their new states (`state_steps`): each kind of step once, and a character for each partition that changes.
+States that no step leads to are told whole. Much of either is compressed.
 
 Must not know: stores, what the nodes mean.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -45,19 +46,19 @@ class Change(NamedTuple):
 _CHANGED: Final = "changed"
 #: Where many new states are: compressed with zlib, encoded as base64. Earlier releases read the nodes instead.
 _COMPRESSED: Final = "compressed"
-#: Where the steps to new states are: the kinds of step, None for no change among them, and for each
-#: topic the position of its path in "paths", the
-#: versions of its two nodes, the controller epoch, and a character for each partition. Compressed if there are many.
-#: Earlier releases read the nodes instead.
+#: Where the steps to new states are: the kinds of step, and for each topic the position of its path in "paths", the
+#: versions of its two nodes, the controller epoch, and a text with a character for each partition that changes, and the
+#: number of those between them that do not. Compressed if they are many. Earlier releases read the nodes instead.
 _STEPS: Final = "steps"
 _MANY_BYTES: Final = 4096
 _FIRST_KIND: Final = ord("a")  # the character of the first kind of step
+_PIECES: Final = re.compile("([0-9]+)|([^0-9]+)")
 
 
 def encode_change(change: Change) -> bytes:
     """Encode `/changes`, or an entry of its log."""
     places = {path: place for place, path in enumerate(change.paths)}
-    kinds: dict[Step | None, str] = {}
+    kinds: dict[Step, str] = {}
     whole, steps = [], []
     for path, news in change.states.items():
         versions = news.assignment_version, news.version
@@ -99,18 +100,34 @@ def decode_change(data: bytes) -> Change | None:
     return Change(paths, states)
 
 
-def _text_of(told: Steps, kinds: dict[Step | None, str]) -> str:
-    """Return a character for each partition. kinds: the characters of steps, to which new ones are added."""
-    for step in told.steps:
+def _text_of(told: Steps, kinds: dict[Step, str]) -> str:
+    """Return the text of a topic's steps. kinds: the characters of steps, to which new ones are added."""
+    pieces = []
+    expected = 0
+    for index, step in told.steps.items():
+        if index != expected:
+            pieces.append(str(index - expected))
         if step not in kinds:
             kinds[step] = chr(_FIRST_KIND + len(kinds))
-    return "".join(map(kinds.__getitem__, told.steps))
+        pieces.append(kinds[step])
+        expected = index + 1
+    return "".join(pieces)
+
+
+def _steps_of(text: str, kinds: Mapping[str, Step]) -> dict[int, Step]:
+    """Return the steps of a topic, by partition, from their text."""
+    steps: dict[int, Step] = {}
+    index = 0
+    for same, changed in _PIECES.findall(text):
+        steps.update(enumerate(map(kinds.__getitem__, changed), index + int(same or 0)))
+        index += int(same or 0) + len(changed)
+    return steps
 
 
 def _decode_steps(paths: Sequence[str], kinds: Sequence[Any], topics: Sequence[Any]) -> dict[str, News]:
-    steps = {chr(_FIRST_KIND + at): None if kind is None else _step(kind) for at, kind in enumerate(kinds)}
+    steps = {chr(_FIRST_KIND + at): _step(kind) for at, kind in enumerate(kinds)}
     return {
-        paths[place]: News(int(assignment), int(version), Steps(int(epoch), [steps[kind] for kind in text]))
+        paths[place]: News(int(assignment), int(version), Steps(int(epoch), _steps_of(text, steps)))
         for place, assignment, version, epoch, text in topics
     }
 

@@ -12,8 +12,7 @@ Must not know: notes, nodes, stores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pylogd.metadata.image import NO_LEADER, PartitionState
@@ -23,43 +22,37 @@ Step = tuple[int, ...]
 
 
 class Steps(NamedTuple):
-    """The steps of a topic's partitions, in order of their index; None for one that does not change.
-
-    Partitions after the last step do not change either.
-    """
+    """The steps of those partitions of a topic that change, by index, in ascending order."""
 
     controller_epoch: int
-    steps: Sequence[Step | None]
+    steps: Mapping[int, Step]
 
     def apply(self, before: Sequence[PartitionState]) -> tuple[PartitionState, ...]:
         """Return the states that follow from those before. Raises IndexError if they do not fit the steps."""
         after = list(before)
-        for index, step in enumerate(self.steps):
-            if step is not None:
-                after[index] = _next(before[index], step)
+        for index, step in self.steps.items():
+            after[index] = _next(before[index], step)
         return tuple(after)
 
 
 def steps_between(
-    controller_epoch: int, before: Sequence[PartitionState], after: Sequence[PartitionState]
+    controller_epoch: int, before: Sequence[PartitionState], changed: Sequence[PartitionState]
 ) -> Steps | None:
-    """Return the steps by which states follow from those before; None if one of the changes is no step.
+    """Return the steps to some new states from those before; None if one of the changes is no step.
 
-    The partitions, their replicas and their reassignments have to be the same.
+    before: of all partitions. changed: in order of their index; replicas and reassignments have to be the same.
     """
-    steps: list[Step | None] = []
-    for old, new in zip(before, after, strict=True):
-        if new is old:
-            continue
-        step = _step(old.replicas, old, new)
+    steps: dict[int, Step] = {}
+    for new in changed:
+        step = _step(before[new.index], new)
         if step is None:
             return None
-        steps.extend(repeat(None, new.index - len(steps)))
-        steps.append(step)
+        steps[new.index] = step
     return Steps(controller_epoch, steps)
 
 
-def _step(replicas: tuple[int, ...], old: PartitionState, new: PartitionState) -> Step | None:
+def _step(old: PartitionState, new: PartitionState) -> Step | None:
+    replicas = old.replicas
     if new.elr or new.last_known_elr or new.last_known_leader != NO_LEADER or new.lost:
         return None
     if new.leader not in replicas or not set(replicas).issuperset(new.isr):

@@ -256,7 +256,7 @@ class TopicRegistry:
         operations.append(SetData(states, encode_states(epoch, after), entry.state_version))
         if moves or configs is not None:
             return operations, None
-        told = steps_between(epoch, known, after) or encode_states(epoch, changed)
+        told = steps_between(epoch, known, changed) or encode_states(epoch, changed)
         return operations, News(entry.assignment_version, entry.state_version + 1, told, (epoch, after))
 
     # -- the change feed's side

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pylogd.metadata.change_notes import Change, News, decode_change, encode_change
-from pylogd.metadata.image import NO_LEADER, PartitionState
+from pylogd.metadata.image import NO_LEADER, PartitionState, changed_states
 from pylogd.metadata.layout import encode_states
 from pylogd.metadata.state_steps import Steps, steps_between
 
@@ -53,7 +53,7 @@ def _read_back(told: Steps) -> Steps:
 @given(changes())
 def test_steps_lead_to_the_new_states(states: tuple[tuple[PartitionState, ...], tuple[PartitionState, ...]]) -> None:
     before, after = states
-    steps = steps_between(7, before, after)
+    steps = steps_between(7, before, changed_states(before, after))
     assert steps is not None
     told = _read_back(steps)
     assert told.controller_epoch == 7
@@ -90,9 +90,15 @@ def test_thousands_of_steps_are_a_fraction_of_the_states() -> None:
     assert decode_change(note) == Change(list(changes), changes)
 
 
+def test_a_step_of_one_partition_of_very_many_is_short() -> None:
+    steps = Steps(1, {3: (0, 0, 1, 0), 9_000: (0, 1, 1, 0, 2), 9_001: (0, 0, 1, 0)})
+    assert _read_back(steps) == steps
+    assert len(encode_change(Change([_PATH], {_PATH: News(3, 4, steps)}))) < 150
+
+
 def test_steps_of_more_partitions_than_there_are_are_an_error() -> None:
     with pytest.raises(IndexError):
-        Steps(1, [None, (0, 1, 1, 0)]).apply((PartitionState.initial(0, (1,)),))
+        Steps(1, {1: (0, 1, 1, 0)}).apply((PartitionState.initial(0, (1,)),))
 
 
 @pytest.mark.parametrize("steps", [
