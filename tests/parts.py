@@ -36,7 +36,9 @@ _SERVING_NAMES = (
     "test_users",
 )  # fmt: skip
 #: Tests with Spark that run with the part that kills: the working part would take longest.
-_SPARK_BESIDE = {"test_docs.py", "test_notebook.py", "test_queries.py"}
+_SPARK_BESIDE = {
+    "test_connect.py", "test_docs.py", "test_notebook.py", "test_queries.py", "test_tables.py", "test_transactions.py",
+}  # fmt: skip
 _SLOWEST_SHOWN = "--durations=15"
 _STOP_SECONDS = 60.0
 
@@ -45,7 +47,7 @@ def part_of(path: Path) -> str:
     """Return the part of a test file. Two Sparks at a time are the most."""
     folder, *rest = path.relative_to(TESTS).parts
     if folder == "unit":
-        return SERVING
+        return WAITING if rest[0] == "api" else SERVING
     if folder == "transactions_check":
         return WAITING
     if folder in ("chaos", "crash"):
