@@ -1,7 +1,7 @@
 """Run the test suite as four parts at once, as `make test` does: `python tests/parts.py PYTEST [ARGUMENT ...]`.
 
 Three parts wait for much of their time: for sessions to expire, leaders to change, processes to end and start. One of
-them kills brokers and members of clusters, one has clients, commands, services and the unit tests, one the rest of the
+them kills brokers and members of clusters, one has clients, commands, services and most unit tests, one the rest of the
 integration tests. The fourth part works. Together they take little longer than the longest one. Each file belongs to
 one part (`part_of`); pytest's option `--part` runs one part alone.
 
