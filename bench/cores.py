@@ -97,7 +97,7 @@ def report(cost: float, one: float, two: float) -> list[str]:
         "workers, N workers have N times the connections of one broker, so fewer and larger workers suit many small "
         "clients.",
         "- **Sessions**: each worker is a broker of its own at the metadata store. A change of a topic costs each "
-        "worker one read, and a worker that comes or goes two or three (`tests/scale`). 64 workers cost what 64 "
+        "worker one read, and a worker that comes or goes one to three (`tests/scale`). 64 workers cost what 64 "
         "brokers cost.",
         "- **Not in it**: larger batches cost less for a message (`RESULTS.md`), TLS and compression checks more. "
         "Caches shared by 64 cores, and memory of two sockets, are not measured.",
