@@ -37,9 +37,9 @@ log = Logger()
 
 #: Seconds before the controller's node is read again after an error.
 RETRY_SECONDS = 1.0
-#: So many brokers may try to become the controller at the same time.
+#: In a cluster of at most so many brokers all try to become the controller at the same time.
 AT_ONCE: Final = 16
-#: Brokers of a larger cluster spread their attempts: about one begins in this time, and an attempt takes some of these.
+#: The brokers of a larger cluster spread their attempts: on average, one begins in each such time, in seconds.
 _APART_SECONDS: Final = 0.001
 #: Seconds over which attempts are spread at most, however many brokers there are.
 MOST_SPREAD_SECONDS: Final = 0.5

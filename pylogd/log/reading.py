@@ -54,7 +54,7 @@ class SegmentsView:
         self._next = _NO_NEXT  # by a batch's base offset: index of its segment, batch
         #: By the base offset of its first batch: the limit by which a range ended, and the range.
         self._ranges = _NO_RANGES
-        #: By the same offset, slices of the last segment, whose file is open.
+        #: By the base offset of their first batch: slices of the last segment, whose file is always open.
         self.slices = _NO_SLICES
 
     def look_up(

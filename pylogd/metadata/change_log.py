@@ -2,10 +2,10 @@
 
 Strategy: `/changes` tells of the last write only, and a broker that is busy, or cut off for a moment, may see one of
 several. So each write also creates a sequence node below `/changes/log`, which tells the same. A broker that is behind
-reads as many of them as it has missed, whatever the number of topics: by their names, once it knows the number of the
-last one. An entry and the version of `/changes` of
-its write have the same transaction number: it tells which entries belong to the missed versions, and whether there is
-one for each. If one is missing, everything has to be read: it was trimmed, or a release without the log wrote.
+reads as many of them as it has missed, whatever the number of topics. Once it knows the number of the entry that it has
+read last, it asks for the next ones by their names, without a list. An entry and the version of `/changes` of its write
+have the same transaction number: it tells which entries belong to the missed versions, and whether there is one for
+each. If one is missing, everything has to be read: it was trimmed, or a release without the log wrote.
 
 Rules: whoever makes an entry whose number is a multiple of `TRIM_EVERY` deletes those before the last `KEPT`. What a
 broker that died did not delete, the next one does.
@@ -44,19 +44,19 @@ def new_entry(change: Change | None, note: bytes) -> Create:
 
 
 class LogReader:
-    """Reads the writes that one broker has missed."""
+    """Reads the entries of the change log that one broker has missed."""
 
     def __init__(self, store: IMetadataStore) -> None:
         self._store = store
         self._last: int | None = None  # the number that the entry of the last change probably has, if known
 
     def passed(self, count: int) -> None:
-        """Note that the broker knows so many further changes without this reader."""
+        """Note that the broker has learned of the next `count` writes without reading their entries."""
         if self._last is not None:
             self._last += count
 
     def forget(self) -> None:
-        """Note that the broker has read everything, and not the changes."""
+        """Forget the number of the last entry: the broker has read all topics, in place of the entries."""
         self._last = None
 
     async def missed(self, count: int, after: int, until: int) -> list[Change] | None:

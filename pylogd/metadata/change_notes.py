@@ -42,9 +42,10 @@ class Change(NamedTuple):
     states: Mapping[str, News] = MappingProxyType({})
 
 
-#: Where the new states are. Earlier releases expect whole state nodes in "states"; they read the nodes instead.
+#: The key of new states, if they are few. Earlier releases expect whole state nodes under "states", and read the nodes.
 _CHANGED: Final = "changed"
-#: Where many new states are: compressed with zlib, encoded as base64. Earlier releases read the nodes instead.
+#: The key of many new states, compressed with zlib and encoded as base64. Earlier releases do not know the key, and
+#: read the nodes.
 _COMPRESSED: Final = "compressed"
 #: Where the steps to new states are: the kinds of step, and for each topic the position of its path in "paths", the
 #: versions of its two nodes, the controller epoch, and a text with a character for each partition that changes, and the

@@ -10,11 +10,11 @@ from typing import Final, cast
 from pylogd.net.sender import BlockSlice, Slice
 
 _CHUNK_BYTES = 1 << 17
-#: So many times the bytes of a cold chunk are read ahead behind it, at most `_MOST_AHEAD` bytes.
+#: How much is read ahead behind a cold chunk: a multiple of its size, at most `_MOST_AHEAD` bytes.
 AHEAD: Final = 8
 _MOST_AHEAD: Final = 1 << 23
-#: Who has read the byte so far before a chunk has probably read all up to it. A look-up of an offset, which reads the
-#: batch headers behind the last entry of the index, begins nearer to the chunk.
+#: A file seems to be read in order if the byte this far before a chunk is in memory. A look-up of an offset alone does
+#: not bring it there: it reads batch headers from the last entry of the index on, which is nearer to the chunk.
 _BEFORE: Final = 1 << 16
 
 
@@ -55,8 +55,8 @@ def read_into_page_cache(source: Slice, position: int, length: int) -> None:
     end = position + length
     in_order = position < _BEFORE or not source.missing(position - _BEFORE, 1)
     _ask_for(fd, position, length)
-    ahead = min(AHEAD * length, _MOST_AHEAD)
-    if in_order and source.missing(end, ahead) > ahead // 2:
+    ahead = min(AHEAD * length, _MOST_AHEAD, os.fstat(fd).st_size - end)
+    if in_order and ahead > 0 and source.missing(end, ahead) > ahead // 2:
         READ_AHEAD.add(ahead)
         _ask_for(fd, end, ahead)
     while position < end:

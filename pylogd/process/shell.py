@@ -177,7 +177,10 @@ def run_in_foreground(shell: Shell, reactor: Any, name: str, style: str = TEXT) 
 
 
 def ignore_late_signals() -> None:
-    """Ignore SIGTERM and SIGINT: Python resets other handlers at its end, and a signal would change the exit status."""
+    """Ignore SIGTERM and SIGINT from now on.
+
+    Python restores the default handlers while it exits, so that a late signal would change the exit status.
+    """
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 

@@ -36,7 +36,7 @@ async def add_up_groups(
 
 
 class _Totals:
-    """What is known so far. ends: of logs; those that are not known are missing."""
+    """What the brokers have answered so far. `_ends`: log end offsets; a partition without one was not answered."""
 
     def __init__(self, calls: Calls, silent: Iterable[int], timeout: float | None) -> None:
         self._calls = calls
