@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")),
 _ONE_AT_A_TIME = "queue.buffering.max.messages=1"
 _LIMIT = 60.0
 _STALL = 1.0
+_SIZE = 200
 
 
 @pytest.fixture
@@ -33,10 +35,22 @@ def floor(tmp_path: Path) -> Iterator[Peer]:
         yield peer
 
 
+def _stamps(floor: Peer) -> Iterator[float]:
+    """Return when each message on disk was due; 0 for a probe, by which the client sees that its reader reads."""
+    [file] = (path for path in floor.data.rglob("*") if path.is_file())
+    stored, start = file.read_bytes(), 0
+    while start + 12 <= len(stored):
+        start += 12 + int.from_bytes(stored[start + 8 : start + 12], "big")
+        if start <= len(stored):
+            # each batch has one record, which ends with its value and a byte for the number of headers
+            yield struct.unpack_from("<d", stored, start - 1 - _SIZE)[0]
+
+
 def test_a_stall_delays_every_message_that_was_due_meanwhile(floor: Peer) -> None:
-    command = [*Librdkafka().latency_command(floor.address, Work(600, rate=200)), _ONE_AT_A_TIME]
+    command = [*Librdkafka().latency_command(floor.address, Work(600, _SIZE, rate=200)), _ONE_AT_A_TIME]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
-        wait_until(lambda: floor.disk() > 100 * 200, "a hundred messages")
+        # a tenth of the 600 is sent before the count begins
+        wait_until(lambda: sum(stamp > 0 for stamp in _stamps(floor)) > 100, "a hundred messages")
         os.kill(floor.pid, signal.SIGSTOP)
         stalled = threading.Timer(_STALL, os.kill, (floor.pid, signal.SIGCONT))
         stalled.start()
