@@ -18,6 +18,7 @@ import pylogd
 from tests.clusters import start_cluster  # noqa: F401
 from tests.parts import PARTS, part_of
 from tests.secured import secured  # noqa: F401
+from tests.spark_java import LAUNCHER_OPTIONS, driver_options
 from tests.zookeeper import own_zookeeper, zookeeper, zookeeper_server  # noqa: F401
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -54,6 +55,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test the checkout where the installed package is meant."""
     if os.environ.get("PYLOGD_TEST_INSTALLED") and FROM_CHECKOUT:
         raise pytest.UsageError(f"these tests are for the installed package, but pylogd came from {pylogd.__file__}")
+
+
+def pytest_runtest_setup() -> None:
+    """Set the options of every Spark that a test starts, also by a command."""
+    os.environ["SPARK_LAUNCHER_OPTS"] = LAUNCHER_OPTIONS
+    os.environ["SPARK_SUBMIT_OPTS"] = driver_options()
 
 
 def pytest_report_header() -> str:

@@ -5,6 +5,8 @@ them kills brokers and members of clusters, one has clients, commands, services 
 integration tests. The fourth part works. Together they take little longer than the longest one. Each file belongs to
 one part (`part_of`); pytest's option `--part` runs one part alone.
 
+Beside the first tests an archive of the classes of Spark's JVM is made, with which later ones start faster.
+
 The working part writes to the terminal; the reports of the others follow once all have ended. The exit status is the
 first that is not 0. Whatever ends this process, all parts are stopped and waited for.
 """
@@ -12,12 +14,13 @@ first that is not 0. Whatever ends this process, all parts are stopped and waite
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
@@ -66,13 +69,14 @@ def main(command: Sequence[str]) -> int:
     started = time.monotonic()
     running: dict[str, subprocess.Popen[bytes]] = {}
     with contextlib.ExitStack() as files:
+        environment = files.enter_context(_archived_classes())
         reports = {part: files.enter_context(tempfile.TemporaryFile()) for part in PARTS if part != WORKING}
         try:
             for part in PARTS:
                 output = reports.get(part)
                 running[part] = subprocess.Popen(
                     [*command, "--part", part, "-o", f"cache_dir=.pytest_cache/{part}", _SLOWEST_SHOWN],
-                    stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+                    stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment,
                 )  # fmt: skip
             codes = {part: running[part].wait() for part in reversed(PARTS)}
         except KeyboardInterrupt:  # the terminal interrupts the parts too; a second time would end their cleanup
@@ -88,6 +92,28 @@ def main(command: Sequence[str]) -> int:
     outcome = ", ".join(f"{part}: exit status {code}" for part, code in codes.items())
     print(f"all parts took {time.monotonic() - started:.0f} s; {outcome}", flush=True)
     return next((code for code in codes.values() if code), 0)
+
+
+@contextlib.contextmanager
+def _archived_classes() -> Iterator[dict[str, str]]:
+    """Have an archive of Spark's classes made while the tests begin; yield the variables with which they find it."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors:
+        archive = Path(folder) / "spark.jsa"
+        making = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark_classes", str(archive)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, cwd=TESTS.parent,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield {**os.environ, "PYLOGD_TEST_SPARK_CLASSES": str(archive)}
+        finally:
+            if making.poll() is None:
+                os.killpg(making.pid, signal.SIGKILL)
+                making.wait()
+            elif making.returncode:  # the tests pass without it, but take longer
+                errors.seek(0)
+                reason = errors.read().decode(errors="replace")[-2000:]
+                print(f"\nthe archive of Spark's classes was not made:\n{reason}", flush=True)
 
 
 def _end(processes: Iterable[subprocess.Popen[bytes]], *, tell: bool) -> None:
