@@ -27,6 +27,7 @@ JARS = HERE.parents[1] / ".cache" / "catalogs" / "jars"
 SPARK = Path(pyspark.__file__).parent / "jars"
 _HADOOP = ("hadoop-client-api", "hadoop-client-runtime", "commons-logging")
 _START_SECONDS = 120.0
+_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # starts faster
 Properties = dict[str, str]
 
 
@@ -50,7 +51,7 @@ def rest_catalog(folder: Path) -> Iterator[Properties]:
         "CATALOG_URI": f"jdbc:sqlite:{folder / 'catalog.db'}",
     }  # fmt: skip
     command = [
-        checks.tool("java", "openjdk-17-jre-headless"), "-Xmx256m", "-cp", os.pathsep.join(map(str, jars())),
+        checks.tool("java", "openjdk-17-jre-headless"), "-Xmx256m", *_JAVA, "-cp", os.pathsep.join(map(str, jars())),
         "org.apache.iceberg.rest.RESTCatalogServer",
     ]  # fmt: skip
     with (folder / "rest.log").open("wb") as log:
@@ -70,8 +71,8 @@ def hive_metastore(folder: Path) -> Iterator[Properties]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "hive.log").open("wb") as log:
         gateway_port, process = launch_gateway(
-            classpath=str(SPARK / "*"), javaopts=["-Xmx400m", f"-Dderby.system.home={folder}"], die_on_exit=True,
-            redirect_stdout=log, redirect_stderr=log, return_proc=True,
+            classpath=str(SPARK / "*"), javaopts=["-Xmx400m", *_JAVA, f"-Dderby.system.home={folder}"],
+            die_on_exit=True, redirect_stdout=log, redirect_stderr=log, return_proc=True,
         )  # fmt: skip
         gateway = JavaGateway(gateway_parameters=GatewayParameters(port=gateway_port))
         try:

@@ -417,10 +417,10 @@ def test_too_many_in_flight_stops_the_reading_until_slots_clear() -> None:
 
 def test_a_peer_that_does_not_read_is_not_read_from() -> None:
     rig = Rig(max_unsent=100)
-    rig.pipeline.receive(b"a" * 1_000_000)
-    assert rig.session.taken < 900_000
+    rig.pipeline.receive(b"a" * 100_000)
+    assert rig.session.taken < 20_000
     assert not rig.reading
-    assert rig.transport.pump() == b"a" * 1_000_000
+    assert rig.transport.pump() == b"a" * 100_000
     assert rig.reading
     rig.close()
 
