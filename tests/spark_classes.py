@@ -90,13 +90,17 @@ def _use_spark(folder: Path) -> None:
     numbers.write.partitionBy("number").parquet(str(folder / "parquet"))
     session.read.parquet(str(folder / "parquet")).join(numbers, "text").count()
     numbers.selectExpr("to_json(struct(*)) as value").write.json(str(folder / "json"))
-    query = session.readStream.format("numbers").load().writeStream.foreachBatch(lambda rows, _: rows.count())
+    query = session.readStream.format("numbers").load().writeStream.foreachBatch(_count)
     query.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
     gateway: Any = session.sparkContext._gateway
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()  # the JVM writes the archive when it ends
     gateway.proc.wait()
+
+
+def _count(rows: Any, _: int) -> None:
+    rows.count()
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def _round(
             laggards = [running.start("catch-up", address, partitions=one, seconds=_LIMIT_SECONDS) for one in OLD]
             read = [running.result(one) for one in laggards]
         with Admin(address) as admin:
-            delayed = throttled_clients(admin)
+            delayed, _ = throttled_clients(admin, _LIMIT_SECONDS)
         produced, seen = running.result(producer, stop=True), running.result(tail, stop=True)
     finally:
         running.stop()

@@ -27,7 +27,7 @@ from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect, format_time, profile_of
 from pylogd.cli.group_lag import lag_of
 from pylogd.cli.output import note, print_line
-from pylogd.client import Admin
+from pylogd.client import Admin, BrokerUnavailable
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.model import Broker
 from pylogd.clock import wall_ms
@@ -181,8 +181,12 @@ def _settings(admin: Admin, kind: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _group(admin: Admin, name: str) -> dict[str, Any]:
-    group = admin.describe_group(name)
-    return {**asdict(group), "offsets": lag_of(admin, group)}
+    found = admin.describe_groups([name])
+    if name in found.errors:
+        raise found.errors[name]
+    if name not in found.groups:
+        raise BrokerUnavailable(f"its coordinator does not answer: broker {found.silent}")
+    return {**asdict(found.groups[name]), "offsets": lag_of(found, name)}
 
 
 def _offsets(admin: Admin) -> list[dict[str, Any]]:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from pylogd.client import Admin, TopicPartition
-from pylogd.client.core.admin.offsets import LATEST
-from pylogd.client.core.model import GroupDescription, OffsetAndMetadata
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.client.core.model import GroupsDescribed, OffsetAndMetadata
 
 
-def lag_of(admin: Admin, group: GroupDescription) -> list[dict[str, Any]]:
-    """Return a record for each partition that has a member of the group or a committed offset."""
-    committed = admin.group_offsets(group.group_id)
-    owners = {partition: member for member in group.members for partition in member.assignment}
-    partitions = sorted({*owners, *committed})
-    ends = _ends(admin, partitions)
+def lag_of(found: GroupsDescribed, name: str) -> list[dict[str, Any]]:
+    """Return a record for each partition that has a member of the group or a committed offset.
+
+    The end and the lag of a log that was deleted, or whose leader does not answer, are None.
+    """
+    committed = found.offsets.get(name, {})
+    owners = {partition: member for member in found.groups[name].members for partition in member.assignment}
     rows = []
-    for partition in partitions:
-        at, end, owner = committed.get(partition), ends.get(partition), owners.get(partition)
+    for partition in sorted({*owners, *committed}):
+        at, end, owner = committed.get(partition), found.ends.get(partition), owners.get(partition)
         rows.append({
             "topic": partition.topic,
             "partition": partition.partition,
@@ -35,21 +32,3 @@ def lag_of(admin: Admin, group: GroupDescription) -> list[dict[str, Any]]:
 
 def _lag(committed: OffsetAndMetadata | None, end: int | None) -> int | None:
     return None if committed is None or end is None else max(0, end - committed.offset)
-
-
-def _ends(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the end offsets of the partitions that still exist."""
-    by_topic: dict[str, list[TopicPartition]] = {}
-    for partition in partitions:
-        by_topic.setdefault(partition.topic, []).append(partition)
-    ends: dict[TopicPartition, int] = {}
-    for some in by_topic.values():
-        try:
-            there = {p.index for p in admin.describe_topic(some[0].topic).partitions}
-            found = admin.offsets({p: LATEST for p in some if p.partition in there})
-        except KafkaError as error:
-            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            continue  # the topic was deleted, and the offsets were not yet
-        ends.update((partition, answer.offset) for partition, answer in found.items())
-    return ends

@@ -93,37 +93,53 @@ def describe(names: Sequence[str], regex: bool, members: bool, bootstrap: str) -
     Prints for each partition: topic, partition, committed, end, lag, member, client, host. With --members: member,
     instance, client, host, count (of partitions), partitions. tsv has the group before. Members that had to wait for a
     busy disk are named with the time (docs/lagging-consumers.md); with tsv, on standard error.
+
+    All coordinators are asked at the same time, each once for all its groups. The groups of brokers that do not answer
+    are left out; standard error names these brokers, and the exit status is 1. The end and the lag of a partition are
+    null if its leader does not answer.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
+        waited, silent = throttled.throttled_clients(admin, patience(_SECONDS))
+        unlisted: list[int] = []
         if regex:
-            names = matching(names, (one.group_id for one in admin.list_groups()))
-        described = [admin.describe_group(name) for name in names]
-        rows = {group.group_id: lag_of(admin, group) for group in described}
-        waited = throttled.throttled_clients(admin)
-    if print_document([_as_json(group, rows[group.group_id], waited) for group in described]):
-        return
-    columns = _MEMBER_COLUMNS if members else _OFFSET_COLUMNS
-    for group in described:
-        records = _member_records(group) if members else rows[group.group_id]
-        waits = [throttled.line(client) for client in throttled.of_group(group, waited)]
-        if output_format() == "tsv":
-            for wait in waits:
-                note(wait)
-            print_records(["group", *columns], [{"group": group.group_id, **record} for record in records])
-            continue
-        lag = sum(row["lag"] or 0 for row in rows[group.group_id])
-        protocol = f", by {group.protocol}" if group.protocol else ""
-        print_line(group.group_id, bold=True)
-        print_line(f"{group.state}{protocol}, coordinated by broker {group.coordinator}, "
-                   f"{len(group.members)} members, lag {lag}")  # fmt: skip
-        for wait in waits:
-            print_line(wait)
-        print_records(columns, records)
-        print_line("")
+            listed, unlisted = answered(admin.groups_by_broker(patience(_SECONDS), silent), "groups")
+            unlisted += silent
+            names = matching(names, (one.group_id for one in listed))
+        found = admin.describe_groups(names, {*silent, *unlisted}, patience(_SECONDS))
+    rows = {name: lag_of(found, name) for name in found.groups}
+    if not print_document([_as_json(group, rows[name], waited) for name, group in found.groups.items()]):
+        for name, group in found.groups.items():
+            waits = [throttled.line(client) for client in throttled.of_group(group, waited)]
+            _print_group(group, rows[name], waits, members=members)
+    for name, error in found.errors.items():
+        note(f"group {name}: {error}")
+    fail_if_silent(sorted({*found.silent, *unlisted}))
+    if found.errors:
+        raise click.ClickException("some groups are not known, or their offsets")
 
 
 _OFFSET_COLUMNS = ["topic", ">partition", ">committed", ">end", ">lag", "member", "client", "host"]
 _MEMBER_COLUMNS = ["member", "instance", "client", "host", ">count", "partitions"]
+
+
+def _print_group(group: GroupDescription, offsets: list[dict[str, Any]], waits: list[str], *, members: bool) -> None:
+    """Print a group as tables do: what it is, who had to wait, and its members or its offsets."""
+    columns = _MEMBER_COLUMNS if members else _OFFSET_COLUMNS
+    records = _member_records(group) if members else offsets
+    if output_format() == "tsv":
+        for wait in waits:
+            note(wait)
+        print_records(["group", *columns], [{"group": group.group_id, **record} for record in records])
+        return
+    lag = sum(row["lag"] or 0 for row in offsets)
+    protocol = f", by {group.protocol}" if group.protocol else ""
+    print_line(group.group_id, bold=True)
+    print_line(f"{group.state}{protocol}, coordinated by broker {group.coordinator}, "
+               f"{len(group.members)} members, lag {lag}")  # fmt: skip
+    for wait in waits:
+        print_line(wait)
+    print_records(columns, records)
+    print_line("")
 
 
 def _member_records(group: GroupDescription) -> list[dict[str, Any]]:

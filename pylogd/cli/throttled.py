@@ -12,26 +12,30 @@ from typing import Any, Final
 
 from pylogd.client import Admin
 from pylogd.client.core.model import GroupDescription
-from pylogd.errors import KafkaError
+from pylogd.errors import KafkaError, PylogdError, UnsupportedByBroker
 
 _NAME: Final = "lagging.consumers.throttled"
 
 
-def throttled_clients(admin: Admin) -> list[dict[str, Any]]:
-    """Return the clients that had to wait in the last minute, with the broker, from all brokers that report them.
+def throttled_clients(admin: Admin, timeout: float) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the clients that had to wait in the last minute, with the broker, from all brokers that report them, and
+    the ids of the brokers that do not answer within `timeout` seconds.
 
-    One that is down, that may not be asked, or that is no pylogd of this release tells nothing.
+    One that may not be asked, or that is no pylogd of this release, tells nothing.
     """
     found = []
-    for broker in admin.describe_cluster().brokers:
-        try:
-            entries = admin.describe_configs("broker", str(broker.node_id), [_NAME])
-        except KafkaError:
+    silent = []
+    nodes = [broker.node_id for broker in admin.describe_cluster().brokers]
+    for node, entries in admin.configs_by_broker(nodes, [_NAME], timeout).items():
+        if isinstance(entries, (KafkaError, UnsupportedByBroker)):
+            continue
+        if isinstance(entries, PylogdError):
+            silent.append(node)
             continue
         for entry in entries:
             if entry.name == _NAME and entry.value:
-                found += [{"broker": broker.node_id, **client} for client in json.loads(entry.value)]
-    return found
+                found += [{"broker": node, **client} for client in json.loads(entry.value)]
+    return found, silent
 
 
 def of_group(group: GroupDescription, clients: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

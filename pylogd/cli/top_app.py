@@ -92,7 +92,8 @@ class TopApp(App[None]):
         for row in rows:
             table.add_row(*(_cell(name, row[name]) for name in names))
         table.move_cursor(row=min(at, max(0, len(rows) - 1)))
-        self.sub_title = f"{len(rows)} {self._view}"
+        silent = ", ".join(map(str, self._found.silent))
+        self.sub_title = f"{len(rows)} {self._view}" + (f"; no answer from brokers {silent}" if silent else "")
 
     def action_view(self, name: str) -> None:
         """Show topics, groups or brokers."""

@@ -229,6 +229,33 @@ class GroupTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupsDescribed:
+    """Groups, their committed offsets and the ends of these logs.
+
+    groups, offsets: by group id. ends: without those of logs that were deleted, or whose leaders do not answer.
+    silent: the brokers that were needed and did not answer; their groups are missing. errors: of groups that are not
+    described, or whose offsets are not known.
+    """
+
+    groups: dict[str, GroupDescription]
+    offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]]
+    ends: dict[TopicPartition, int]
+    silent: tuple[int, ...]
+    errors: dict[str, KafkaError]
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """The ends of logs by partition, without those of partitions that have no leader or that were deleted.
+
+    silent: the brokers that did not answer. The ends of the logs that they lead are missing.
+    """
+
+    ends: dict[TopicPartition, int]
+    silent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetSpec:
     """The target of a reset of offsets: one of these; without any of them, the end of each log."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,6 +152,8 @@ def test_the_live_screen_sorts_and_changes_its_view() -> None:
     assert rows[0][2:5] == ["-", "-", "2.0 KiB"] and rows[1][2] == "12.5"
     assert [row[1] for row in asyncio.run(_shown([LOOK], "s", 3))[0]] == ["9", "4", "1"]
     assert [row[1] for row in asyncio.run(_shown([LOOK], "sr", 3))[0]] == ["1", "4", "9"]
+    silent = replace(LOOK, silent=[2, 3])
+    assert asyncio.run(_shown([silent], "", 3))[1] == "3 topics; no answer from brokers 2, 3"
     assert asyncio.run(_shown([LOOK], "g", 3)) == ([["g", "Stable", "2", "10", "-5"]], "1 groups")
 
 

@@ -16,6 +16,7 @@ from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey, offset_fetch
 from pylogd.wire.messages import consumer_group_describe as newer
 from pylogd.wire.messages import describe_groups as described
+from pylogd.wire.messages import find_coordinator as coordinators
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsResponse
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -199,6 +200,78 @@ def test_older_brokers_are_asked_group_by_group(brokers: dict[int, FakeBroker], 
     coordinate(brokers[1], groups[1])
     totals = admin.group_totals(listings(groups), timeout=5)
     assert {name: tuple(total) for name, total in totals.groups.items()} == {"a": (2, 60), "b": (2, 50)}
+
+
+def know_coordinators(brokers: Mapping[int, FakeBroker], groups: Mapping[int, Groups]) -> None:
+    """Let the brokers answer which of them coordinates a group."""
+
+    def found(name: str) -> tuple[int, str, int]:
+        node = next(node for node, some in groups.items() if name in some.offsets)
+        return node, brokers[node].host, brokers[node].port
+
+    def act(request: coordinators.FindCoordinatorRequest) -> coordinators.FindCoordinatorResponse:
+        if not request.coordinator_keys:
+            node, host, port = found(request.key)
+            return coordinators.FindCoordinatorResponse(node_id=node, host=host, port=port)
+        return coordinators.FindCoordinatorResponse(
+            coordinators=[coordinators.Coordinator(name, *found(name)) for name in request.coordinator_keys]
+        )
+
+    for each in brokers.values():
+        each.on(ApiKey.FIND_COORDINATOR, *[act] * 10)
+
+
+def test_many_groups_are_described_by_a_request_to_each_broker(brokers: dict[int, FakeBroker], admin: Admin) -> None:
+    groups = {
+        1: Groups({f"a{index}": {("t", 0): 10, ("deleted", 0): 7} for index in range(200)} | {"new": {}}),
+        2: Groups({f"b{index}": {("t", 2): 99} for index in range(200)}),
+    }
+    know_coordinators(brokers, groups)
+    for node, each in groups.items():
+        coordinate(brokers[node], each)
+    coordinate(brokers[3], Groups({}))
+    names = [name for each in groups.values() for name in each.offsets]
+    found = admin.describe_groups(names, timeout=5)
+    assert (found.silent, found.errors, list(found.groups)) == ((), {}, names)
+    classic, newer = found.groups["b7"], found.groups["new"]
+    assert (classic.coordinator, classic.protocol, len(classic.members)) == (2, "range", 2)
+    assert (newer.coordinator, newer.state, newer.members) == (1, "Empty", ())
+    assert {at: one.offset for at, one in found.offsets["a5"].items()} == {("t", 0): 10, ("deleted", 0): 7}
+    assert found.ends == {("t", 0): END, ("t", 2): END}
+    asked = {node: [len(each.asked(api)) for api in ASKED] for node, each in brokers.items()}
+    assert asked == {1: [1, 1, 1, 1], 2: [1, 0, 1, 0], 3: [0, 0, 0, 1]}
+    assert sum(len(each.asked(ApiKey.FIND_COORDINATOR)) for each in brokers.values()) == 1
+
+
+def test_older_brokers_find_coordinators_one_by_one(brokers: dict[int, FakeBroker], admin: Admin) -> None:
+    groups = {1: Groups({"a": {("t", 0): 40}}), 2: Groups({"b": {("t", 0): 50}})}
+    for each in brokers.values():
+        each.versions[ApiKey.FIND_COORDINATOR] = (1, 3)
+    know_coordinators(brokers, groups)
+    for node, some in groups.items():
+        coordinate(brokers[node], some)
+    found = admin.describe_groups(["a", "b"], timeout=5)
+    assert {name: one.coordinator for name, one in found.groups.items()} == {"a": 1, "b": 2}
+
+
+def test_groups_of_a_silent_coordinator_are_missing(brokers: dict[int, FakeBroker], admin: Admin) -> None:
+    groups = {1: Groups({"a": {("t", 0): 40}}), 2: Groups({"b": {("t", 0): 50}})}
+    brokers[1].on(ApiKey.FIND_COORDINATOR, fake.silence)
+    know_coordinators({2: brokers[2], 3: brokers[3]}, {2: groups[2]})
+    coordinate(brokers[2], groups[2])
+    found = admin.describe_groups(["b"], [3], timeout=1)
+    assert (list(found.groups), found.ends, found.silent) == (["b"], {}, (1,))
+
+
+def test_a_group_that_does_not_exist_is_an_error_beside_the_others(
+    brokers: dict[int, FakeBroker], admin: Admin
+) -> None:
+    groups = {1: Groups({"a": {("t", 0): 40}})}
+    know_coordinators(brokers, {1: Groups({"a": {}, "gone": {}})})
+    coordinate(brokers[1], groups[1])
+    found = admin.describe_groups(["a", "gone"], timeout=5)
+    assert list(found.groups) == ["a"]
+    assert {name: error.code for name, error in found.errors.items()} == {"gone": ErrorCode.GROUP_ID_NOT_FOUND}
 
 
 def run(broker: FakeBroker) -> tuple[list[list[Any]], str, int]:

@@ -5,15 +5,19 @@ Rules: the coordinator is looked up anew in each try, so that one that moved is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
+from pylogd.client.core.admin.answers import Answers
 from pylogd.client.core.admin.calls import Calls, Question, send
 from pylogd.client.core.metadata import check
 from pylogd.client.core.model import Broker
-from pylogd.client.core.producer.transaction_requests import GROUP_KEY, find_coordinator
+from pylogd.client.core.producer.transaction_requests import GROUP_KEY, find_coordinator, find_coordinators
 from pylogd.errors import KafkaError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+
+#: Groups that one request is about at most.
+_MOST_KEYS: Final = 1000
 
 
 async def coordinator_of(calls: Calls, key: str, key_type: int = GROUP_KEY) -> int:
@@ -27,6 +31,40 @@ async def coordinator_of(calls: Calls, key: str, key_type: int = GROUP_KEY) -> i
     response = await send(calls, request, fit=fit)
     found = response.coordinators[0] if response.coordinators else response
     check(found.error_code, found.error_message)
+    return _learn(calls, found)
+
+
+async def coordinators_of(
+    calls: Calls, answers: Answers, names: Sequence[str]
+) -> tuple[dict[int, list[str]], dict[str, KafkaError]]:
+    """Return groups by their coordinators' ids, and the errors of other groups, in one try.
+
+    The first broker that answers is asked for all of them at once, or one by one if it is older than FindCoordinator
+    version 4 (Kafka 3.0). Without any that answers the result is empty.
+    """
+    by_node: dict[int, list[str]] = {}
+    errors: dict[str, KafkaError] = {}
+    nodes = sorted(calls.metadata.brokers)
+    pieces = [list(names[at : at + _MOST_KEYS]) for at in range(0, len(names), _MOST_KEYS)]
+    found = await answers.of_first(nodes, lambda node: [_find(node, some) for some in pieces])
+    if found and not found[0].coordinators:
+        pieces = [[name] for name in names]
+        found = await answers.of_first(nodes, lambda node: [_find(node, some) for some in pieces])
+    for some, response in zip(pieces, found or (), strict=False):
+        for name, one in zip(some, response.coordinators or [response], strict=True):
+            if one.error_code:
+                errors[name] = KafkaError(error_for(one.error_code), one.error_message)
+            else:
+                by_node.setdefault(_learn(calls, one), []).append(name)
+    return by_node, errors
+
+
+def _find(node: int, names: Sequence[str]) -> Question:
+    return Question(FindCoordinatorRequest, lambda version: find_coordinators(names, GROUP_KEY, version), node)
+
+
+def _learn(calls: Calls, found: Any) -> int:
+    """Return the id of a coordinator from an answer; from now on its address is known."""
     node: int = found.node_id
     if node not in calls.metadata.brokers:
         calls.metadata.brokers[node] = Broker(node, found.host, found.port)

@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from pylogd.client.core.admin import group_totals
 from pylogd.client.core.admin.calls import Calls, question, refresh
 from pylogd.client.core.admin.coordinators import ask_coordinator, coordinator_of
-from pylogd.client.core.admin.group_totals import add_up_groups
+from pylogd.client.core.admin.group_answers import description, is_missing, missing
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
-from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.group import commits
-from pylogd.client.core.group.consumer_protocol import decode_assignment, decode_subscription
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.metadata import check, error_text
 from pylogd.client.core.model import (
     GroupDescription,
     GroupListing,
-    GroupMember,
+    GroupsDescribed,
     GroupTotals,
     OffsetAndMetadata,
     OffsetSpec,
@@ -35,8 +34,6 @@ from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
 
 Outcome = dict[str, KafkaError | None]
 Offset = int | OffsetAndMetadata
-_CONSUMERS = "consumer"
-_DEAD = "Dead"
 
 
 class GroupOperations:
@@ -63,17 +60,22 @@ class GroupOperations:
 
         return await self._calls.call(attempt)
 
-    async def groups_by_broker(self, timeout: float | None = None) -> dict[int, list[GroupListing] | PylogdError]:
+    async def groups_by_broker(
+        self, timeout: float | None = None, silent: Iterable[int] = ()
+    ) -> dict[int, list[GroupListing] | PylogdError]:
         """Return the groups that each broker coordinates, or its error if it does not answer within `timeout` seconds.
 
         All brokers are asked at the same time. Those that still load their groups are asked again. Raises the error if
         the brokers' addresses can't be found.
+
+        silent: brokers that have not answered before, and are not asked.
         """
         await self._calls.call(lambda: refresh(self._calls, []))
         found: dict[int, list[GroupListing] | PylogdError] = {}
+        left_out = set(silent)
 
         async def attempt() -> None:
-            nodes = self._calls.metadata.brokers
+            nodes = self._calls.metadata.brokers.keys() - left_out
             found.update(
                 await self._listed([one for one in nodes if one not in found or _is_loading(found[one])], timeout)
             )
@@ -104,7 +106,7 @@ class GroupOperations:
 
         silent: brokers that have not answered before, and are not asked.
         """
-        return await add_up_groups(self._calls, groups, silent, timeout)
+        return await group_totals.add_up_groups(self._calls, groups, silent, timeout)
 
     async def describe_group(self, group_id: str) -> GroupDescription:
         """Return a group, its members and their assignments. Raises KafkaError: GROUP_ID_NOT_FOUND.
@@ -128,46 +130,28 @@ class GroupOperations:
         node, response = await self._ask(group_id, lambda _: request, lambda r: [g.error_code for g in r.groups])
         [group] = response.groups
         check(group.error_code, group.error_message)
-        members = [
-            GroupMember(
-                member.member_id,
-                member.instance_id,
-                member.client_id,
-                member.client_host,
-                tuple(member.subscribed_topic_names),
-                tuple(
-                    TopicPartition(topic.topic_name, index)
-                    for topic in member.assignment.topic_partitions
-                    for index in topic.partitions
-                ),
-            )
-            for member in group.members
-        ]
-        return GroupDescription(
-            group_id, group.group_state, _CONSUMERS, group.assignor_name, node, tuple(sorted(members))
-        )
+        return description(node, group)
 
     async def _describe_classic(self, group_id: str) -> GroupDescription:
         request = describe_groups.DescribeGroupsRequest(groups=[group_id])
         node, response = await self._ask(group_id, lambda _: request, lambda r: [g.error_code for g in r.groups])
         [group] = response.groups
+        if is_missing(group):
+            raise missing(group_id)
         check(group.error_code, group.error_message)
-        if group.group_state == _DEAD and not group.members:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
-        members = [
-            GroupMember(
-                member.member_id,
-                member.group_instance_id,
-                member.client_id,
-                member.client_host,
-                _topics(group.protocol_type, member.member_metadata),
-                _assigned(group.protocol_type, member.member_assignment),
-            )
-            for member in group.members
-        ]
-        return GroupDescription(
-            group_id, group.group_state, group.protocol_type, group.protocol_data, node, tuple(sorted(members))
-        )
+        return description(node, group)
+
+    async def describe_groups(
+        self, group_ids: Iterable[str], silent: Iterable[int] = (), timeout: float | None = None
+    ) -> GroupsDescribed:
+        """Return groups, their members and committed offsets, and the ends of the logs that they read.
+
+        All brokers that are needed are asked at the same time, and each for all of its groups or logs at once. Those
+        that do not answer within `timeout` seconds are in the result.
+
+        silent: brokers that have not answered before, and are not asked.
+        """
+        return await group_totals.describe_groups(self._calls, list(dict.fromkeys(group_ids)), silent, timeout)
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, and its committed offsets. Raises KafkaError."""
@@ -287,20 +271,6 @@ class GroupOperations:
     ) -> tuple[int, Any]:
         """The coordinator, and its answer to what `at` makes for a version; again while an error code says so."""
         return await ask_coordinator(self._calls, group_id, at, codes, api=api, highest=highest)
-
-
-def _topics(kind: str, metadata: bytes | memoryview) -> tuple[str, ...]:
-    try:
-        return decode_subscription(metadata).topics if kind == _CONSUMERS and len(metadata) else ()
-    except InvalidReply:  # a member's own affair
-        return ()
-
-
-def _assigned(kind: str, assignment: bytes | memoryview) -> tuple[TopicPartition, ...]:
-    try:
-        return tuple(decode_assignment(assignment)) if kind == _CONSUMERS else ()
-    except InvalidReply:
-        return ()
 
 
 def _is_loading(answer: object) -> bool:

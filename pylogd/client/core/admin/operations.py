@@ -12,10 +12,12 @@ from functools import partial
 from typing import Literal
 
 from pylogd.client.core.admin.acl_operations import AclOperations
+from pylogd.client.core.admin.answers import Answers
 from pylogd.client.core.admin.calls import Calls, ask, change, once, question, refresh
 from pylogd.client.core.admin.feature_operations import FeatureOperations
 from pylogd.client.core.admin.group_operations import GroupOperations, Outcome
 from pylogd.client.core.admin.label_operations import LabelOperations
+from pylogd.client.core.admin.log_ends import EndSearch
 from pylogd.client.core.admin.offsets import find_offsets, leader_of
 from pylogd.client.core.admin.partition_operations import PartitionOperations
 from pylogd.client.core.admin.quota_operations import QuotaOperations
@@ -27,6 +29,7 @@ from pylogd.client.core.model import (
     ClusterDescription,
     ConfigEntry,
     LogDir,
+    LogEnds,
     NewTopic,
     OffsetAndTime,
     Topic,
@@ -143,22 +146,29 @@ class Operations(
             request.include_documentation = documentation and version >= 3
 
         node_id = int(name) if kind == "broker" and name else None
-        response: messages.DescribeConfigsResponse = await ask(self._calls, request, node_id, fit)
-        entries = []
-        for result in response.results:
-            check(result.error_code, result.error_message)
-            entries += [
-                ConfigEntry(
-                    config.name,
-                    config.value,
-                    _SOURCES.get(config.config_source, "default" if config.is_default else "unknown"),
-                    config.read_only,
-                    config.is_sensitive,
-                    config.documentation or None,
-                )
-                for config in result.configs
-            ]
-        return sorted(entries)
+        return _entries(await ask(self._calls, request, node_id, fit))
+
+    async def configs_by_broker(
+        self, brokers: Iterable[int], keys: Sequence[str], timeout: float | None = None
+    ) -> dict[int, list[ConfigEntry] | PylogdError]:
+        """Return settings of each broker, or its error if it does not answer within `timeout` seconds.
+
+        All brokers are asked at the same time, without retries.
+        """
+        nodes = list(brokers)
+        if not self._calls.metadata.brokers:
+            await self._calls.call(lambda: refresh(self._calls))
+        messages = describe_configs_messages
+        resources = [messages.DescribeConfigsResource(_KINDS["broker"], str(node), list(keys)) for node in nodes]
+        requests = [messages.DescribeConfigsRequest([resource]) for resource in resources]
+        questions = [question(request, node) for node, request in zip(nodes, requests, strict=True)]
+        found: dict[int, list[ConfigEntry] | PylogdError] = {}
+        for node, answer in zip(nodes, await self._calls.send_all(questions, timeout), strict=True):
+            try:
+                found[node] = answer if isinstance(answer, PylogdError) else _entries(answer)
+            except KafkaError as error:
+                found[node] = error
+        return found
 
     async def alter_configs(
         self,
@@ -194,6 +204,22 @@ class Operations(
         or after it, or `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
         """
         return await find_offsets(self._calls, wanted)
+
+    async def log_ends(
+        self, partitions: Iterable[TopicPartition], silent: Iterable[int] = (), timeout: float | None = None
+    ) -> LogEnds:
+        """Return the ends of logs, also beside leaders that do not answer within `timeout` seconds.
+
+        All leaders are asked at the same time, each for all its logs at once.
+
+        silent: brokers that have not answered before, and are not asked.
+        """
+        answers = Answers(self._calls, silent, timeout)
+        search = EndSearch(self._calls, answers)
+        if not self._calls.metadata.brokers:
+            await self._calls.call(lambda: refresh(self._calls))
+        await search.find(partitions, sorted(self._calls.metadata.brokers), timeout)
+        return LogEnds(search.found, tuple(sorted(answers.missed)))
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records before an offset; -1 means the high watermark.
@@ -282,6 +308,25 @@ class Operations(
     def _forget(self, names: Iterable[str]) -> None:
         for name in names:
             self._calls.metadata.forget(name)
+
+
+def _entries(response: describe_configs_messages.DescribeConfigsResponse) -> list[ConfigEntry]:
+    """Return the settings in an answer. Raises KafkaError."""
+    entries = []
+    for result in response.results:
+        check(result.error_code, result.error_message)
+        entries += [
+            ConfigEntry(
+                config.name,
+                config.value,
+                _SOURCES.get(config.config_source, "default" if config.is_default else "unknown"),
+                config.read_only,
+                config.is_sensitive,
+                config.documentation or None,
+            )
+            for config in result.configs
+        ]
+    return sorted(entries)
 
 
 def _creatable(topic: NewTopic) -> create_topics.CreatableTopic:

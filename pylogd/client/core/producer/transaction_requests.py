@@ -7,7 +7,7 @@ EndTxn raises the producer's epoch, so that nothing of an ended transaction can 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +51,14 @@ class ProducerIdentity:
 
 def find_coordinator(key: str, key_type: int, version: int) -> FindCoordinatorRequest:
     """Return the request for the coordinator of a group or of a transactional id."""
+    return find_coordinators([key], key_type, version)
+
+
+def find_coordinators(keys: Sequence[str], key_type: int, version: int) -> FindCoordinatorRequest:
+    """Return the request for the coordinators of groups or of transactional ids; before version 4, of the first."""
     if version < _MANY_KEYS_FROM:
-        return FindCoordinatorRequest(key=key, key_type=key_type)
-    return FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
+        return FindCoordinatorRequest(key=keys[0], key_type=key_type)
+    return FindCoordinatorRequest(coordinator_keys=list(keys), key_type=key_type)
 
 
 def add_partitions(producer: ProducerIdentity, partitions: Iterable[TopicPartition]) -> AddPartitionsToTxnRequest:

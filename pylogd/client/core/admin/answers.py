@@ -1,0 +1,55 @@
+"""Ask several brokers at the same time, and remember those that do not answer: they are not asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pylogd.client.core.admin.calls import Calls, Question
+from pylogd.errors import KafkaError, PylogdError, UnsupportedByBroker
+
+
+class Answers:
+    """The answers of brokers to one operation.
+
+    silent: brokers that have not answered, before it or during it. missed: those of them that it needed.
+    """
+
+    def __init__(self, calls: Calls, silent: Iterable[int], timeout: float | None) -> None:
+        """silent: brokers that are not asked. timeout: seconds to wait for answers; None for the client's."""
+        self.silent = set(silent)
+        self.missed: set[int] = set()
+        self._calls = calls
+        self._timeout = timeout
+
+    async def of(self, questions: Sequence[tuple[int, Question]]) -> list[Any]:
+        """Return the answer to each question: (the broker's id, what to ask it).
+
+        None for one that does not answer, which is then known as silent, and for one that does not know the API.
+        """
+        silent = set(self.silent)
+        asked = [one for node, one in questions if node not in silent]
+        answers = iter(await self._calls.send_all(asked, self._timeout) if asked else [])
+        found = []
+        for node, _ in questions:
+            answer = None if node in silent else next(answers)
+            if isinstance(answer, PylogdError):
+                if not isinstance(answer, (KafkaError, UnsupportedByBroker)):
+                    self.silent.add(node)
+                answer = None
+            if node in self.silent:
+                self.missed.add(node)
+            found.append(answer)
+        return found
+
+    async def of_first(self, nodes: Iterable[int], ask: Callable[[int], Sequence[Question]]) -> list[Any] | None:
+        """Return the answers of the first of these brokers that answers all that it is asked; None if none does.
+
+        ask: return the questions for a broker.
+        """
+        for node in nodes:
+            if node not in self.silent:
+                answers = await self.of([(node, one) for one in ask(node)])
+                if all(answer is not None for answer in answers):
+                    return answers
+        return None
