@@ -47,7 +47,9 @@ $(WHEEL): $(SOURCES) | $(BIN)/python
 
 $(VENV)/.dependencies: setup.cfg | $(WHEEL)
 	@echo "make: installing dependencies from PyPI: 1.9 GB for demo and tests, which takes some minutes"
-	@$(BIN)/python -m pip install --quiet --upgrade "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[test,demo,connect]"
+	@$(BIN)/python -m pip install --quiet --no-compile --upgrade \
+		"$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[test,demo,connect]"
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; files for other Pythons can't be compiled
 	@touch $@
 
 # An early version of the distribution was named pylogd and has the same files: uninstall it first.
