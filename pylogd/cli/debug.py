@@ -185,7 +185,7 @@ def _group(admin: Admin, name: str) -> dict[str, Any]:
     if name in found.errors:
         raise found.errors[name]
     if name not in found.groups:
-        raise BrokerUnavailable(f"its coordinator does not answer: broker {found.silent}")
+        raise BrokerUnavailable(f"its coordinator does not answer: broker {', '.join(map(str, found.silent))}")
     return {**asdict(found.groups[name]), "offsets": lag_of(found, name)}
 
 

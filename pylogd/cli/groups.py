@@ -111,11 +111,13 @@ def describe(names: Sequence[str], regex: bool, members: bool, bootstrap: str) -
         for name, group in found.groups.items():
             waits = [throttled.line(client) for client in throttled.of_group(group, waited)]
             _print_group(group, rows[name], waits, members=members)
-    for name, error in found.errors.items():
-        note(f"group {name}: {error}")
-    fail_if_silent(sorted({*found.silent, *unlisted}))
-    if found.errors:
-        raise click.ClickException("some groups are not known, or their offsets")
+    errors = [f"group {name}: {error}" for name, error in found.errors.items()]
+    missing = sorted({*found.silent, *unlisted})
+    for error in errors if missing else errors[:-1]:
+        note(error)
+    fail_if_silent(missing)
+    if errors:
+        raise click.ClickException(errors[-1])
 
 
 _OFFSET_COLUMNS = ["topic", ">partition", ">committed", ">end", ">lag", "member", "client", "host"]

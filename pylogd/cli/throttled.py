@@ -25,7 +25,7 @@ def throttled_clients(admin: Admin, timeout: float) -> tuple[list[dict[str, Any]
     """
     found = []
     silent = []
-    nodes = [broker.node_id for broker in admin.describe_cluster().brokers]
+    nodes = [broker.node_id for broker in admin.cluster.brokers()]
     for node, entries in admin.configs_by_broker(nodes, [_NAME], timeout).items():
         if isinstance(entries, (KafkaError, UnsupportedByBroker)):
             continue

@@ -17,6 +17,7 @@ from pylogd.wire.messages import ApiKey, offset_fetch
 from pylogd.wire.messages import consumer_group_describe as newer
 from pylogd.wire.messages import describe_groups as described
 from pylogd.wire.messages import find_coordinator as coordinators
+from pylogd.wire.messages.describe_configs import DescribeConfigsResponse
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsResponse
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -272,6 +273,14 @@ def test_a_group_that_does_not_exist_is_an_error_beside_the_others(
     found = admin.describe_groups(["a", "gone"], timeout=5)
     assert list(found.groups) == ["a"]
     assert {name: error.code for name, error in found.errors.items()} == {"gone": ErrorCode.GROUP_ID_NOT_FOUND}
+    arguments = ["groups", "describe", "a", "gone", "--output", "tsv", "--timeout", "5", "-b", brokers[1].address]
+    coordinate(brokers[1], groups[1])
+    for each in brokers.values():
+        each.on(ApiKey.DESCRIBE_CONFIGS, lambda _: DescribeConfigsResponse(results=[]))
+    result = CliRunner().invoke(pylogd, arguments)
+    assert result.stdout.splitlines() == ["a\tt\t0\t40\t100\t60\t-\t-\t-"]
+    assert result.stderr == "Error: group gone: GROUP_ID_NOT_FOUND: there is no group 'gone'\n"
+    assert result.exit_code == 1
 
 
 def run(broker: FakeBroker) -> tuple[list[list[Any]], str, int]:
