@@ -123,16 +123,31 @@ def read_offsets(fs: FileSystem, directory: str, name: str) -> dict[TopicPartiti
         raise CorruptFile(path, "a partition or offset is not a number") from None
 
 
-def write_partition_metadata(fs: FileSystem, directory: str, topic_id: bytes) -> None:
-    """Write the topic id (16 bytes), so that a power loss leaves it whole or not there at all. Waits for the disk.
+def prepare_partition_metadata(fs: FileSystem, directory: str, topic_id: bytes, *, sync: bool = True) -> None:
+    """Write the topic id (16 bytes) to a temporary file. `complete_partition_metadata` gives it its name.
+
+    sync: False if the caller makes the file durable before that. Raises OSError.
+    """
+    text = f"version: {_VERSION}\ntopic_id: {format_id(topic_id)}\n"
+    write_file(fs, _prepared_metadata(directory), text.encode(), sync=sync)
+
+
+def sync_prepared_metadata(fs: FileSystem, directory: str) -> None:
+    """Make the temporary file durable. Raises OSError."""
+    _sync_existing(fs, _prepared_metadata(directory))
+
+
+def complete_partition_metadata(fs: FileSystem, directory: str) -> None:
+    """Rename the temporary file, which is durable, so that a power loss leaves `partition.metadata` whole or not there.
 
     The directory is not synced: the first flush of the log does that. Until then a power loss may leave the temporary
     file, which `restore_partition_metadata` renames. Raises OSError.
     """
-    text = f"version: {_VERSION}\ntopic_id: {format_id(topic_id)}\n"
-    path = os.path.join(directory, PARTITION_METADATA)
-    write_file(fs, path + TEMPORARY_SUFFIX, text.encode(), sync=True)
-    fs.rename(path + TEMPORARY_SUFFIX, path)
+    fs.rename(_prepared_metadata(directory), os.path.join(directory, PARTITION_METADATA))
+
+
+def _prepared_metadata(directory: str) -> str:
+    return os.path.join(directory, PARTITION_METADATA + TEMPORARY_SUFFIX)
 
 
 def restore_partition_metadata(fs: FileSystem, directory: str) -> None:
@@ -151,11 +166,15 @@ def sync_partition_metadata(fs: FileSystem, directory: str) -> None:
     """Make the file durable, if it exists. Raises OSError."""
     path = os.path.join(directory, PARTITION_METADATA)
     if fs.exists(path):
-        fd = fs.open(path, os.O_RDWR)
-        try:
-            sync_file(fs, fd, path)
-        finally:
-            fs.close(fd)
+        _sync_existing(fs, path)
+
+
+def _sync_existing(fs: FileSystem, path: str) -> None:
+    fd = fs.open(path, os.O_RDWR)
+    try:
+        sync_file(fs, fd, path)
+    finally:
+        fs.close(fd)
 
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:

@@ -6,6 +6,7 @@ and its files are removed after `file.delete.delay.ms`. What the manager is made
 - `registry`: which logs are open, and which can't be used and why;
 - `directories`: the data directories, their failures, and whose they are;
 - `bulk_loader`, `stopped_logs`: many logs at a start, from the state that a clean stop has left; `closing`: at a stop;
+- `creation`: new logs;
 - `checkpoint_writer`: when which offsets are written to the checkpoints;
 - `housekeeping`: what is done regularly: flushing, retention, removal of deleted files.
 
@@ -14,7 +15,6 @@ Methods wait for the disk unless they say otherwise: call them in a thread. `log
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import sys
@@ -22,18 +22,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from pylogd.log import checkpoints
-from pylogd.log.bulk_loader import INTERNAL_PREFIX, BulkLoader, ConfigOf, Progress
+from pylogd.log.bulk_loader import BulkLoader, ConfigOf, Progress
 from pylogd.log.caching import BlockCache
 from pylogd.log.checkpoint_writer import CheckpointWriter
 from pylogd.log.checkpoints import TopicPartition
 from pylogd.log.closing import abandon_logs, close_logs
 from pylogd.log.config import LogConfig
+from pylogd.log.creation import LogCreator, NewLogs
 from pylogd.log.directories import LogDirectories
-from pylogd.log.errors import LINK, NoLogDirectory, StorageError, StorageFailure, TooManyPartitions
+from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.log.files import FileSystem, RealFileSystem, most_cached_files
 from pylogd.log.housekeeping import Housekeeping
-from pylogd.log.loader import create_log
 from pylogd.log.log import Log
 from pylogd.log.log_directory import STRAY_SUFFIX, DirectoryUsage, LogDirectory
 from pylogd.log.registry import LogRegistry
@@ -94,8 +93,6 @@ class LogManager:
         self._seconds = seconds
         self._reopening = threading.Lock()
         self._registry = LogRegistry()
-        self._made = threading.Condition(self._registry.lock)  # notified when one of `_being_made` is made, or is not
-        self._being_made: set[TopicPartition] = set()
         self._directories = LogDirectories(
             directories, self._registry, fs=self.fs, node_id=node_id, cluster_id=cluster_id, boot_id=boot_id
         )
@@ -103,6 +100,10 @@ class LogManager:
             self._registry, self._directories, self.storage, self.config, now_ms=now_ms, threads=recovery_threads
         )
         self._checkpoints = CheckpointWriter(self._registry, self._directories)
+        self._creator = LogCreator(
+            self._registry, self._directories, self._checkpoints, self.storage, cordoned=cordoned,
+            partition_limit=lambda: self.partition_limit, now_ms=now_ms,
+        )  # fmt: skip
         self._housekeeping = Housekeeping(
             self._registry, self._directories, self._checkpoints, self.fs,
             now_ms=now_ms, seconds=seconds, checkpoint_ms=checkpoint_ms,
@@ -249,100 +250,27 @@ class LogManager:
 
     def choose_directories(self, count: int) -> Sequence[str | None]:
         """Return in which data directories to create so many logs; None if all are offline. Never waits for a disk."""
-        if not self._directories.online:
-            return [None] * count
-        added: dict[str, int] = {}
-        chosen = []
-        for _ in range(count):
-            entry = self._best_directory(added)
-            added[entry.path] = added.get(entry.path, 0) + 1
-            chosen.append(entry.path)
-        return chosen
+        return self._creator.choose_directories(count)
 
     def create(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None, directory: str | None = None
     ) -> Log:
         """Create an empty log and return it; if there is an open one, return that.
 
-        directory: the data directory, if it was chosen already. Raises TooManyPartitions, NoLogDirectory,
-        StorageFailure, and the error of a log that is offline.
+        directory: the data directory, if it was chosen already. Raises the errors that `LogCreator.create` returns.
         """
-        try:
-            return self._create(topic, partition, topic_id, config, directory)
-        except StorageFailure as error:
-            self.storage_failed(error)
-            raise
+        (made,) = self.create_all(topic, [partition], topic_id, config, directory)
+        if isinstance(made, StorageError):
+            raise made
+        return made
 
-    def _create(
-        self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None, directory: str | None
-    ) -> Log:
-        key = topic, partition
-        with self._made:
-            while key in self._being_made:
-                self._made.wait()
-            self._registry.wait_until_removed(key)
-            if (known := self.logs.get(key)) is not None:
-                return known
-            if (offline := self._registry.offline.get(key)) is not None:
-                raise offline.error
-            if len(self.logs) + len(self._being_made) >= self.partition_limit and not topic.startswith(INTERNAL_PREFIX):
-                raise TooManyPartitions(self.partition_limit)
-            entry = self._choose_directory(topic, partition, directory)
-            entry.open_logs += 1
-            self._being_made.add(key)
-        log = None
-        try:
-            log = self._make(entry, topic, partition, topic_id, self.config if config is None else config)
-        finally:
-            with self._made:  # the lock was not held meanwhile: others must not wait for a disk that hangs
-                self._being_made.discard(key)
-                self._made.notify_all()
-                if log is None:
-                    entry.open_logs -= 1
-                elif entry.failure is None:
-                    self.logs[log.key] = log
-        if entry.failure is not None:
-            log.abandon()
-            raise entry.failure
-        return log
-
-    def _make(self, entry: LogDirectory, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
-        """Create the files of an empty log. Raises StorageFailure."""
-        path = os.path.join(entry.path, f"{topic}-{partition}")
-        self._checkpoints.forget_deleted((topic, partition), entry)
-        try:
-            if self.fs.islink(path):
-                raise OSError(errno.ELOOP, LINK, path)
-            self.fs.mkdir(path)
-            checkpoints.write_partition_metadata(self.fs, path, topic_id)
-        except OSError as error:
-            raise StorageFailure(path, error) from error
-        return create_log(path, topic, partition, topic_id, config, storage=self.storage, now_ms=self._now_ms)
-
-    def _best_directory(self, added: Mapping[str, int]) -> LogDirectory:
-        """Return the directory for a new partition, if so many are about to be `added`. Raises NoLogDirectory.
-
-        A cordoned one is taken only if there is no other: the replica was assigned before the cluster heard of it.
-        """
-        online = self._directories.online
-        if not online:
-            raise NoLogDirectory("all data directories are offline")
-        cordoned = self._cordoned()
-        return min(
-            online,
-            key=lambda entry: (entry.path in cordoned, entry.full, entry.open_logs + added.get(entry.path, 0)),
-        )
-
-    def _choose_directory(self, topic: str, partition: int, path: str | None) -> LogDirectory:
-        chosen = [entry for entry in self._directories.online if entry.path == path]
-        entry = chosen[0] if chosen else self._best_directory({})
-        if entry.path in self._cordoned():
-            _log.warning(
-                "%s-%d is created in %s although that is cordoned: all data directories that are not offline are "
-                "(cordoned.log.dirs), and the replica was assigned to this broker before the others knew",
-                topic, partition, entry.path,
-            )  # fmt: skip
-        return entry
+    def create_all(
+        self, topic: str, partitions: Sequence[int], topic_id: bytes, config: LogConfig | None = None,
+        directory: str | None = None,
+    ) -> list[Log | StorageError]:  # fmt: skip
+        """Create empty logs of a topic; return each, or why it could not be created. See `LogCreator.create`."""
+        config = self.config if config is None else config
+        return self._creator.create(NewLogs(topic, partitions, topic_id, config, directory))
 
     def delete(self, topic: str, partition: int) -> None:
         """Delete a log, once no write of it is under way. Ignores an unknown partition. Raises StorageFailure.

@@ -299,13 +299,16 @@ class PartitionHosting:
         self, topic: Topic, states: Sequence[PartitionState], config: HostedConfig, directory: str | None
     ) -> list[Log | None]:
         # Runs in a thread.
+        indexes = [state.index for state in states]
         made: list[Log | None] = []
-        for state in states:
-            try:
-                made.append(self._logs.create(topic.name, state.index, topic.topic_id, config.log, directory))
-            except StorageError as error:
-                log.error("Could not create the log of {t}-{i}: {error}", t=topic.name, i=state.index, error=error)
+        for index, one in zip(
+            indexes, self._logs.create_all(topic.name, indexes, topic.topic_id, config.log, directory), strict=True
+        ):
+            if isinstance(one, StorageError):
+                log.error("Could not create the log of {t}-{i}: {error}", t=topic.name, i=index, error=one)
                 made.append(None)
+            else:
+                made.append(one)
         return made
 
     def _add(self, topic: Topic, state: PartitionState, stored: Log | None, config: HostedConfig) -> None:

@@ -157,7 +157,9 @@ def test_checkpoints_are_kafkas() -> None:
     assert checkpoints.read_offsets(fs, "/d", checkpoints.RECOVERY_POINTS) == {("a", 0): 3, ("b", 1): 7}
     checkpoints.write_leader_epochs(fs, "/d", [(0, 0), (4, 10)])
     assert read_file(fs, "/d/leader-epoch-checkpoint") == b"0\n2\n0 0\n4 10\n"
-    checkpoints.write_partition_metadata(fs, "/d", TOPIC_ID)
+    checkpoints.prepare_partition_metadata(fs, "/d", TOPIC_ID)
+    assert checkpoints.read_partition_metadata(fs, "/d") is None
+    checkpoints.complete_partition_metadata(fs, "/d")
     assert read_file(fs, "/d/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
     assert checkpoints.read_partition_metadata(fs, "/d") == TOPIC_ID
     checkpoints.write_clean_shutdown(fs, "/d")
