@@ -113,6 +113,8 @@ def settle(
     if usual and state.leader in snapshot.open and snapshot.open.issuperset(state.isr):
         return state
     if usual and not (snapshot.full or snapshot.offline):
+        if len(state.replicas) == 1 and state.leader in snapshot.brokers:
+            return state
         known = _shrunk(state, snapshot.open, min_insync())
         if known is not None:
             return known

@@ -79,10 +79,10 @@ class BulkLoader:
         limit: the number of logs that may be open in total. config_of: settings by topic; without it all logs have
         the default settings.
         """
-        paths: dict[TopicPartition, list[str]] = {}
-        for one in found:
-            paths.setdefault((one.topic, one.partition), []).append(one.directory)
-        unique = self._within_limit([one for one in found if len(paths[one.topic, one.partition]) == 1], limit)
+        counts = Counter([(one.topic, one.partition) for one in found])
+        several = {key for key, count in counts.items() if count > 1}
+        unique = [one for one in found if (one.topic, one.partition) not in several] if several else found
+        unique = self._within_limit(unique, limit)
         together = self._synced_together(unique)
 
         def load(one: FoundLog) -> None:
@@ -99,11 +99,10 @@ class BulkLoader:
                     progress(done, len(unique))
         for entry in together.values():
             self._sync(entry)
-        for key, several in paths.items():
-            if len(several) > 1:
-                listed = ", ".join(several)
-                self._set_offline(key, several, CorruptLog(f"the partition has more than one directory: {listed}. "
-                                                           "Keep one and restart the broker"))  # fmt: skip
+        for key in several:
+            paths = [one.directory for one in found if (one.topic, one.partition) == key]
+            self._set_offline(key, paths, CorruptLog(f"the partition has more than one directory: {', '.join(paths)}. "
+                                                     "Keep one and restart the broker"))  # fmt: skip
 
     def _within_limit(self, found: list[FoundLog], limit: int) -> list[FoundLog]:
         """Return the logs that may be opened, internal topics first, and list the others as offline."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -179,7 +180,8 @@ class LogCreator:
             entry = self._choose_directory(key, new.directory)
             entry.open_logs += 1
             self._being_made.add(key)
-        return _Begun(key, entry, f"{entry.path}/{new.topic}-{partition}", not (together and entry.syncs_volume))
+        path = os.path.join(entry.path, f"{new.topic}-{partition}")
+        return _Begun(key, entry, path, not (together and entry.syncs_volume))
 
     def _make_directory(self, one: _Begun, topic_id: bytes) -> None:
         """Make a partition's directory, and in it the file with the topic id. Raises StorageFailure."""

@@ -205,7 +205,8 @@ class LogDirectories:
 
     def directory_of(self, log: Log) -> LogDirectory:
         """Return the directory that has the log."""
-        return next(entry for entry in self.entries if entry.holds(log))
+        entries = self.entries
+        return entries[0] if len(entries) == 1 else next(entry for entry in entries if entry.holds(log))
 
     def at(self, path: str) -> LogDirectory:
         """Return the directory at a path."""

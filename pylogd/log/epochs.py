@@ -10,6 +10,7 @@ Source: KIP-101, KIP-279, KIP-320.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 UNDEFINED = (-1, -1)
 
@@ -22,10 +23,12 @@ class LeaderEpochs:
 
     __slots__ = ("dirty", "epochs", "latest", "starts")
 
-    def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
-        self.epochs: tuple[int, ...] = tuple(epoch for epoch, _ in entries or ())
-        self.starts: tuple[int, ...] = tuple(start for _, start in entries or ())
-        self.latest = self.epochs[-1] if self.epochs else -1
+    def __init__(self, entries: Sequence[Sequence[int]] = ()) -> None:
+        self.epochs: tuple[int, ...] = ()
+        self.starts: tuple[int, ...] = ()
+        if entries:
+            self.epochs, self.starts = zip(*entries, strict=True)
+        self.latest = self.epochs[-1] if entries else -1
         self.dirty = False
 
     def entries(self) -> list[tuple[int, int]]:

@@ -159,12 +159,13 @@ class LogDirectory:
         found = []
         ids: dict[str, bytes] = {}  # so that all partitions of a topic share one
         stopped, self.stopped = (self.stopped if self.clean else {}), {}
+        prefix = os.path.join(self.path, "")
         for name in sorted(self.fs.listdir(self.path)):
-            path = os.path.join(self.path, name)
+            path = prefix + name
             key = split_name(name)
             if (state := stopped.get(name)) is not None and key is not None and is_unchanged(self.fs, path, state):
                 start, text = self.log_starts.get(key, 0), state.topic_id
-                topic_id = ids[text] = ids.get(text) or checkpoints.parse_id(text)
+                topic_id = ids.get(text) or ids.setdefault(text, checkpoints.parse_id(text))
                 found.append(FoundLog(path, *key, topic_id, state.log_end_offset, start, clean=True, stopped=state))
             elif key is not None and self.fs.isdir(path):
                 recovery_point, start = self.recovery_points.get(key, 0), self.log_starts.get(key, 0)

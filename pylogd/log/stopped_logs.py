@@ -23,7 +23,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, format_id
@@ -34,7 +34,7 @@ from pylogd.log.files import FileSystem, read_file, write_atomically
 from pylogd.log.log import Log
 from pylogd.log.paced import log_class
 from pylogd.log.producers import Producers
-from pylogd.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, Storage
+from pylogd.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, Storage, segment_path
 from pylogd.log.snapshots import restore_producers
 from pylogd.wire.records import crc32c
 
@@ -44,8 +44,9 @@ STOPPED_LOGS = "stopped-logs"
 _VERSION = 1
 _KNOWN_NAME = re.compile(r"\d{20}\.(index|timeindex|snapshot)", re.ASCII)
 
-#: Size in bytes and time of the last change in nanoseconds, as `FileSystem.stamp` returns them.
-Stamp = tuple[int, int]
+#: Size in bytes and time of the last change in nanoseconds, as `FileSystem.stamp` returns them; a list if it was read
+#: from the file.
+Stamp = Sequence[int]
 
 
 class StoppedSegment(NamedTuple):
@@ -62,7 +63,8 @@ class StoppedSegment(NamedTuple):
 class StoppedLog(NamedTuple):
     """A closed log. directory, file: the stamps of its directory and of its last segment.
 
-    topic_id: as text. epochs: pairs of leader epoch and start offset. producers: whether a snapshot has any.
+    topic_id: as text. epochs: pairs of leader epoch and start offset. producers: whether a snapshot has any. segments:
+    each with the fields of `StoppedSegment`, but a list if it was read from the file.
     """
 
     directory: Stamp
@@ -71,7 +73,7 @@ class StoppedLog(NamedTuple):
     log_end_offset: int
     epochs: list[tuple[int, int]]
     producers: bool
-    segments: list[StoppedSegment]
+    segments: Sequence[Sequence[Any]]
 
 
 def write_stopped_logs(fs: FileSystem, directory: str, logs: Iterable[Log]) -> None:
@@ -95,15 +97,7 @@ def read_stopped_logs(fs: FileSystem, directory: str) -> dict[str, StoppedLog]:
         _log.warning("%s is damaged or has another version: the broker opens the logs one by one instead", path)
         return {}
     rows: dict[str, list[Any]] = json.loads(body)
-    return {name: _parsed(row) for name, row in rows.items()}
-
-
-def _parsed(row: list[Any]) -> StoppedLog:
-    directory, file, topic_id, end, epochs, producers, segments = row
-    return StoppedLog(
-        (directory[0], directory[1]), (file[0], file[1]), topic_id, end, epochs, producers,
-        [StoppedSegment._make(segment) for segment in segments],
-    )  # fmt: skip
+    return dict(zip(rows, map(StoppedLog._make, rows.values()), strict=True))  # their parts stay lists: there are many
 
 
 def remove_stopped_logs(fs: FileSystem, directory: str) -> None:
@@ -146,9 +140,9 @@ def _is_tidy(names: list[str], segments: Iterable[Segment]) -> bool:
 
 def is_unchanged(fs: FileSystem, directory: str, state: StoppedLog) -> bool:
     """Return whether the log in a partition's directory is unchanged since the stop. Raises OSError."""
-    if fs.stamp(directory) != state.directory:
+    if fs.stamp(directory) != tuple(state.directory):
         return False
-    return fs.stamp(f"{directory}/{state.segments[-1].base_offset:020d}{LOG_SUFFIX}") == state.file
+    return fs.stamp(segment_path(directory, state.segments[-1][0])) == tuple(state.file)
 
 
 def restore_log(
@@ -172,8 +166,9 @@ def restore_log(
     if start > end:
         return None
     epochs = LeaderEpochs(state.epochs)
-    epochs.truncate_end(end)
-    epochs.truncate_start(start)
+    if state.epochs:
+        epochs.truncate_end(end)
+        epochs.truncate_start(start)
     producers = Producers()
     if state.producers:
         try:
@@ -187,8 +182,9 @@ def restore_log(
     )  # fmt: skip
 
 
-def _segment(storage: Storage, directory: str, state: StoppedSegment) -> Segment:
-    segment = Segment(storage, directory, state.base_offset, state.size, created_ms=state.created_ms)
-    segment.first_timestamp = state.first_timestamp
-    segment.known_timestamp = state.max_timestamp, state.max_timestamp_offset
+def _segment(storage: Storage, directory: str, state: Sequence[Any]) -> Segment:
+    base_offset, size, created_ms, first_timestamp, *known = state
+    segment = Segment(storage, directory, base_offset, size, created_ms=created_ms)
+    segment.first_timestamp = first_timestamp
+    segment.known_timestamp = known[0], known[1]
     return segment

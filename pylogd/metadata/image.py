@@ -75,7 +75,8 @@ class PartitionState:
 
         Replicas that are being added are not counted.
         """
-        return min(min_insync, max(len(self.replicas) - len(self.adding), 1))
+        counted = len(self.replicas) - len(self.adding)
+        return min_insync if min_insync <= counted else max(counted, 1)
 
     @property
     def moving(self) -> bool:

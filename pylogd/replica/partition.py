@@ -186,8 +186,11 @@ class Partition:
             self.change_role(RoleEvent.LEAD)
             newer = True
         known = _NO_FOLLOWERS if newer else self.followers
-        others = [node_id for node_id in state.replicas if node_id != self.node_id]
-        self.followers = {one: known.get(one) or Follower(now) for one in others} if others else _NO_FOLLOWERS
+        if len(state.replicas) > 1:
+            others = [node_id for node_id in state.replicas if node_id != self.node_id]
+            self.followers = {one: known.get(one) or Follower(now) for one in others}
+        else:
+            self.followers = _NO_FOLLOWERS
         if newer:
             self.epoch_start = self.log.log_end_offset
         self._count()
@@ -195,7 +198,8 @@ class Partition:
     def configure(self, min_insync_replicas: int) -> None:
         """Use another `min.insync.replicas`."""
         self.min_insync_replicas = min_insync_replicas
-        self._count_in_sync()
+        if self.state is not None:
+            self._count_in_sync()
         if self.led_log is not None:
             self._count()
 
@@ -206,7 +210,8 @@ class Partition:
     def _count(self) -> None:
         """Compute what is committed, after the in-sync set or a proposal of one has changed."""
         self.committing = self.state is not None and commits(self.state, self.min_insync_replicas)
-        self.alone = self.committing and not any(node_id != self.node_id for node_id in self._maximal_isr())
+        isr = self._maximal_isr()
+        self.alone = self.committing and isr.count(self.node_id) == len(isr)
         self.advance()
 
     def _maximal_isr(self) -> tuple[int, ...]:

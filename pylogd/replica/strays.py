@@ -54,7 +54,7 @@ class StrayLogs:
         topic = self._topics.get(stored.topic)
         if topic is None:
             return None if stored.topic in self._topics.unreadable else "there is no such topic"
-        if stored.topic_id not in (topic.topic_id, _NO_ID):
+        if stored.topic_id != topic.topic_id and stored.topic_id != _NO_ID:
             return f"its topic id is {id_to_text(stored.topic_id)}, the topic's {id_to_text(topic.topic_id)}"
         if stored.partition >= len(topic.partitions):
             return f"the topic has {len(topic.partitions)} partitions"
