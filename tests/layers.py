@@ -74,7 +74,7 @@ RULES: Mapping[str, Rule] = {
     "quotas": Rule(("config", "limits", "metadata")),
     "isolation": Rule(("config", "limits")),
     "controller": Rule(("config", "metadata")),
-    "telemetry": Rule(("config", "limits", "wire.compression", "wire.exceptions", "metadata")),
+    "telemetry": Rule(("config", "limits", "wire.compression", "wire.crc32c", "wire.exceptions", "metadata")),
     "replica": Rule(
         (
             "config", "wire.records", "wire.compression", "wire.exceptions", "wire.messages", "log", "isolation",

@@ -14,6 +14,7 @@ from pylogd.cli.log_options import log_options, open_log
 from pylogd.cli.output import note, print_line
 from pylogd.config import ConfigError, Settings
 from pylogd.process import options
+from pylogd.process.lazy_modules import imported_lazily
 from pylogd.process.tuning import pause_garbage_collector
 from pylogd.process.without_tls import import_twisted
 from pylogd.workers.directories import refuse_directories_of_workers
@@ -55,6 +56,7 @@ def broker(
     pylogd broker --profile online --set zookeeper.connect=zk1:2181/pylogd
     pylogd broker --workers 4 --listen 127.0.0.1:9092 --data /var/lib/pylogd
     """
+    pause_garbage_collector()
     try:
         settings = options.load_settings(
             config, listen=listen, data=data, node_id=None if node_id is None else str(node_id), advertised=advertised,
@@ -66,18 +68,18 @@ def broker(
     except ConfigError as error:
         note(f"pylogd broker: {error}")
         ctx.exit(BAD_SETTINGS)
-    pause_garbage_collector()
-    import_twisted(settings)
-    from pylogd.process.broker import run_broker  # noqa: PLC0415 - neither --help nor wrong settings need it
+    with imported_lazily():
+        import_twisted(settings)
+        from pylogd.process.broker import run_broker  # noqa: PLC0415 - neither --help nor wrong settings need it
 
     ctx.exit(run_broker(settings, print_line, open_log(logfile, log_format)))
 
 
 def _run_workers(settings: Settings, count: int, logfile: Path | None, log_format: str) -> int:
     """Run workers until SIGTERM or Ctrl-C. Return the exit status. Raises ConfigError."""
-    pause_garbage_collector()
-    import_twisted(settings)
-    from pylogd.workers.plan import make_plan  # noqa: PLC0415 - imports Twisted
-    from pylogd.workers.supervisor import run_workers  # noqa: PLC0415
+    with imported_lazily():
+        import_twisted(settings)
+        from pylogd.workers.plan import make_plan  # noqa: PLC0415 - imports Twisted
+        from pylogd.workers.supervisor import run_workers  # noqa: PLC0415
 
     return run_workers(make_plan(settings, count), print_line, open_log(logfile, log_format))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import click
@@ -22,6 +21,8 @@ class Commands(click.Group):
         """Find the command that the first argument names. Raises UsageError with the nearest names if none has it."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
+            import difflib  # noqa: PLC0415 - for this error
+
             near = difflib.get_close_matches(name, self.list_commands(ctx), 2)
             hint = f"Did you mean {' or '.join(near)}?" if near else f"See '{ctx.command_path} --help'."
             ctx.fail(f"There is no command '{ctx.command_path} {name}'. {hint}")

@@ -11,11 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from pylogd.config.values import ConfigError
 
-try:
-    import re2 as _engine
-except ImportError:
-    _engine = re
-
 #: One rule, with what separates it from the next. A slash inside of a pattern or a replacement is escaped.
 _RULE: Final = re.compile(
     r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?))"
@@ -58,13 +53,21 @@ def parse_rules(text: str, setting: str = "ssl.principal.mapping.rules") -> tupl
             rules.append(Rule(None))
             continue
         try:
-            pattern = _engine.compile(match["pattern"].replace(r"\/", "/"))
+            pattern = _compiled(match["pattern"].replace(r"\/", "/"))
         except Exception as error:
             raise ConfigError(
                 f'{setting}: "{match["pattern"][:100]}" is not a regular expression: {error}', setting
             ) from None
         rules.append(Rule(pattern, _parts(match["replacement"], pattern.groups, setting), match["case"]))
     return tuple(rules) or (Rule(None),)
+
+
+def _compiled(pattern: str) -> Any:
+    try:
+        import re2 as engine  # noqa: PLC0415  # an optional dependency, and most brokers have no such rules
+    except ImportError:
+        engine = re
+    return engine.compile(pattern)
 
 
 def check_rules(text: str, setting: str) -> None:

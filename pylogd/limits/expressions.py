@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredLock
@@ -34,11 +35,7 @@ class InvalidExpression(ValueError):
 
 def is_available() -> bool:
     """Return whether the package google-re2 is installed."""
-    try:
-        import re2  # noqa: F401, PLC0415  # an optional dependency
-    except ImportError:
-        return False
-    return True
+    return find_spec("re2") is not None  # it is not imported yet: a broker's start asks, and few clients need it
 
 
 def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
@@ -61,10 +58,12 @@ def check(expression: str) -> Any:
     """Return an expression compiled. Raises InvalidExpression."""
     if len(expression) > MAX_EXPRESSION:
         raise InvalidExpression(f"The regular expression has more than {MAX_EXPRESSION} characters.")
-    if not is_available():
-        raise InvalidExpression("The broker can't match regular expressions: it needs the package google-re2.")
-    import re2  # noqa: PLC0415  # an optional dependency
-
+    try:
+        import re2  # noqa: PLC0415  # an optional dependency
+    except ImportError:
+        raise InvalidExpression(
+            "The broker can't match regular expressions: it needs the package google-re2."
+        ) from None
     options = re2.Options()
     options.max_mem = _MOST_MEMORY
     options.log_errors = False

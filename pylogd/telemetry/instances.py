@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import uuid4
 
-from crc32c import crc32c
-
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.telemetry.subscriptions import ClientIdentity, Wanted
+from pylogd.wire.crc32c import crc32c
 
 MOST_INSTANCES: Final = 5000
 _LEAST_KEPT_SECONDS: Final = 60.0

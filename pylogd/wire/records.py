@@ -20,11 +20,10 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-from crc32c import crc32c as _crc32c
-
 from pylogd.wire import record_fields, record_runs
 from pylogd.wire.compression import MAX_DECOMPRESSED, CompressionType, compress, decompress
 from pylogd.wire.crc import append_zeros
+from pylogd.wire.crc32c import crc32c as _crc32c
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.record_fields import decode_deltas, decode_headers, decode_key_and_value
 from pylogd.wire.record_runs import NULL, BatchFields, Run, encode_run
