@@ -90,7 +90,7 @@ class CheckpointWriter:
 
     def _write_offsets(self, entry: LogDirectory) -> None:
         registry = self._registry
-        logs = [(key, log) for key, log in registry.open_items() if entry.holds(log)]
+        logs = self._directories.logs_in(entry)
         unopened = registry.unopened()
         points = {key: point for key, point in entry.recovery_points.items() if key in unopened}
         points |= {key: log.recovery_point for key, log in logs}
@@ -145,6 +145,6 @@ class CheckpointWriter:
         entry = self._directories.directory_of(log)
         with self._state(entry).cleaner_lock:
             if entry.failure is None:
-                logs = [(key, other) for key, other in self._registry.open_items() if entry.holds(other)]
+                logs = self._directories.logs_in(entry)
                 offsets = {key: other.cleaned_offset for key, other in logs if other.cleaned_offset}
                 entry.write_offsets(checkpoints.CLEANER_OFFSETS, offsets)

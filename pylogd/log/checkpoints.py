@@ -73,7 +73,7 @@ def _entries(fs: FileSystem, path: str, columns: int) -> list[list[str]]:
     if version != _VERSION:
         raise CorruptFile(path, f"unknown version {version}, should be {_VERSION}")
     rows = [line.split() for line in lines[2:]]
-    if len(rows) != count or any(len(row) != columns for row in rows):
+    if len(rows) != count or not {columns}.issuperset(map(len, rows)):
         raise CorruptFile(path, f"the lines after the header are not {count} lines of {columns} columns, as it says")
     return rows
 
@@ -143,11 +143,11 @@ def complete_partition_metadata(fs: FileSystem, directory: str) -> None:
     The directory is not synced: the first flush of the log does that. Until then a power loss may leave the temporary
     file, which `restore_partition_metadata` renames. Raises OSError.
     """
-    fs.rename(_prepared_metadata(directory), os.path.join(directory, PARTITION_METADATA))
+    fs.rename(_prepared_metadata(directory), f"{directory}/{PARTITION_METADATA}")
 
 
 def _prepared_metadata(directory: str) -> str:
-    return os.path.join(directory, PARTITION_METADATA + TEMPORARY_SUFFIX)
+    return f"{directory}/{PARTITION_METADATA}{TEMPORARY_SUFFIX}"
 
 
 def restore_partition_metadata(fs: FileSystem, directory: str) -> None:

@@ -125,13 +125,15 @@ class LogCreator:
         The errors are TooManyPartitions, NoLogDirectory, StorageFailure, CorruptLog, and that of a log that is offline.
         A data directory that fails goes offline; the logs that are not begun yet are then created in another one.
         """
-        together = len(new.partitions) >= SYNCED_TOGETHER
+        volumes: frozenset[str] = frozenset()  # the data directories whose volumes are synced, not their files
+        if len(new.partitions) >= SYNCED_TOGETHER:
+            volumes = frozenset(entry.path for entry in self._directories.online if entry.syncs_volume)
         begun: dict[int, _Begun] = {}
         made: dict[int, Log | StorageError] = {}
         try:
             for partition in sorted(set(new.partitions)):  # in one order, so that no two calls wait for each other
                 try:
-                    found = self._begin(new, partition, together)
+                    found = self._begin(new, partition, volumes)
                     if isinstance(found, Log):
                         made[partition] = found
                     else:
@@ -159,11 +161,10 @@ class LogCreator:
         self._directories.storage_failed(error)
         return error
 
-    def _begin(self, new: NewLogs, partition: int, together: bool) -> Log | _Begun:
+    def _begin(self, new: NewLogs, partition: int, volumes: frozenset[str]) -> Log | _Begun:
         """Return the open log of a partition, or else keep its name for one that is to be made.
 
-        together: whether the volume is synced later. Raises TooManyPartitions, NoLogDirectory, the error of a log that
-        is offline.
+        Raises TooManyPartitions, NoLogDirectory, the error of a log that is offline.
         """
         key, registry = (new.topic, partition), self._registry
         with self._made:
@@ -181,7 +182,7 @@ class LogCreator:
             entry.open_logs += 1
             self._being_made.add(key)
         path = os.path.join(entry.path, f"{new.topic}-{partition}")
-        return _Begun(key, entry, path, not (together and entry.syncs_volume))
+        return _Begun(key, entry, path, entry.path not in volumes)
 
     def _make_directory(self, one: _Begun, topic_id: bytes) -> None:
         """Make a partition's directory, and in it the file with the topic id. Raises StorageFailure."""

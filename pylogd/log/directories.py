@@ -208,6 +208,11 @@ class LogDirectories:
         entries = self.entries
         return entries[0] if len(entries) == 1 else next(entry for entry in entries if entry.holds(log))
 
+    def logs_in(self, entry: LogDirectory) -> list[tuple[TopicPartition, Log]]:
+        """Return the open logs in a directory, with their keys."""
+        logs = self._registry.open_items()
+        return logs if len(self.entries) == 1 else [(key, log) for key, log in logs if entry.holds(log)]
+
     def at(self, path: str) -> LogDirectory:
         """Return the directory at a path."""
         return next(entry for entry in self.entries if entry.path == path)

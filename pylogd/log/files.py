@@ -227,7 +227,10 @@ class RealFileSystem:
 
     def mkdir(self, path: str) -> None:
         """Create a directory and its parents, where they do not exist."""
-        os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
+        try:
+            os.mkdir(path, _DIRECTORY_MODE)
+        except OSError:
+            os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
 
     def fsync_dir(self, path: str) -> None:
         """Make the entries of a directory durable."""

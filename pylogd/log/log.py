@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from operator import attrgetter
 
 from pylogd.log.accepting import IOV_MAX, Accepted, accept
 from pylogd.log.append_result import AppendResult
@@ -42,6 +43,7 @@ from pylogd.log.transactions import AbortedTransaction, TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections, inspect, wants_inspection
 
 _CLIENT, _COORDINATOR = AppendOrigin.CLIENT, AppendOrigin.COORDINATOR
+_size, _has_aborted = attrgetter("size"), attrgetter("has_aborted")
 _NO_TAIL: tuple[int, Segment | None, int] = (-1, None, 0)
 
 
@@ -138,11 +140,11 @@ class Log(LogParts):
 
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Replace the list of segments; the last one is open for writing. The caller holds `lock`."""
-        kept = sum([segment.size for segment in segments])
+        kept = sum(map(_size, segments))
         self.removed_bytes += self._sealed_bytes + self._active.size - kept
         self._sealed_bytes = kept - segments[-1].size
         self._view = SegmentsView(tuple(segments))
-        self.has_aborted = any(segment.has_aborted for segment in segments)  # whether any was aborted
+        self.has_aborted = any(map(_has_aborted, segments))  # whether any transaction was aborted
         self._active = segments[-1]
         self._tail = _NO_TAIL  # where the last read ended: log end offset, active segment, its size
         self.set_limits()

@@ -189,8 +189,9 @@ class LogManager:
             self._loader.load(found, self.partition_limit, progress, config_of)
             directories.sync_names()
             self.checkpoint()
-            for key, log in self._registry.open_items():
-                if log.cleaned_offset < directories.cleaned_offsets.get(key, 0):  # recovery truncated the log
+            for key, offset in directories.cleaned_offsets.items():
+                log = self.logs.get(key)
+                if log is not None and log.cleaned_offset < offset:  # recovery truncated the log
                     self.checkpoint_cleaned(log)
             directories.forget_read()
             if not directories.online:

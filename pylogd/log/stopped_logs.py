@@ -24,6 +24,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, format_id
@@ -97,7 +98,7 @@ def read_stopped_logs(fs: FileSystem, directory: str) -> dict[str, StoppedLog]:
         _log.warning("%s is damaged or has another version: the broker opens the logs one by one instead", path)
         return {}
     rows: dict[str, list[Any]] = json.loads(body)
-    return dict(zip(rows, map(StoppedLog._make, rows.values()), strict=True))  # their parts stay lists: there are many
+    return dict(zip(rows, starmap(StoppedLog, rows.values()), strict=True))  # their parts stay lists: there are many
 
 
 def remove_stopped_logs(fs: FileSystem, directory: str) -> None:

@@ -217,7 +217,7 @@ class PartitionHosting:
             partition, stored = hosted.get(state.index), None
             if partition is None:
                 stored = self._logs.logs.get((topic.name, state.index))
-                reason = None if stored is None else self._strays.reason(stored)
+                reason = None if stored is None else self._strays.reason(stored, topic)
                 if reason is not None:
                     await self._strays.keep_aside((topic.name, state.index), reason)
                     stored = None
@@ -328,7 +328,7 @@ class PartitionHosting:
         """Apply the partition's state in the metadata, and `config` if the settings have changed."""
         if config is not None:
             partition.configure(config.min_insync_replicas)
-            if partition.online and partition.log.config != config.log:
+            if partition.online and partition.log.config is not config.log and partition.log.config != config.log:
                 partition.log.config = config.log
                 self._flushers.configure(partition, config.log)
         if partition.state is state or self._replicas.defer_state(partition, state):
@@ -368,7 +368,9 @@ class PartitionHosting:
 
     def _config(self, topic: Topic) -> HostedConfig:
         try:
-            return hosted_config(self._settings, topic.configs)
+            config = hosted_config(self._settings, topic.configs)
+            # The object that logs are opened with: equal ones would be compared field by field for each log.
+            return config._replace(log=self._logs.config) if config.log == self._logs.config else config
         except ConfigError as error:
             log.error("Topic {name} has invalid settings; using the broker's: {error}", name=topic.name, error=error)
             return hosted_config(self._settings, {})
@@ -414,7 +416,7 @@ class PartitionHosting:
             if partition is not None:
                 self._unhost(partition)
             stored = self._logs.logs.get(key)
-            reason = None if stored is None else self._strays.reason(stored)
+            reason = None if stored is None else self._strays.reason(stored, self._topics.get(key[0]))
             if reason is not None:
                 self._remove_strays([(key, reason)])
         for name in dict.fromkeys(topic for topic, _ in keys):

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from pylogd.log.errors import StorageError
 from pylogd.metadata.errors import StoreError
-from pylogd.metadata.image import id_to_text
+from pylogd.metadata.image import Topic, id_to_text
 from pylogd.replica.disk_calls import DiskCalls
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ class StrayLogs:
             log.warn("Not looking for stray logs: the metadata can't be read at present: {error}", error=error)
             return []
         # A copy, since a thread removes the logs of a directory that fails.
-        reasons = [(key, self.reason(stored)) for key, stored in list(self._logs.logs.copy().items())]
+        get = self._topics.get
+        reasons = [(key, self.reason(stored, get(key[0]))) for key, stored in list(self._logs.logs.copy().items())]
         return [(key, reason) for key, reason in reasons if reason is not None]
 
-    def reason(self, stored: Log) -> str | None:
-        """Return why a log is a stray; None if it is not, or if the topic's metadata can't be read."""
-        topic = self._topics.get(stored.topic)
+    def reason(self, stored: Log, topic: Topic | None) -> str | None:
+        """Return why a log of a topic is a stray; None if it is not, or if the topic's metadata can't be read."""
         if topic is None:
             return None if stored.topic in self._topics.unreadable else "there is no such topic"
         if stored.topic_id != topic.topic_id and stored.topic_id != _NO_ID:
