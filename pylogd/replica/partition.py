@@ -186,11 +186,8 @@ class Partition:
             self.change_role(RoleEvent.LEAD)
             newer = True
         known = _NO_FOLLOWERS if newer else self.followers
-        if len(state.replicas) > 1:
-            others = [node_id for node_id in state.replicas if node_id != self.node_id]
-            self.followers = {one: known.get(one) or Follower(now) for one in others}
-        else:
-            self.followers = _NO_FOLLOWERS
+        others = [one for one in state.replicas if one != self.node_id] if len(state.replicas) > 1 else []
+        self.followers = {one: known.get(one) or Follower(now) for one in others} if others else _NO_FOLLOWERS
         if newer:
             self.epoch_start = self.log.log_end_offset
         self._count()
@@ -198,8 +195,7 @@ class Partition:
     def configure(self, min_insync_replicas: int) -> None:
         """Use another `min.insync.replicas`."""
         self.min_insync_replicas = min_insync_replicas
-        if self.state is not None:
-            self._count_in_sync()
+        self._count_in_sync()
         if self.led_log is not None:
             self._count()
 
@@ -210,8 +206,7 @@ class Partition:
     def _count(self) -> None:
         """Compute what is committed, after the in-sync set or a proposal of one has changed."""
         self.committing = self.state is not None and commits(self.state, self.min_insync_replicas)
-        isr = self._maximal_isr()
-        self.alone = self.committing and isr.count(self.node_id) == len(isr)
+        self.alone = self.committing and {self.node_id}.issuperset(self._maximal_isr())
         self.advance()
 
     def _maximal_isr(self) -> tuple[int, ...]:
