@@ -145,8 +145,7 @@ class Log(LogParts):
         self._sealed_bytes = kept - segments[-1].size
         self._view = SegmentsView(tuple(segments))
         self.has_aborted = any(map(_has_aborted, segments))  # whether any transaction was aborted
-        self._active = segments[-1]
-        self._tail = _NO_TAIL  # where the last read ended: log end offset, active segment, its size
+        self._active, self._tail = segments[-1], _NO_TAIL  # where the last read ended: log end offset, segment, size
         self.set_limits()
 
     # Appending -----------------------------------------------------------------------------------------------------
