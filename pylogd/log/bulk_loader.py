@@ -20,7 +20,7 @@ from pylogd.log.errors import CorruptLog, LoadCancelled, StorageError, StorageFa
 from pylogd.log.loader import FoundLog, load_log
 from pylogd.log.log_directory import LogDirectory
 from pylogd.log.registry import LogRegistry, OfflineLog
-from pylogd.log.segment import Storage
+from pylogd.log.storage import Storage
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 from pylogd.log.bulk_loader import SYNCED_TOGETHER
 from pylogd.log.directories import LogDirectories
-from pylogd.log.durability import needs_closing_state, volume_synced
-from pylogd.log.errors import StorageError
+from pylogd.log.durability import needs_closing_state, replace_epochs, volume_synced
+from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.log.log import Log
+from pylogd.log.log_directory import LogDirectory
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +38,27 @@ def close_logs(directories: LogDirectories, logs: Sequence[Log]) -> set[str]:
             unclean.add(path)
     for path, entry in together.items():
         try:
-            entry.sync_volume()
+            _sync_together(entry, [log for log in logs if entry.holds(log) and not log.abandoned])
         except StorageError as error:
             _log.error("Could not make %s durable; the next start recovers its logs: %s", path, error)
             unclean.add(path)
-            continue
-        for log in logs:
-            if entry.holds(log) and not log.abandoned:
-                volume_synced(log)
     return unclean
+
+
+def _sync_together(entry: LogDirectory, logs: Sequence[Log]) -> None:
+    """Make logs durable that were closed without a sync. Raises StorageFailure.
+
+    A file of leader epochs is replaced only when its successor is durable, so there are two syncs where there are any.
+    """
+    entry.sync_volume()
+    try:
+        replaced = [replace_epochs(log) for log in logs]
+    except OSError as error:
+        raise StorageFailure(error.filename or entry.path, error) from error
+    if any(replaced):
+        entry.sync_volume()
+    for log in logs:
+        volume_synced(log)
 
 
 def abandon_logs(logs: Sequence[Log]) -> None:

@@ -34,8 +34,9 @@ from pylogd.log.files import FileSystem, read_file, write_atomically
 from pylogd.log.log import Log
 from pylogd.log.paced import log_class
 from pylogd.log.producers import Producers
-from pylogd.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, Storage
+from pylogd.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from pylogd.log.snapshots import restore_producers
+from pylogd.log.storage import Storage
 from pylogd.wire.records import crc32c
 
 _log = logging.getLogger(__name__)
