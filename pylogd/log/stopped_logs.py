@@ -23,6 +23,7 @@ import json
 import logging
 import os
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -42,7 +43,9 @@ from pylogd.wire.records import crc32c
 _log = logging.getLogger(__name__)
 
 STOPPED_LOGS = "stopped-logs"
-_VERSION = 1
+_VERSION = 2
+#: Larger snapshots of producers stay in their files alone, which a start reads then.
+_MOST_SNAPSHOT_BYTES = 1 << 10
 _KNOWN_NAME = re.compile(r"\d{20}\.(index|timeindex|snapshot)", re.ASCII)
 
 #: Size in bytes and time of the last change in nanoseconds, as `FileSystem.stamp` returns them.
@@ -63,7 +66,8 @@ class StoppedSegment(NamedTuple):
 class StoppedLog(NamedTuple):
     """A closed log. directory, file: the stamps of its directory and of its last segment.
 
-    topic_id: as text. epochs: pairs of leader epoch and start offset. producers: whether a snapshot has any.
+    topic_id: as text. epochs: pairs of leader epoch and start offset. producers: their snapshot in base 64, empty if
+    there are none; None if only its file has it.
     """
 
     directory: Stamp
@@ -71,7 +75,7 @@ class StoppedLog(NamedTuple):
     topic_id: str
     log_end_offset: int
     epochs: list[tuple[int, int]]
-    producers: bool
+    producers: str | None
     segments: list[StoppedSegment]
 
 
@@ -128,7 +132,9 @@ def _describe(fs: FileSystem, log: Log) -> StoppedLog | None:
     stamp = fs.stamp(log.directory)
     if stamp is None:
         return None
-    epochs, producers = list(log.epochs.entries()), bool(len(log.producers))
+    snapshot = log.producers.to_snapshot() if len(log.producers) else b""
+    producers = b64encode(snapshot).decode() if len(snapshot) <= _MOST_SNAPSHOT_BYTES else None
+    epochs = list(log.epochs.entries())
     return StoppedLog(stamp, file, format_id(log.topic_id), log.log_end_offset, epochs, producers, segments)
 
 
@@ -177,6 +183,8 @@ def restore_log(
     epochs.truncate_start(start)
     producers = Producers()
     if state.producers:
+        producers.restore(b64decode(state.producers))
+    elif state.producers is None:
         try:
             restore_producers(storage.fs, directory, segments, end, producers)
         except OSError as error:
