@@ -1,7 +1,8 @@
 """The state of each log at a clean stop, in one file per data directory: the next start need not look for it.
 
 Without it a start lists the directory of each partition and reads from four files of it: 0.1 ms for each, a second for
-10,000. With it, a log is opened by two system calls that compare time stamps, and stays at rest until it is used.
+10,000. With it, a log is opened by two or three system calls that compare time stamps, and stays at rest until it is
+used.
 
 Format: a line with version and CRC-32C (8 hexadecimal digits) of what follows, then a JSON object with an array for
 each partition's directory: the fields of `StoppedLog`, where each segment is an array of the fields of
@@ -10,8 +11,9 @@ each partition's directory: the fields of `StoppedLog`, where each segment is an
 Rules:
 - The file says something only together with the marker of a clean stop, and is removed with it, before anything else
   of the data directory changes. It is written when all logs are closed.
-- It is believed of a log only if the partition's directory and the last segment's file have the time stamps and the
-  size that they had at the stop. So other programs, also earlier versions of this one, may change logs between.
+- It is believed of a log only if the partition's directory, the last segment's file and the snapshot of its producers
+  have the time stamps and the size that they had at the stop. So other programs, also earlier versions of this one, may
+  change logs between.
 - It has nothing that a checkpoint of the data directory has. A log whose directory has any file that is not in its
   place, left by a removal or an interrupted compaction, is left out, and so is one with aborted transactions, whose
   indexes a start checks. What is left out, or is not believed, is loaded from its own files.
@@ -35,7 +37,7 @@ from pylogd.log.files import FileSystem, read_file, write_atomically
 from pylogd.log.log import Log
 from pylogd.log.paced import log_class
 from pylogd.log.producers import Producers
-from pylogd.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from pylogd.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_path
 from pylogd.log.snapshots import restore_producers
 from pylogd.log.storage import Storage
 from pylogd.wire.records import crc32c
@@ -66,12 +68,13 @@ class StoppedSegment(NamedTuple):
 class StoppedLog(NamedTuple):
     """A closed log. directory, file: the stamps of its directory and of its last segment.
 
-    topic_id: as text. epochs: pairs of leader epoch and start offset. producers: their snapshot in base 64, empty if
-    there are none; None if only its file has it.
+    snapshot: the stamp of the snapshot of its producers; None if there are none. topic_id: as text. epochs: pairs of
+    leader epoch and start offset. producers: the snapshot in base 64; None if only its file has it.
     """
 
     directory: Stamp
     file: Stamp
+    snapshot: Stamp | None
     topic_id: str
     log_end_offset: int
     epochs: list[tuple[int, int]]
@@ -104,9 +107,10 @@ def read_stopped_logs(fs: FileSystem, directory: str) -> dict[str, StoppedLog]:
 
 
 def _parsed(row: list[Any]) -> StoppedLog:
-    directory, file, topic_id, end, epochs, producers, segments = row
+    directory, file, snapshot, topic_id, end, epochs, producers, segments = row
     return StoppedLog(
-        (directory[0], directory[1]), (file[0], file[1]), topic_id, end, epochs, producers,
+        (directory[0], directory[1]), (file[0], file[1]), None if snapshot is None else (snapshot[0], snapshot[1]),
+        topic_id, end, epochs, producers,
         [StoppedSegment._make(segment) for segment in segments],
     )  # fmt: skip
 
@@ -132,10 +136,11 @@ def _describe(fs: FileSystem, log: Log) -> StoppedLog | None:
     stamp = fs.stamp(log.directory)
     if stamp is None:
         return None
-    snapshot = log.producers.to_snapshot() if len(log.producers) else b""
-    producers = b64encode(snapshot).decode() if len(snapshot) <= _MOST_SNAPSHOT_BYTES else None
-    epochs = list(log.epochs.entries())
-    return StoppedLog(stamp, file, format_id(log.topic_id), log.log_end_offset, epochs, producers, segments)
+    snapshot, producers, end, epochs = None, b"", log.log_end_offset, list(log.epochs.entries())
+    if len(log.producers):
+        snapshot, producers = fs.stamp(segment_path(log.directory, end, SNAPSHOT_SUFFIX)), log.producers.to_snapshot()
+    text = b64encode(producers).decode() if len(producers) <= _MOST_SNAPSHOT_BYTES else None
+    return StoppedLog(stamp, file, snapshot, format_id(log.topic_id), end, epochs, text, segments)
 
 
 def _is_tidy(names: list[str], segments: Iterable[Segment]) -> bool:
@@ -155,7 +160,10 @@ def is_unchanged(fs: FileSystem, directory: str, state: StoppedLog) -> bool:
     """Return whether the log in a partition's directory is unchanged since the stop. Raises OSError."""
     if fs.stamp(directory) != state.directory:
         return False
-    return fs.stamp(f"{directory}/{state.segments[-1].base_offset:020d}{LOG_SUFFIX}") == state.file
+    if fs.stamp(segment_path(directory, state.segments[-1].base_offset)) != state.file:
+        return False
+    at = state.snapshot and segment_path(directory, state.log_end_offset, SNAPSHOT_SUFFIX)
+    return not at or fs.stamp(at) == state.snapshot
 
 
 def restore_log(

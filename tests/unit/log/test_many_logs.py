@@ -84,7 +84,7 @@ def test_a_stop_writes_a_snapshot_of_producers_that_a_start_does_not_read() -> N
     assert made == [f"open {EPOCHS}.tmp", f"open {SNAPSHOT}", f"rename {EPOCHS}.tmp"]
     storage.fs.calls.clear()
     storage.lose_power()
-    assert calls_for_one_log(storage) == [f"stamp {LOG}", f"stamp {SEGMENT}.log"]
+    assert calls_for_one_log(storage) == [f"stamp {LOG}", f"stamp {SEGMENT}.log", f"stamp {SNAPSHOT}"]
     assert all(log.producers.next_sequence(7, 0) == 3 for log in storage.manager.logs.values())
     check_all(storage)
 
@@ -108,7 +108,9 @@ def test_a_second_stop_writes_nothing() -> None:
     storage.start()
     storage.fs.calls.clear()
     storage.manager.close()
-    assert calls_for_one_log(storage) == [f"listdir {LOG}", f"stamp {SEGMENT}.log", f"stamp {LOG}"]
+    assert calls_for_one_log(storage) == [
+        f"listdir {LOG}", f"stamp {SEGMENT}.log", f"stamp {LOG}", f"stamp {SNAPSHOT}",
+    ]  # fmt: skip
 
 
 def stop_after_a_new_epoch(storage: MemoryStorage, operation: str, after: int) -> None:
