@@ -394,6 +394,8 @@ def sort_files(fs: FileSystem, directory: str, names: Collection[str]) -> list[i
     bases = sorted(int(name[:20]) for name in names if _SEGMENT_NAME.match(name) and name.endswith(LOG_SUFFIX))
     known = set(bases)
     for name in sorted(names):
+        if name in _KNOWN_NAMES:
+            continue
         path = os.path.join(directory, name)
         match = _SEGMENT_NAME.match(name)
         if match is not None:
@@ -405,7 +407,7 @@ def sort_files(fs: FileSystem, directory: str, names: Collection[str]) -> list[i
                 fs.unlink(path)
         elif name.endswith(_LEFTOVER_SUFFIXES):
             fs.unlink(path)
-        elif name not in _KNOWN_NAMES and not name.endswith(ORPHANED_SUFFIX):
+        elif not name.endswith(ORPHANED_SUFFIX):
             _log.warning("%s is not a file of pylogd and is left alone", path)
     return bases
 
