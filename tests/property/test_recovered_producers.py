@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,9 +32,9 @@ def fill(storage: MemoryStorage, appends: list[tuple[int, int, int]]) -> None:
                 log.append(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR, terms=TransactionTerms(version=1))
                 continue
             sequence = max(log.producers.next_sequence(producer, epoch), 0)
-            options = {} if kind == PLAIN else {
-                "producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence,
-            }  # fmt: skip
+            options: dict[str, Any] = {}
+            if kind != PLAIN:
+                options = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
             if kind == TRANSACTION:
                 options["attributes"] = TRANSACTIONAL
             log.append(batch(b"value", **options), leader_epoch=0, terms=VERIFICATION_OFF)
