@@ -26,19 +26,21 @@ def close_logs(directories: LogDirectories, logs: Sequence[Log]) -> set[str]:
     unsettled = Counter(os.path.dirname(log.directory) for log in logs if needs_closing_state(log))
     entries = [directories.at(path) for path, count in unsettled.items() if count >= SYNCED_TOGETHER]
     together = {entry.path: entry for entry in entries if entry.failure is None and entry.syncs_volume}
-    unclean = set()
+    unclean, closed = set(), []
     for log in logs:
         path = os.path.dirname(log.directory)
         if log.closed:  # by a failure: its end may not be on the disk
             unclean.add(path)
+            continue
         try:
             log.close(sync=path not in together)
+            closed.append(log)
         except (StorageError, OSError) as error:
             report_unclean(log, error)
             unclean.add(path)
     for path, entry in together.items():
         try:
-            _sync_together(entry, [log for log in logs if entry.holds(log) and not log.abandoned])
+            _sync_together(entry, [log for log in closed if entry.holds(log) and not log.abandoned])
         except StorageError as error:
             _log.error("Could not make %s durable; the next start recovers its logs: %s", path, error)
             unclean.add(path)

@@ -10,7 +10,7 @@ import pytest
 from pylogd.log.bulk_loader import SYNCED_TOGETHER
 from pylogd.log.files import replace_file
 from pylogd.log.snapshots import restore_producers
-from tests.fakes.storage import DATA, START_MS, MemoryStorage, append, flip_byte, names, truncate, values
+from tests.fakes.storage import DATA, START_MS, MemoryStorage, append, contents, flip_byte, names, truncate, values
 
 LOG = f"{DATA}/t-3"
 SEGMENT = f"{LOG}/{0:020d}"
@@ -144,6 +144,20 @@ def test_a_file_of_leader_epochs_is_replaced_only_when_its_successor_is_durable(
     renamed = storage.fs.calls.index(f"rename {EPOCHS}.tmp")
     synced = [at for at, call in enumerate(storage.fs.calls) if call.startswith("sync_volume")]
     assert synced[-2] < renamed < synced[-1]
+    storage.kill()
+    check_all(storage, b"4")
+
+
+def test_leader_epochs_that_could_not_be_written_replace_none() -> None:
+    storage = filled()
+    storage.restart()
+    for log in storage.manager.logs.values():
+        append(log, b"4", epoch=2)
+    with storage.fs.failing("pwritev", errno.ENOSPC, path=f"{EPOCHS}.tmp", partial=2):
+        storage.manager.close()
+    assert contents(storage.fs, EPOCHS) == b"0\n1\n1 0\n"
+    assert contents(storage.fs, EPOCHS.replace("t-3", "t-4")) == b"0\n2\n1 0\n2 3\n"
+    assert not storage.fs.exists(MARKER)
     storage.kill()
     check_all(storage, b"4")
 
