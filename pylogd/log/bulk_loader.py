@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
@@ -20,7 +20,7 @@ from pylogd.log.errors import CorruptLog, LoadCancelled, StorageError, StorageFa
 from pylogd.log.loader import FoundLog, load_log
 from pylogd.log.log_directory import LogDirectory
 from pylogd.log.registry import LogRegistry, OfflineLog
-from pylogd.log.segment import Storage
+from pylogd.log.storage import Storage
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +33,10 @@ SYNCED_TOGETHER = 16
 #: log to another thread would take as long as to open it.
 Progress = Callable[[int, int], None]
 _PROGRESS_SECONDS = 1.0
+#: Shares of the logs for each thread, and the most logs in one. To hand a log to a thread takes as long as to open a
+#: small one; but some logs may take thousands of times as long as others.
+_SHARES = 64
+_MOST_IN_SHARE = 32
 #: Returns the settings of a topic.
 ConfigOf = Callable[[str], LogConfig]
 
@@ -85,15 +89,18 @@ class BulkLoader:
         unique = self._within_limit(unique, limit)
         together = self._synced_together(unique)
 
-        def load(one: FoundLog) -> None:
-            self._load_one(one, config_of, together)
+        def load(share: Sequence[FoundLog]) -> int:
+            for one in share:
+                self._load_one(one, config_of, together)
+            return len(share)
 
         # Logs whose state is known need no disk, and threads would only wait for each other.
-        known = [one for one in unique if one.stopped is not None]
-        others = [one for one in unique if one.stopped is None]
+        known = [[one] for one in unique if one.stopped is not None]
+        others = _shares([one for one in unique if one.stopped is None], self._threads)
         with ThreadPoolExecutor(self._threads, "log-recovery") as pool:
-            due = self._storage.seconds() + _PROGRESS_SECONDS
-            for done, _ in enumerate(chain(map(load, known), pool.map(load, others)), 1):
+            done, due = 0, self._storage.seconds() + _PROGRESS_SECONDS
+            for count in chain(map(load, known), pool.map(load, others)):
+                done += count
                 if progress is not None and (done == len(unique) or self._storage.seconds() >= due):
                     due = self._storage.seconds() + _PROGRESS_SECONDS
                     progress(done, len(unique))
@@ -165,3 +172,9 @@ class BulkLoader:
     def _set_offline(self, key: TopicPartition, paths: list[str], error: StorageError) -> None:
         _log.error("%s-%d is offline: %s", *key, error)
         self._registry.offline[key] = OfflineLog(error, [os.path.dirname(path) for path in paths])
+
+
+def _shares(found: Sequence[FoundLog], threads: int) -> list[Sequence[FoundLog]]:
+    """Divide logs among threads that take one share after the other."""
+    size = min(max(len(found) // (threads * _SHARES), 1), _MOST_IN_SHARE)
+    return [found[at : at + size] for at in range(0, len(found), size)]

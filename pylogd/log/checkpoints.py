@@ -24,6 +24,7 @@ import os
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from pylogd.log.errors import LINK, CorruptFile
@@ -48,6 +49,7 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 _VERSION = 0
 _ID_BYTES = 16
+_REMEMBERED_IDS = 256
 
 TopicPartition = tuple[str, int]
 
@@ -78,14 +80,31 @@ def _entries(fs: FileSystem, path: str, columns: int) -> list[list[str]]:
     return rows
 
 
-def _write(fs: FileSystem, path: str, rows: Iterable[str]) -> None:
+def _text(rows: Iterable[str]) -> bytes:
+    """Return the contents of a file with these lines after version and count."""
     lines = list(rows)
-    write_atomically(fs, path, "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode())
+    return "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode()
 
 
 def write_leader_epochs(fs: FileSystem, directory: str, entries: Iterable[tuple[int, int]]) -> None:
     """Write (epoch, start offset) pairs. Raises OSError."""
-    _write(fs, os.path.join(directory, LEADER_EPOCHS), (f"{epoch} {start}" for epoch, start in entries))
+    write_atomically(fs, os.path.join(directory, LEADER_EPOCHS), _epochs_text(entries))
+
+
+def prepare_leader_epochs(fs: FileSystem, directory: str, entries: Iterable[tuple[int, int]]) -> None:
+    """Do the first half of `write_leader_epochs`: write the temporary file, which is not synced. Raises OSError."""
+    path = os.path.join(directory, LEADER_EPOCHS)
+    write_file(fs, path + TEMPORARY_SUFFIX, _epochs_text(entries), sync=False)
+
+
+def replace_leader_epochs(fs: FileSystem, directory: str) -> None:
+    """Do the second half, once the temporary file is durable. The caller syncs the directory. Raises OSError."""
+    path = os.path.join(directory, LEADER_EPOCHS)
+    fs.rename(path + TEMPORARY_SUFFIX, path)
+
+
+def _epochs_text(entries: Iterable[tuple[int, int]]) -> bytes:
+    return _text(f"{epoch} {start}" for epoch, start in entries)
 
 
 def read_leader_epochs(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
@@ -109,7 +128,7 @@ def read_leader_epochs(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
 def write_offsets(fs: FileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Write an offset for each partition to the file `name`. Raises OSError."""
     rows = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
-    _write(fs, os.path.join(directory, name), rows)
+    write_atomically(fs, os.path.join(directory, name), _text(rows))
 
 
 def read_offsets(fs: FileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
@@ -186,13 +205,22 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:
 
 
 def _read_topic_id(fs: FileSystem, path: str) -> bytes:
-    fields = dict(line.split(": ", 1) for line in _lines(fs, path) if ": " in line)
-    if fields.get("version") != str(_VERSION):
-        raise CorruptFile(path, f"unknown version {fields.get('version')}, should be {_VERSION}")
     try:
-        return parse_id(fields.get("topic_id", ""))
+        return _parse_topic_id("\n".join(_lines(fs, path)))
     except ValueError as error:
         raise CorruptFile(path, str(error)) from None
+
+
+@lru_cache(_REMEMBERED_IDS)
+def _parse_topic_id(text: str) -> bytes:
+    """Return the id in a `partition.metadata`. Raises ValueError. Remembered: all partitions of a topic have the same.
+
+    So they also share one object.
+    """
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if fields.get("version") != str(_VERSION):
+        raise ValueError(f"unknown version {fields.get('version')}, should be {_VERSION}")
+    return parse_id(fields.get("topic_id", ""))
 
 
 def format_id(value: bytes) -> str:

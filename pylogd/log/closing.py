@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 from pylogd.log.bulk_loader import SYNCED_TOGETHER
 from pylogd.log.directories import LogDirectories
-from pylogd.log.durability import needs_closing_state, volume_synced
-from pylogd.log.errors import StorageError
+from pylogd.log.durability import needs_closing_state, replace_epochs, volume_synced
+from pylogd.log.errors import StorageError, StorageFailure
 from pylogd.log.log import Log
+from pylogd.log.log_directory import LogDirectory
 
 _log = logging.getLogger(__name__)
 
@@ -25,27 +26,41 @@ def close_logs(directories: LogDirectories, logs: Sequence[Log]) -> set[str]:
     unsettled = Counter(os.path.dirname(log.directory) for log in logs if needs_closing_state(log))
     entries = [directories.at(path) for path, count in unsettled.items() if count >= SYNCED_TOGETHER]
     together = {entry.path: entry for entry in entries if entry.failure is None and entry.syncs_volume}
-    unclean = set()
+    unclean, closed = set(), []
     for log in logs:
         path = os.path.dirname(log.directory)
         if log.closed:  # by a failure: its end may not be on the disk
             unclean.add(path)
+            continue
         try:
             log.close(sync=path not in together)
+            closed.append(log)
         except (StorageError, OSError) as error:
             report_unclean(log, error)
             unclean.add(path)
     for path, entry in together.items():
         try:
-            entry.sync_volume()
+            _sync_together(entry, [log for log in closed if entry.holds(log) and not log.abandoned])
         except StorageError as error:
             _log.error("Could not make %s durable; the next start recovers its logs: %s", path, error)
             unclean.add(path)
-            continue
-        for log in logs:
-            if entry.holds(log) and not log.abandoned:
-                volume_synced(log)
     return unclean
+
+
+def _sync_together(entry: LogDirectory, logs: Sequence[Log]) -> None:
+    """Make logs durable that were closed without a sync. Raises StorageFailure.
+
+    A file of leader epochs is replaced only when its successor is durable, so there are two syncs where there are any.
+    """
+    entry.sync_volume()
+    try:
+        replaced = [replace_epochs(log) for log in logs]
+    except OSError as error:
+        raise StorageFailure(error.filename or entry.path, error) from error
+    if any(replaced):
+        entry.sync_volume()
+    for log in logs:
+        volume_synced(log)
 
 
 def abandon_logs(logs: Sequence[Log]) -> None:

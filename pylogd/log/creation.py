@@ -27,7 +27,7 @@ from pylogd.log.loader import create_log
 from pylogd.log.log import Log
 from pylogd.log.log_directory import LogDirectory
 from pylogd.log.registry import LogRegistry
-from pylogd.log.segment import Storage
+from pylogd.log.storage import Storage
 
 _log = logging.getLogger(__name__)
 

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from pylogd.log.checkpoints import write_leader_epochs
+from pylogd.log.checkpoints import prepare_leader_epochs, replace_leader_epochs, write_leader_epochs
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.producers import Producers
-from pylogd.log.segment import Segment, Storage
+from pylogd.log.segment import Segment
 from pylogd.log.snapshots import write_snapshot
+from pylogd.log.storage import Storage
 
 
 class DurableLog(Protocol):
@@ -51,9 +52,10 @@ class DurableLog(Protocol):
     def exclude_appends(self) -> AbstractContextManager[object]: ...
 
 
-def seal_segments(log: DurableLog) -> None:
+def seal_segments(log: DurableLog, *, epochs_later: bool = False) -> None:
     """Make all segments but the active one durable, and move the recovery point to the start of the active one.
 
+    epochs_later: whether the leader epochs may be left to the caller, which is so if there is no such segment.
     Raises LogClosed if the log was abandoned, and StorageFailure.
     """
     with log.lock:
@@ -70,7 +72,8 @@ def seal_segments(log: DurableLog) -> None:
             segment.persist()
         for offset, data in snapshots:
             write_snapshot(fs, log.directory, offset, data)
-        _write_epochs(log)
+        if sealed or not epochs_later:
+            _write_epochs(log)
         if sealed:
             sync_directory(fs, log.directory)
     except OSError as error:
@@ -102,21 +105,39 @@ def flush_log(log: DurableLog) -> None:
 def write_closing_state(log: DurableLog, *, sync: bool) -> None:
     """Flush the log, and write the indexes of the active segment and a producer snapshot: the next start need not scan.
 
-    sync: False to leave out the syncs of what is new; `volume_synced` is to be called after that of the volume. The
-    indexes are synced in neither case, since they can be rebuilt.
+    A log of one small segment needs no indexes (see `Segment`), and no snapshot of no producers.
+
+    sync: False to leave out the syncs of what is new; once the volume is synced, `replace_epochs` and `volume_synced`
+    are to be called. The indexes are synced in neither case, since they can be rebuilt.
     """
+    fs, active = log.storage.fs, log.active
     if sync:
         flush_log(log)
     else:
-        seal_segments(log)
+        seal_segments(log, epochs_later=True)
+        if log.epochs.dirty:
+            prepare_leader_epochs(fs, log.directory, log.epochs.entries())
     if not _says_its_end(log):
-        log.active.persist(sync=False)
-        write_snapshot(log.storage.fs, log.directory, log.log_end_offset, log.producers.to_snapshot(), sync=sync)
+        active.persist(sync=False, indexed=active.needs_index_files())
+        if len(log.producers) or len(log.segments) > 1 or not active.is_small:
+            write_snapshot(fs, log.directory, log.log_end_offset, log.producers.to_snapshot(), sync=sync)
 
 
 def needs_closing_state(log: DurableLog) -> bool:
     """Return whether `write_closing_state` has something to write or to sync."""
     return log.log_end_offset > log.recovery_point or not log.names_synced or not _says_its_end(log)
+
+
+def replace_epochs(log: DurableLog) -> bool:
+    """Give the leader epochs that `write_closing_state` wrote without a sync their name, now that they are durable.
+
+    Return whether there were any: the volume has to be synced again then. Raises OSError.
+    """
+    if not log.epochs.dirty:
+        return False
+    replace_leader_epochs(log.storage.fs, log.directory)
+    log.epochs.dirty = False
+    return True
 
 
 def volume_synced(log: DurableLog) -> None:

@@ -42,6 +42,8 @@ TEMPORARY_SUFFIX = ".tmp"
 _OTHER_DESCRIPTORS = 384
 #: The least and the most older segments that are kept open.
 _CACHED_FILES = 256, 1 << 16
+#: The first read of a file, and the others. A megabyte has to be mapped from the kernel, and most files are small.
+_FIRST_BYTES = 1 << 14
 _READ_BYTES = 1 << 20
 _MODE = 0o640
 _DIRECTORY_MODE = 0o750
@@ -446,8 +448,11 @@ def read_file(fs: FileSystem, path: str) -> bytes:
     """Return the contents of a file. Raises OSError."""
     fd = fs.open(path, os.O_RDONLY)
     try:
-        part = data = fs.pread(fd, _READ_BYTES, 0)
-        while len(part) == _READ_BYTES:
+        data = fs.pread(fd, _FIRST_BYTES, 0)
+        if len(data) < _FIRST_BYTES:
+            return data
+        part = data
+        while part:
             part = fs.pread(fd, _READ_BYTES, len(data))
             data += part
         return data

@@ -17,6 +17,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -42,11 +43,11 @@ from pylogd.log.segment import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     Segment,
-    Storage,
     segment_path,
 )
 from pylogd.log.snapshots import rebuild_transaction_indexes, restore_producers
 from pylogd.log.stopped_logs import StoppedLog, restore_log
+from pylogd.log.storage import Storage
 from pylogd.wire.records import CONTROL
 
 _log = logging.getLogger(__name__)
@@ -151,11 +152,13 @@ class _Loader:
         self.epochs = LeaderEpochs()
         self.without_producers: set[int] = set()  # base offsets of scanned segments without idempotent batches
         self.markers_unknown: set[int] = set()  # base offsets of segments whose transaction index has to be rebuilt
+        self.names: Collection[str] = ()  # of the files in the directory
+        self.scanned_producers: Producers | None = None  # if the scan has seen all batches
 
     def load(self) -> Log:
         """Do all steps."""
         found = self.found
-        names = finish_swaps(self.fs, self.directory)
+        names = self.names = finish_swaps(self.fs, self.directory)
         if LEADER_EPOCHS in names:
             self.epochs = self._read_epochs()
         segments = [self._segment(base) for base in sort_files(self.fs, self.directory, names)]
@@ -165,30 +168,40 @@ class _Loader:
         if any(name.endswith(TRANSACTION_INDEX_SUFFIX) for name in names):
             self._check_transaction_indexes(segments)
         end = self._end_offset(segments) if clean else self._recover(segments)
-        incomplete = [segment for segment in segments[:-1] if self._lacks_indexes(segment)]
-        self.markers_unknown.update(segment.base_offset for segment in incomplete)
-        if self.markers_unknown:
-            rebuild_transaction_indexes(self.fs, self.directory, segments, self.markers_unknown)
-        for segment in incomplete:
-            segment.load_indexes()
         start = max(found.log_start_offset, segments[0].base_offset)
         if start > end:
             _log.warning("%s ends at offset %d, before its log start offset %d; it continues at the log start offset",
                          self.directory, end, start)  # fmt: skip
             segments.append(Segment.create(self.storage, self.directory, start, created_ms=self.now_ms()))
             end, clean = start, False
+        incomplete = [segment for segment in segments[:-1] if self._lacks_indexes(segment)]
+        self.markers_unknown.update(segment.base_offset for segment in incomplete)
+        if self.markers_unknown:
+            rebuild_transaction_indexes(self.fs, self.directory, segments, self.markers_unknown)
+        for segment in incomplete:
+            if segment.size:
+                self._write_indexes(segment)
         self.epochs.truncate_end(end)
         self.epochs.truncate_start(start)
         if not clean and self.sync:
             self._sync_names()
-        producers = Producers()
-        if end or any(name.endswith(SNAPSHOT_SUFFIX) for name in names):
-            restore_producers(self.fs, self.directory, segments, end, producers, self.without_producers)
         return log_class(self.storage)(
             self.directory, found.topic, found.partition, found.topic_id, self.config,
             storage=self.storage, now_ms=self.now_ms, segments=segments, log_start_offset=start, log_end_offset=end,
-            recovery_point=end, epochs=self.epochs, producers=producers, clean=clean,
+            recovery_point=end, epochs=self.epochs, producers=self._producers(segments, end), clean=clean,
         )  # fmt: skip
+
+    def _producers(self, segments: list[Segment], end: int) -> Producers:
+        """Return the state of the producers at the log end offset."""
+        if self.scanned_producers is not None:
+            return self.scanned_producers
+        producers = Producers()
+        if end or self._has_snapshots():
+            restore_producers(self.fs, self.directory, segments, end, producers, self.without_producers)
+        return producers
+
+    def _has_snapshots(self) -> bool:
+        return any(name.endswith(SNAPSHOT_SUFFIX) for name in self.names)
 
     def _sync_names(self) -> None:
         """Make the file names durable, which the crash may have prevented: the log counts as flushed from now on."""
@@ -207,7 +220,11 @@ class _Loader:
 
     def _segment(self, base: int) -> Segment:
         path = segment_path(self.directory, base)
-        return Segment(self.storage, self.directory, base, self.fs.size(path), created_ms=self.fs.mtime_ms(path))
+        stamp = self.fs.stamp(path)
+        if stamp is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        size, changed_ns = stamp
+        return Segment(self.storage, self.directory, base, size, created_ms=changed_ns // 1_000_000)
 
     def _first_segment(self) -> Segment:
         """Create the first segment of a log that has none. It starts after everything that was ever flushed."""
@@ -257,6 +274,13 @@ class _Loader:
         *required, _ = segment.file_paths()  # that of aborted transactions exists only if there are any
         return segment.file is None and not all(map(self.fs.exists, required))
 
+    def _write_indexes(self, segment: Segment) -> None:
+        """Rebuild the indexes of a segment, also if it is small: only the last one may be without."""
+        _log.warning("Rebuilding the indexes of %s: a file is missing", segment.path)
+        path = segment_path(self.directory, segment.base_offset, TRANSACTION_INDEX_SUFFIX)
+        aborted = read_transaction_index(self.fs, path, segment.base_offset)
+        segment.rebuild_indexes(aborted, self.config.index_interval_bytes)
+
     # Recovery ------------------------------------------------------------------------------------------------------
 
     def _recover(self, segments: list[Segment]) -> int:
@@ -265,6 +289,8 @@ class _Loader:
             (at for at, segment in enumerate(segments) if segment.base_offset <= self.found.recovery_point), default=0
         )
         end = segments[first].base_offset
+        if not first and not self._has_snapshots():
+            self.scanned_producers = Producers()
         for at in range(first, len(segments)):
             self.check()
             segment = segments[at]
@@ -290,9 +316,36 @@ class _Loader:
             return base, False
         scanned = segment.empty_copy()
         scanned.file = SegmentFile(self.fs, segment.path, os.O_RDWR)
-        truncated = idempotent = control = False
+        end, bad = self._scan_batches(scanned, size, next_base_offset)
+        if bad is not None:
+            if not bad.torn:
+                raise CorruptLog(f"{segment.path}: {bad}: the file does not belong to this log") from bad
+            _log.warning("Truncating %s: %s. %d bytes are removed", segment.path, bad, size - bad.position)
+            self.fs.ftruncate(scanned.file.fd, bad.position)
+        segment.size = scanned.size
+        segment.forget()
+        segment.known_timestamp = scanned.known_timestamp
+        unindexed = next_base_offset is None and scanned.is_small and base not in self.markers_unknown
+        scanned.persist(sync=self.sync, indexed=not unindexed or self._has_index_files(base))
+        return end, bad is not None
+
+    def _has_index_files(self, base: int) -> bool:
+        """Return whether there is any index file of a segment. Recovery replaces or removes it."""
+        suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+        return any(f"{base:020d}{suffix}" in self.names for suffix in suffixes)
+
+    def _scan_batches(self, scanned: Segment, size: int, next_base_offset: int | None) -> tuple[int, BadBatch | None]:
+        """Note the batches of a file in `scanned`, up to its end or to the first invalid one.
+
+        Return the offset after them, and what is wrong behind them. Raises CorruptLog.
+        """
+        assert scanned.file is not None
+        idempotent = control = False
+        invalid: BadBatch | None = None
+        base = scanned.base_offset
         last, limit = base - 1, NO_LIMIT if next_base_offset is None else next_base_offset
         interval, epochs, note = self.config.index_interval_bytes, self.epochs, scanned.note_batch
+        producers = self.scanned_producers
         try:
             # Fields are taken one by one: with small batches, this loop takes most of a start after a crash.
             for _, header, batch in scan(scanned.file, size, base_offset=base):
@@ -300,7 +353,7 @@ class _Loader:
                 last = start + delta
                 if last >= limit:
                     raise CorruptLog(
-                        f"{segment.path}: the batch at byte {scanned.size} ends at offset {last}, but the next segment "
+                        f"{scanned.path}: the batch at byte {scanned.size} ends at offset {last}, but the next segment "
                         f"starts at {next_base_offset}: the segments overlap"
                     )
                 note(len(batch), last, stamp, interval)
@@ -308,23 +361,16 @@ class _Loader:
                     epochs.assign(epoch, start)
                 if producer >= 0:
                     idempotent = True
-                    if attributes & CONTROL:
-                        control = True
+                    control = control or bool(attributes & CONTROL)
+                    if producers is not None:
+                        producers.note(header, batch)
         except BadBatch as bad:
-            if not bad.torn:
-                raise CorruptLog(f"{segment.path}: {bad}: the file does not belong to this log") from bad
-            truncated = True
-            _log.warning("Truncating %s: %s. %d bytes are removed", segment.path, bad, size - bad.position)
-            self.fs.ftruncate(scanned.file.fd, bad.position)
-        segment.size = scanned.size
-        segment.forget()
-        segment.known_timestamp = scanned.known_timestamp
-        scanned.persist(sync=self.sync)
+            invalid = bad
         if not idempotent:
             self.without_producers.add(base)
         if control:
             self.markers_unknown.add(base)
-        return last + 1, truncated
+        return last + 1, invalid
 
     def _orphan(self, segments: list[Segment], end: int) -> None:
         """Rename the segments after a truncation, because they do not continue the log."""
@@ -348,6 +394,8 @@ def sort_files(fs: FileSystem, directory: str, names: Collection[str]) -> list[i
     bases = sorted(int(name[:20]) for name in names if _SEGMENT_NAME.match(name) and name.endswith(LOG_SUFFIX))
     known = set(bases)
     for name in sorted(names):
+        if name in _KNOWN_NAMES:
+            continue
         path = os.path.join(directory, name)
         match = _SEGMENT_NAME.match(name)
         if match is not None:
@@ -359,7 +407,7 @@ def sort_files(fs: FileSystem, directory: str, names: Collection[str]) -> list[i
                 fs.unlink(path)
         elif name.endswith(_LEFTOVER_SUFFIXES):
             fs.unlink(path)
-        elif name not in _KNOWN_NAMES and not name.endswith(ORPHANED_SUFFIX):
+        elif not name.endswith(ORPHANED_SUFFIX):
             _log.warning("%s is not a file of pylogd and is left alone", path)
     return bases
 

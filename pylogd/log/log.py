@@ -38,7 +38,8 @@ from pylogd.log.opening import open_files, open_for_append, open_for_readers
 from pylogd.log.producers import Producers
 from pylogd.log.quick_append import append_one, append_own
 from pylogd.log.reading import BELOW_ZEROS, ZEROS, Range, SegmentsView
-from pylogd.log.segment import Segment, Storage
+from pylogd.log.segment import Segment
+from pylogd.log.storage import Storage
 from pylogd.log.transactions import AbortedTransaction, TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections, inspect, wants_inspection
 

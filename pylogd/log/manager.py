@@ -36,7 +36,7 @@ from pylogd.log.housekeeping import Housekeeping
 from pylogd.log.log import Log
 from pylogd.log.log_directory import STRAY_SUFFIX, DirectoryUsage, LogDirectory
 from pylogd.log.registry import LogRegistry
-from pylogd.log.segment import Storage
+from pylogd.log.storage import Storage
 from pylogd.log.truncation import truncate_fully_and_start_at, truncate_to
 
 _log = logging.getLogger(__name__)

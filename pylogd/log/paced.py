@@ -14,7 +14,7 @@ from pylogd.log.batch_runs import BatchRun
 from pylogd.log.errors import AppendInTurn
 from pylogd.log.files import Buffer
 from pylogd.log.log import Log
-from pylogd.log.segment import Storage
+from pylogd.log.storage import Storage
 
 #: Appends that took less are not reported: the page cache takes them in microseconds.
 NOTED_SECONDS: Final = 0.01

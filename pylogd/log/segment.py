@@ -6,7 +6,8 @@ are needed. To look an offset up, the offset index is bisected and batch headers
 records are not read.
 
 Files: `<base offset, 20 digits>.log`, and the same with `.index` and `.timeindex`; `.txnindex` if a transaction was
-aborted.
+aborted. The last segment of a log gets index files at a stop, but for a small one: one read of its batches tells the
+same, and to create 20,000 files for 10,000 segments takes seconds.
 
 Crash policy: the known end is `size`. Bytes after it, from a write that failed half-way, are truncated at once if
 possible, otherwise overwritten by the next write, and never returned to a reader.
@@ -19,17 +20,13 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from pylogd.histogram import Histogram
-from pylogd.log.caching import BlockCache, CachedRange
+from pylogd.log.caching import CachedRange
 from pylogd.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
 from pylogd.log.files import (
     Buffer,
-    FileSystem,
     SegmentFile,
-    most_cached_files,
     read_file,
     sync_file,
     write_all,
@@ -37,10 +34,9 @@ from pylogd.log.files import (
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex, TransactionIndex
 from pylogd.log.index_files import read_transaction_index, write_index_files
 from pylogd.log.located import PROBE, Located, skip_batches
-from pylogd.log.lru_cache import LruCache
 from pylogd.log.scan import BadBatch, scan
+from pylogd.log.storage import Storage
 from pylogd.log.transactions import AbortedTransaction
-from pylogd.log.write_times import WriteTimes
 from pylogd.wire.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader
 
 _log = logging.getLogger(__name__)
@@ -53,35 +49,11 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 
 _WINDOW = 8192  # more than the default distance between two index entries
-_INDEX_BYTES = 32 << 20
 _MAX_ENTRIES = (10 << 20) // TIME_ENTRY
+_SMALL_BYTES = 16 << 10
 _RECENT_BYTES = 4 << 20  # so many at the end of the active segment are taken to be in memory, without asking first
 
 _replacements = itertools.count(1)
-
-
-class Storage:
-    """What all segments of a broker share: the file system, a monotonic clock, caches of open files and indexes."""
-
-    __slots__ = ("appended", "cache", "files", "flushes", "fs", "indexes", "seconds", "staged_appends", "writes")
-
-    def __init__(
-        self, fs: FileSystem, *, open_files: int = most_cached_files(0), index_bytes: int = _INDEX_BYTES,
-        seconds: Callable[[], float] = time.monotonic, cache: BlockCache | None = None, staged_appends: bool = False,
-        appended: Callable[[str, float], object] | None = None,
-    ) -> None:  # fmt: skip
-        """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays.
-
-        cache: holds what producers append; None for no such cache. staged_appends: whether appends are made by
-        `staged_append`: all, or with `appended` some (see `log.paced`), and it is told the log's directory and the
-        seconds of each of the others that took long.
-        """
-        self.fs, self.cache, self.seconds = fs, cache, seconds
-        self.staged_appends, self.appended = staged_appends, appended
-        self.flushes = Histogram()  # how long syncs of segments took, in seconds
-        self.writes = WriteTimes(fs, seconds)
-        self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
-        self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
@@ -233,10 +205,22 @@ class Segment:
         self.bytes_since_index = 0
         self.full = len(indexes.offsets) >= self.max_entries
 
-    def persist(self, *, sync: bool = True) -> None:
+    @property
+    def is_small(self) -> bool:
+        """Whether one read of its batches takes the place of its index files, and of a snapshot of no producers."""
+        return self.size <= _SMALL_BYTES
+
+    def needs_index_files(self) -> bool:
+        """Return whether the indexes have to be written when the log is closed. Waits for the disk. Raises OSError."""
+        if self.is_small and not self.has_aborted:
+            return self.reopened and any(map(self.storage.fs.exists, self.file_paths()[1:]))
+        return True
+
+    def persist(self, *, sync: bool = True, indexed: bool = True) -> None:
         """Make a segment that is not written any more durable, with its indexes, and hand both over to the caches.
 
-        The caller syncs the directory. Waits for the disk: call it in a thread. Raises StorageFailure.
+        indexed: False to do neither with its indexes, and close its file. The caller syncs the directory. Waits for the
+        disk: call it in a thread. Raises StorageFailure.
         """
         file, indexes = self.file, self.indexes
         if file is None or indexes is None:
@@ -245,11 +229,13 @@ class Segment:
             self.truncate_torn()
             if sync:
                 sync_file(self.storage.fs, file.fd, self.path)
-            self.write_indexes(indexes, sync=sync)
+            if indexed:
+                self.write_indexes(indexes, sync=sync)
         except OSError as error:
             raise StorageFailure(self.path, error) from error
-        self.storage.indexes.put(self.key, indexes)
-        self.storage.files.put(self.key, file)
+        if indexed:
+            self.storage.indexes.put(self.key, indexes)
+            self.storage.files.put(self.key, file)
         self.indexes = None
         self.file = None
 
@@ -429,13 +415,15 @@ class Segment:
             index = OffsetIndex.from_bytes(read_file(fs, offsets), base, self.size)
             return Indexes(index, TimeIndex.from_bytes(read_file(fs, times), base), aborted)
         except (FileNotFoundError, IndexCorrupt) as error:
+            if self.is_small and isinstance(error, FileNotFoundError):
+                return self.rebuild_indexes(aborted, write=False)
             _log.warning("Rebuilding the indexes of %s: %s", self.path, error)
         except OSError as error:
             raise StorageFailure(self.path, error) from error
         return self.rebuild_indexes(aborted)
 
-    def rebuild_indexes(self, aborted: TransactionIndex, index_interval: int = 4096) -> Indexes:
-        """Build the indexes but `aborted` by a scan of the log, write them to the disk, and return all."""
+    def rebuild_indexes(self, aborted: TransactionIndex, index_interval: int = 4096, *, write: bool = True) -> Indexes:
+        """Build the indexes but `aborted` by a scan of the log, `write` them to the disk, and return all."""
         scanned = self.empty_copy()
         assert scanned.indexes is not None
         scanned.indexes.aborted = aborted
@@ -444,7 +432,9 @@ class Segment:
                 self.reader(allow_cold=True), self.size, base_offset=self.base_offset, check_crc=False
             ):
                 scanned.note_batch(len(batch), header.last_offset, header.max_timestamp, index_interval)
-            if self.indexes is None:  # else another thread has pinned it, and its name may be another segment's
+            if (
+                write and self.indexes is None
+            ):  # else another thread has pinned it, and its name may be another segment's
                 scanned.write_indexes(scanned.indexes, sync=True)
         except BadBatch as bad:
             raise CorruptLog(f"{self.path}: {bad}") from bad

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 from pylogd.log.config import NO_LIMIT
 from pylogd.log.errors import StorageFailure
-from pylogd.log.files import FileSystem, read_file, replace_file, write_atomically
+from pylogd.log.files import FileSystem, read_file, write_atomically, write_file
 from pylogd.log.index import TransactionIndex
 from pylogd.log.index_files import write_transaction_index
 from pylogd.log.producers import Producers, SnapshotCorrupt
@@ -33,7 +33,7 @@ def write_snapshot(fs: FileSystem, directory: str, offset: int, data: bytes, *, 
     if sync:
         write_atomically(fs, path, data)
     else:
-        replace_file(fs, path, data, sync=False)
+        write_file(fs, path, data, sync=False)
 
 
 def snapshot_offsets(fs: FileSystem, directory: str) -> list[int]:
@@ -42,9 +42,9 @@ def snapshot_offsets(fs: FileSystem, directory: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
-def remove_snapshots_above(fs: FileSystem, directory: str, offset: int) -> None:
-    """Remove the snapshots at offsets above `offset`, for a log that ends there."""
-    for found in snapshot_offsets(fs, directory):
+def remove_snapshots_above(fs: FileSystem, directory: str, offset: int, offsets: Sequence[int] | None = None) -> None:
+    """Remove the snapshots at offsets above `offset`, for a log that ends there. offsets: of all, if they are known."""
+    for found in snapshot_offsets(fs, directory) if offsets is None else offsets:
         if found > offset:
             fs.unlink(segment_path(directory, found, SNAPSHOT_SUFFIX))
 
@@ -67,9 +67,10 @@ def restore_producers(
 
     without: base offsets of segments that are known to have no idempotent batches. Raises StorageFailure, CorruptLog.
     """
-    remove_snapshots_above(fs, directory, end_offset)
+    offsets = snapshot_offsets(fs, directory)
+    remove_snapshots_above(fs, directory, end_offset, offsets)
     producers.clear()
-    start = _restore_last(fs, directory, end_offset, producers) if end_offset else 0
+    start = _restore_last(fs, directory, offsets, end_offset, producers) if end_offset else 0
     if start < end_offset:
         wanted = [
             segment
@@ -89,7 +90,7 @@ def rebuild_transaction_indexes(
     Raises StorageFailure, CorruptLog.
     """
     producers = Producers()
-    start = _restore_last(fs, directory, min(bases), producers)
+    start = _restore_last(fs, directory, snapshot_offsets(fs, directory), min(bases), producers)
     for at, segment in enumerate(segments):
         if segment.base_offset > max(bases):
             break
@@ -111,9 +112,12 @@ def _replace_aborted(segment: Segment, index: TransactionIndex) -> None:
     storage.indexes.discard(segment.key)
 
 
-def _restore_last(fs: FileSystem, directory: str, most: int, producers: Producers) -> int:
-    """Restore producers, none so far, from the last valid snapshot at `most` or before; return its offset, or 0."""
-    for offset in reversed(snapshot_offsets(fs, directory)):
+def _restore_last(fs: FileSystem, directory: str, offsets: Sequence[int], most: int, producers: Producers) -> int:
+    """Restore producers, none so far, from the last valid snapshot at `most` or before; return its offset, or 0.
+
+    offsets: of all snapshots, ascending.
+    """
+    for offset in reversed(offsets):
         if offset > most:
             continue
         path = segment_path(directory, offset, SNAPSHOT_SUFFIX)

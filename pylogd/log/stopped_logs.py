@@ -1,7 +1,8 @@
 """The state of each log at a clean stop, in one file per data directory: the next start need not look for it.
 
 Without it a start lists the directory of each partition and reads from four files of it: 0.1 ms for each, a second for
-10,000. With it, a log is opened by two system calls that compare time stamps, and stays at rest until it is used.
+10,000. With it, a log is opened by two or three system calls that compare time stamps, and stays at rest until it is
+used.
 
 Format: a line with version and CRC-32C (8 hexadecimal digits) of what follows, then a JSON object with an array for
 each partition's directory: the fields of `StoppedLog`, where each segment is an array of the fields of
@@ -10,8 +11,9 @@ each partition's directory: the fields of `StoppedLog`, where each segment is an
 Rules:
 - The file says something only together with the marker of a clean stop, and is removed with it, before anything else
   of the data directory changes. It is written when all logs are closed.
-- It is believed of a log only if the partition's directory and the last segment's file have the time stamps and the
-  size that they had at the stop. So other programs, also earlier versions of this one, may change logs between.
+- It is believed of a log only if the partition's directory, the last segment's file and the snapshot of its producers
+  have the time stamps and the size that they had at the stop. So other programs, also earlier versions of this one, may
+  change logs between.
 - It has nothing that a checkpoint of the data directory has. A log whose directory has any file that is not in its
   place, left by a removal or an interrupted compaction, is left out, and so is one with aborted transactions, whose
   indexes a start checks. What is left out, or is not believed, is loaded from its own files.
@@ -23,6 +25,7 @@ import json
 import logging
 import os
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -35,14 +38,17 @@ from pylogd.log.files import FileSystem, read_file, write_atomically
 from pylogd.log.log import Log
 from pylogd.log.paced import log_class
 from pylogd.log.producers import Producers
-from pylogd.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, Storage, segment_path
+from pylogd.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_path
 from pylogd.log.snapshots import restore_producers
+from pylogd.log.storage import Storage
 from pylogd.wire.records import crc32c
 
 _log = logging.getLogger(__name__)
 
 STOPPED_LOGS = "stopped-logs"
-_VERSION = 1
+_VERSION = 2
+#: Larger snapshots of producers stay in their files alone, which a start reads then.
+_MOST_SNAPSHOT_BYTES = 1 << 10
 _KNOWN_NAME = re.compile(r"\d{20}\.(index|timeindex|snapshot)", re.ASCII)
 
 #: Size in bytes and time of the last change in nanoseconds, as `FileSystem.stamp` returns them; a list if it was read
@@ -64,16 +70,18 @@ class StoppedSegment(NamedTuple):
 class StoppedLog(NamedTuple):
     """A closed log. directory, file: the stamps of its directory and of its last segment.
 
-    topic_id: as text. epochs: pairs of leader epoch and start offset. producers: whether a snapshot has any. segments:
-    each with the fields of `StoppedSegment`, but a list if it was read from the file.
+    snapshot: the stamp of the snapshot of its producers; None if there are none. topic_id: as text. epochs: pairs of
+    leader epoch and start offset. producers: the snapshot in base 64; None if only its file has it. segments: each with
+    the fields of `StoppedSegment`, but a list if it was read from the file.
     """
 
     directory: Stamp
     file: Stamp
+    snapshot: Stamp | None
     topic_id: str
     log_end_offset: int
     epochs: list[tuple[int, int]]
-    producers: bool
+    producers: str | None
     segments: Sequence[Sequence[Any]]
 
 
@@ -122,8 +130,11 @@ def _describe(fs: FileSystem, log: Log) -> StoppedLog | None:
     stamp = fs.stamp(log.directory)
     if stamp is None:
         return None
-    epochs, producers = list(log.epochs.entries()), bool(len(log.producers))
-    return StoppedLog(stamp, file, format_id(log.topic_id), log.log_end_offset, epochs, producers, segments)
+    snapshot, producers, end, epochs = None, b"", log.log_end_offset, list(log.epochs.entries())
+    if len(log.producers):
+        snapshot, producers = fs.stamp(segment_path(log.directory, end, SNAPSHOT_SUFFIX)), log.producers.to_snapshot()
+    text = b64encode(producers).decode() if len(producers) <= _MOST_SNAPSHOT_BYTES else None
+    return StoppedLog(stamp, file, snapshot, format_id(log.topic_id), end, epochs, text, segments)
 
 
 def _is_tidy(names: list[str], segments: Iterable[Segment]) -> bool:
@@ -143,7 +154,11 @@ def is_unchanged(fs: FileSystem, directory: str, state: StoppedLog) -> bool:
     """Return whether the log in a partition's directory is unchanged since the stop. Raises OSError."""
     if fs.stamp(directory) != tuple(state.directory):
         return False
-    return fs.stamp(segment_path(directory, state.segments[-1][0])) == tuple(state.file)
+    if fs.stamp(segment_path(directory, state.segments[-1][0])) != tuple(state.file):
+        return False
+    if state.snapshot is None:
+        return True
+    return fs.stamp(segment_path(directory, state.log_end_offset, SNAPSHOT_SUFFIX)) == tuple(state.snapshot)
 
 
 def restore_log(
@@ -172,6 +187,8 @@ def restore_log(
         epochs.truncate_start(start)
     producers = Producers()
     if state.producers:
+        producers.restore(b64decode(state.producers))
+    elif state.producers is None:
         try:
             restore_producers(storage.fs, directory, segments, end, producers)
         except OSError as error:

@@ -134,9 +134,10 @@ def test_fast_and_general_append_agree(appended: list[tuple[bytes, Terms | None]
         assert fast.producers.guards.keys() == general.producers.guards.keys()
         assert fast.producers.unstable.first_open == general.producers.unstable.first_open
     for storage, log in zip(storages, (fast, general), strict=True):
+        log.roll(log.log_end_offset, START_MS)  # the last segment has no index files while it is small
         log.close()
         storage.check(records=False)
-    for one, other in zip(fast.segments, general.segments, strict=True):
+    for one, other in zip(fast.segments[:-1], general.segments[:-1], strict=True):
         for path in one.file_paths()[:3]:
             assert contents(storages[0].fs, path) == contents(storages[1].fs, path)
         assert one.size == other.size

@@ -44,7 +44,7 @@ from pylogd.log.errors import CorruptLog, StorageError, StorageFailure
 from pylogd.log.files import FileSystem, RealFileSystem
 from pylogd.log.log import Log
 from pylogd.log.manager import LogManager
-from pylogd.log.segment import Storage
+from pylogd.log.storage import Storage
 
 _log = logging.getLogger(__name__)
 

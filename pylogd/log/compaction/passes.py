@@ -45,7 +45,8 @@ from pylogd.log.index import MAX_RELATIVE
 from pylogd.log.index_files import read_transaction_index
 from pylogd.log.markers import END_MARKERS
 from pylogd.log.scan import BadBatch, FoundBatch, scan
-from pylogd.log.segment import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, Storage, segment_path
+from pylogd.log.segment import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, segment_path
+from pylogd.log.storage import Storage
 from pylogd.log.transactions import AbortedTransaction
 from pylogd.wire.records import HEADER, BatchHeader
 

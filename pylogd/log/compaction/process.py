@@ -35,7 +35,7 @@ from pylogd.log.compaction.offset_map import OffsetMap
 from pylogd.log.compaction.passes import run_job
 from pylogd.log.errors import CorruptLog, StorageError, StorageFailure
 from pylogd.log.files import RealFileSystem, SyncFailed
-from pylogd.log.segment import Storage
+from pylogd.log.storage import Storage
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -18,7 +18,7 @@ from pylogd.log.compaction.candidates import log_to_clean
 from pylogd.log.compaction.log_compaction import compact
 from pylogd.log.compaction.offset_map import OffsetMap
 from pylogd.log.compaction.passes import run_job
-from pylogd.log.segment import Storage
+from pylogd.log.storage import Storage
 from pylogd.wire.records import CONTROL, TRANSACTIONAL, encode_batch
 from tests.fakes.groups import PendingResult
 from tests.fakes.metadata import result_of

@@ -35,7 +35,7 @@ from pylogd.log.errors import CorruptLog, StorageFailure
 from pylogd.log.files import RealFileSystem
 from pylogd.log.log import Log
 from pylogd.log.manager import LogManager
-from pylogd.log.segment import Storage
+from pylogd.log.storage import Storage
 from pylogd.wire.records import encode_batch
 from tests.conftest import CHECKOUT
 

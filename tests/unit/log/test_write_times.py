@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pylogd.log.segment import Storage
+from pylogd.log.storage import Storage
 from tests.fakes.filesystem import MemoryFileSystem
 
 

@@ -1,0 +1,39 @@
+"""What all segments of a broker share, and with them its logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pylogd.histogram import Histogram
+from pylogd.log.caching import BlockCache
+from pylogd.log.files import FileSystem, SegmentFile, most_cached_files
+from pylogd.log.index import Indexes
+from pylogd.log.lru_cache import LruCache
+from pylogd.log.write_times import WriteTimes
+
+_INDEX_BYTES = 32 << 20
+
+
+class Storage:
+    """What all segments of a broker share: the file system, a monotonic clock, caches of open files and indexes."""
+
+    __slots__ = ("appended", "cache", "files", "flushes", "fs", "indexes", "seconds", "staged_appends", "writes")
+
+    def __init__(
+        self, fs: FileSystem, *, open_files: int = most_cached_files(0), index_bytes: int = _INDEX_BYTES,
+        seconds: Callable[[], float] = time.monotonic, cache: BlockCache | None = None, staged_appends: bool = False,
+        appended: Callable[[str, float], object] | None = None,
+    ) -> None:  # fmt: skip
+        """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays.
+
+        cache: holds what producers append; None for no such cache. staged_appends: whether appends are made by
+        `staged_append`: all, or with `appended` some (see `log.paced`), and it is told the log's directory and the
+        seconds of each of the others that took long.
+        """
+        self.fs, self.cache, self.seconds = fs, cache, seconds
+        self.staged_appends, self.appended = staged_appends, appended
+        self.flushes = Histogram()  # how long syncs of segments took, in seconds
+        self.writes = WriteTimes(fs, seconds)
+        self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
+        self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
