@@ -144,7 +144,7 @@ class Controller:
         snapshot = self._snapshot()
 
         def stays(topic: Topic, state: PartitionState) -> bool:
-            least = partial(min_insync_of, self._settings, topic)
+            least = min_insync_of(self._settings, topic)
             return decisions.settle(state, snapshot.of(topic.topic_id, state.index), min_insync=least) is state
 
         return not all(
@@ -356,9 +356,12 @@ def _report(updates: list[TopicUpdate]) -> None:
     moved = alone = offline = 0
     for before, after in updates:
         for old, new in zip(before.partitions, after, strict=True):
-            moved += old.leader != new.leader
-            offline += new.leader == NO_LEADER
-            alone += len(new.isr) == 1 and len(new.replicas) > 1
+            if old.leader != new.leader:
+                moved += 1
+            if new.leader == NO_LEADER:
+                offline += 1
+            if len(new.isr) == 1 and len(new.replicas) > 1:
+                alone += 1
     if updates:
         log.info(
             "{topics} topics written: {moved} partitions have another leader, {offline} have none, {alone} have one "

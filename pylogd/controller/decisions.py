@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from operator import is_not
 
 from pylogd.metadata.eligibility import led_by, with_isr, withdraw
 from pylogd.metadata.image import NO_LEADER, Broker, PartitionState, Topic, TopicUpdate
@@ -86,39 +86,34 @@ def settle_all(
 
     unclean: names of topics that allow unclean elections. min_insync: returns a topic's `min.insync.replicas`.
     """
-
-    def change(topic: Topic, state: PartitionState) -> PartitionState:
-        seen = snapshot.of(topic.topic_id, state.index) if outages else snapshot
-        return settle(state, seen, topic.name in unclean, partial(least_of, topic))
-
-    def least_of(topic: Topic) -> int:
-        found = least.get(topic.name)
-        if found is None:
-            found = least[topic.name] = min_insync(topic)
-        return found
-
-    least: dict[str, int] = {}
     outages = any(broker.outages for broker in snapshot.brokers.values())
-    return updates_of(topics, change)
+    updates: list[TopicUpdate] = []
+    for topic in topics:
+        allowed, least = topic.name in unclean, min_insync(topic)
+        after = [
+            settle(state, snapshot.of(topic.topic_id, state.index) if outages else snapshot, allowed, least)
+            for state in topic.partitions
+        ]
+        _add_update(updates, topic, after)
+    return updates
 
 
-def settle(
-    state: PartitionState, snapshot: Snapshot, unclean: bool = False, min_insync: Callable[[], int] = lambda: 1
-) -> PartitionState:
+def settle(state: PartitionState, snapshot: Snapshot, unclean: bool = False, min_insync: int = 1) -> PartitionState:
     """Return the state that a partition should have, which may be the same object.
 
-    unclean: whether the topic allows unclean elections. min_insync: returns its `min.insync.replicas`, if needed.
+    unclean: whether the topic allows unclean elections. min_insync: its `min.insync.replicas`.
     """
-    usual = not (state.adding or state.removing or state.elr or state.last_known_elr)
-    if usual and state.leader in snapshot.open and snapshot.open.issuperset(state.isr):
-        return state
-    if usual and not (snapshot.full or snapshot.offline):
-        if len(state.replicas) == 1 and state.leader in snapshot.brokers:
+    if not (state.adding or state.removing or state.elr or state.last_known_elr):  # as nearly always
+        given = snapshot.open
+        if state.leader in given and given.issuperset(state.isr):
             return state
-        known = _shrunk(state, snapshot.open, min_insync())
-        if known is not None:
-            return known
-    after = _finish_move(_fail_over(_without_offline(state, snapshot), snapshot, unclean, min_insync()), snapshot)
+        if not (snapshot.full or snapshot.offline):
+            if len(state.replicas) == 1 and state.leader in snapshot.brokers:
+                return state
+            known = _shrunk(state, given, min_insync)
+            if known is not None:
+                return known
+    after = _finish_move(_fail_over(_without_offline(state, snapshot), snapshot, unclean, min_insync), snapshot)
     if after is state or after == state:
         return state
     # The steps are one change: epochs grow by one.
@@ -132,17 +127,19 @@ def _shrunk(state: PartitionState, given: frozenset[int], least: int) -> Partiti
     given: the brokers that may be in sync and lead. least: `min.insync.replicas`. It has to be a partition without a
     reassignment or eligible replicas, of which enough replicas stay in sync.
     """
+    replicas = state.replicas
     staying = tuple([node for node in state.isr if node in given])
     enough = len(staying) >= least or len(staying) >= state.effective_min_insync(least)
-    if not staying or not enough or len(state.replicas) == 1:
+    if not staying or not enough or len(replicas) == 1:
         return None
-    epoch, last, lost = state.leader_epoch, state.last_known_leader, state.lost
-    leader = state.leader
+    leader, epoch, last, lost = state.leader, state.leader_epoch, state.last_known_leader, state.lost
     if leader not in staying:
-        leader = next(node for node in state.replicas if node in staying)
+        for leader in replicas:  # the first that is in sync
+            if leader in staying:
+                break
         epoch, last, lost = epoch + 1, NO_LEADER, ()
     return PartitionState(
-        state.index, state.replicas, staying, leader, epoch, state.partition_epoch + 1, (), (), state.latest_until_ms,
+        state.index, replicas, staying, leader, epoch, state.partition_epoch + 1, (), (), state.latest_until_ms,
         (), (), last, lost,
     )  # fmt: skip
 
@@ -160,7 +157,7 @@ def elect_unclean(state: PartitionState, snapshot: Snapshot) -> PartitionState |
     if state.leader in snapshot.brokers:
         return state
     # Eligible replicas stay so: the controller knows the topic's settings and removes them when it may.
-    after = settle(state, snapshot, unclean=True, min_insync=lambda: len(state.replicas))
+    after = settle(state, snapshot, unclean=True, min_insync=len(state.replicas))
     return None if after.leader == NO_LEADER else after
 
 
@@ -226,12 +223,16 @@ def origin(state: PartitionState) -> tuple[int, ...]:
 
 def updates_of(topics: Iterable[Topic], change: Callable[[Topic, PartitionState], PartitionState]) -> list[TopicUpdate]:
     """Apply `change` to every partition; return the updates of topics of which at least one partition changed."""
-    updates = []
+    updates: list[TopicUpdate] = []
     for topic in topics:
-        after = [change(topic, state) for state in topic.partitions]
-        if any(new is not old for new, old in zip(after, topic.partitions, strict=True)):
-            updates.append(TopicUpdate(topic, tuple(after)))
+        _add_update(updates, topic, [change(topic, state) for state in topic.partitions])
     return updates
+
+
+def _add_update(updates: list[TopicUpdate], topic: Topic, after: Sequence[PartitionState]) -> None:
+    """Add the update of a topic if one of its partitions has changed."""
+    if any(map(is_not, after, topic.partitions)):
+        updates.append(TopicUpdate(topic, tuple(after)))
 
 
 def _without_offline(state: PartitionState, snapshot: Snapshot) -> PartitionState:

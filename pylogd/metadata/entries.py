@@ -8,14 +8,13 @@ partition, so that changes can be found by identity.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
 
 from pylogd.metadata.change_notes import News
 from pylogd.metadata.errors import InvalidTopicName
-from pylogd.metadata.image import PartitionState, Topic, check_topic_name
+from pylogd.metadata.image import PartitionState, Topic, check_topic_name, value
 from pylogd.metadata.interfaces import IMetadataStore, Node
 from pylogd.metadata.layout import (
     Assignment,
@@ -39,7 +38,7 @@ _TOGETHER: Final = 64
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Entry:
     """A decoded topic. nodes: the stamps of its nodes: topic, states, settings."""
 

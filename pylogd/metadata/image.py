@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar, dataclass_transform
 
 from pylogd.metadata.errors import InvalidTopicName
 
@@ -29,7 +29,19 @@ _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _RESERVED_IDS: Final = frozenset({bytes(16), bytes(15) + b"\x01"})
 
 
-@dataclass(frozen=True, slots=True)
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def value(kind: type[T]) -> type[T]:
+    """Make a class of immutable values, of which a controller makes 100,000 at once when brokers fail.
+
+    Only the type checker refuses to assign to a field: a frozen dataclass takes six times as long to make.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(kind)
+
+
+@value
 class PartitionState:
     """One partition: its replicas, its leader, and which replicas have the committed records.
 
@@ -112,7 +124,7 @@ class SmoothWait:
     epochs: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Topic:
     """A topic.
 

@@ -67,6 +67,8 @@ PARENTS: Final = (
 #: Leader, leader epoch, in-sync set and partition epoch of a partition that the state node does not have yet.
 _NO_STATE: Final[tuple[int, int, list[int], int]] = (NO_LEADER, 0, [], -1)
 _INTEGER: Final = frozenset({int})
+#: How a usual state is written, by the number of brokers in its in-sync set.
+_STATE_FORMATS: Final = [f'"%d":[%d,%d,[{",".join(["%d"] * in_sync)}],%d]' for in_sync in range(8)]
 
 
 class CorruptMetadata(StoreError):
@@ -165,29 +167,34 @@ def decode_topic(path: str, data: bytes) -> Assignment:
 
 
 def encode_states(controller_epoch: int, partitions: Sequence[PartitionState]) -> bytes:
-    """Encode a topic's state node. controller_epoch: of the last controller that wrote it."""
-    return _encode(
-        {
-            "version": 1,
-            "controller_epoch": controller_epoch,
-            "partitions": {
-                str(state.index): (state.leader, state.leader_epoch, state.isr, state.partition_epoch)
-                if state.last_known_leader == NO_LEADER and not (state.elr or state.last_known_elr)
-                else (state.leader, state.leader_epoch, state.isr, state.partition_epoch, _eligibility(state))
-                for state in partitions
-            },
+    """Encode a topic's state node. controller_epoch: of the last controller that wrote it.
+
+    The text is formatted: a JSON encoder takes twice as long, and a controller encodes 100,000 when brokers fail.
+    """
+    formats = _STATE_FORMATS
+    texts = [
+        formats[len(state.isr)] % (state.index, state.leader, state.leader_epoch, *state.isr, state.partition_epoch)
+        if state.last_known_leader == NO_LEADER
+        and not (state.elr or state.last_known_elr)
+        and len(state.isr) < len(formats)
+        else _encode_state(state)
+        for state in partitions
+    ]
+    return b'{"version":1,"controller_epoch":%d,"partitions":{%s}}' % (controller_epoch, ",".join(texts).encode())
+
+
+def _encode_state(state: PartitionState) -> str:
+    """Encode a state. Its last field is about replicas that are not in sync; most states have none."""
+    fields: list[Any] = [state.leader, state.leader_epoch, state.isr, state.partition_epoch]
+    if state.last_known_leader != NO_LEADER or state.elr or state.last_known_elr:
+        eligibility = {
+            "elr": state.elr,
+            "last_known_elr": state.last_known_elr,
+            "last_known_leader": state.last_known_leader,
+            "lost": state.lost,
         }
-    )
-
-
-def _eligibility(state: PartitionState) -> dict[str, Any]:
-    """Return the last field of a state, about replicas that are not in sync; most states have none."""
-    return {
-        "elr": state.elr,
-        "last_known_elr": state.last_known_elr,
-        "last_known_leader": state.last_known_leader,
-        "lost": state.lost,
-    }
+        fields.append(eligibility)
+    return f'"{state.index}":{json.dumps(fields, separators=(",", ":"))}'
 
 
 def decode_states(
@@ -242,7 +249,7 @@ def patch_states(
 
 
 def _eligible(more: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the last fields of a `PartitionState`, from what `_eligibility` returned."""
+    """Return the last fields of a `PartitionState`, from what `_encode_state` has written."""
     if not more:
         return ()
     fields = more[0]

@@ -52,13 +52,16 @@ def steps_between(
 
 
 def _step(old: PartitionState, new: PartitionState) -> Step | None:
-    replicas = old.replicas
     if new.elr or new.last_known_elr or new.last_known_leader != NO_LEADER or new.lost:
         return None
-    if new.leader not in replicas or not set(replicas).issuperset(new.isr):
+    leader_epochs, partition_epochs = new.leader_epoch - old.leader_epoch, new.partition_epoch - old.partition_epoch
+    if leader_epochs < 0 or partition_epochs < 0:
         return None
-    epochs = new.leader_epoch - old.leader_epoch, new.partition_epoch - old.partition_epoch
-    return None if min(epochs) < 0 else (replicas.index(new.leader), *epochs, *map(replicas.index, new.isr))
+    position = old.replicas.index
+    try:
+        return position(new.leader), leader_epochs, partition_epochs, *map(position, new.isr)
+    except ValueError:  # one of them is no replica
+        return None
 
 
 def _next(old: PartitionState, step: Step) -> PartitionState:

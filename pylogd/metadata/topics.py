@@ -242,7 +242,7 @@ class TopicRegistry:
         changed = changed_states(known, after)
         # The topic's node is checked too, since the update was worked out from both nodes.
         operations: list[Operation] = [Check(path, entry.assignment_version)]
-        moves = len(after) != len(known) or any(_placed_anew(known[new.index], new) for new in changed)
+        moves = len(after) != len(known) or _placed_anew(known, changed)
         if moves:
             assignment = Assignment.of(before.topic_id, after)
             operations = [SetData(path, encode_topic(assignment), entry.assignment_version)]
@@ -360,14 +360,18 @@ def _size(operations: Sequence[Operation], path: str) -> int:
     return data + sum(len(one.path) + _OPERATION_BYTES for one in operations) + 2 * len(path)
 
 
-def _placed_anew(old: PartitionState, new: PartitionState) -> bool:
-    """Return whether the part of a state has changed that is kept in the topic's node."""
-    return (
-        old.replicas != new.replicas
-        or old.adding != new.adding
-        or old.removing != new.removing
-        or old.latest_until_ms != new.latest_until_ms
-    )
+def _placed_anew(known: Sequence[PartitionState], changed: Sequence[PartitionState]) -> bool:
+    """Return whether the part of one of the states has changed that is kept in the topic's node."""
+    for new in changed:
+        old = known[new.index]
+        if (
+            old.replicas != new.replicas
+            or old.adding != new.adding
+            or old.removing != new.removing
+            or old.latest_until_ms != new.latest_until_ms
+        ):
+            return True
+    return False
 
 
 def _tell(listener: TopicListener, change: TopicChange) -> None:

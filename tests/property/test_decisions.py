@@ -86,7 +86,7 @@ def check(before: PartitionState, after: PartitionState, snapshot: Snapshot, unc
 
 @given(states(), snapshots(), st.booleans(), st.integers(1, 3))
 def test_a_settled_partition(before: PartitionState, snapshot: Snapshot, unclean: bool, least: int) -> None:
-    after = decisions.settle(before, snapshot, unclean, lambda: least)
+    after = decisions.settle(before, snapshot, unclean, least)
     check(before, after, snapshot, unclean)
     possible = [node for node in has_all(after) if snapshot.may_lead(node)]
     if after.leader == NO_LEADER:
@@ -109,7 +109,7 @@ def test_a_settled_partition(before: PartitionState, snapshot: Snapshot, unclean
         assert after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch + 1
     # Once the change is written and announced, there is nothing left to decide.
     written = Snapshot(snapshot.brokers, snapshot.incarnations)
-    assert decisions.settle(after, written, unclean, lambda: least) is after
+    assert decisions.settle(after, written, unclean, least) is after
 
 
 @given(states(), snapshots(), st.booleans(), st.integers(1, 3))
@@ -117,9 +117,9 @@ def test_the_short_way_of_usual_partitions_leads_to_the_same(
     before: PartitionState, snapshot: Snapshot, unclean: bool, least: int
 ) -> None:
     usual = replace(before, adding=(), removing=(), elr=(), last_known_elr=())
-    after = decisions.settle(usual, snapshot, unclean, lambda: least)
+    after = decisions.settle(usual, snapshot, unclean, least)
     with patch.object(decisions, "_shrunk", lambda *_: None):
-        assert decisions.settle(usual, snapshot, unclean, lambda: least) == after
+        assert decisions.settle(usual, snapshot, unclean, least) == after
 
 
 @given(states(), snapshots(), st.sampled_from(NODES), st.booleans(), st.integers(1, 3))
@@ -133,7 +133,7 @@ def test_a_replica_that_lost_its_copy_is_elected_only_as_the_last_known_leader(
     assert node not in (withdrawn.leader, *withdrawn.isr, *withdrawn.elr)
     assert {*withdrawn.isr, *withdrawn.elr} == {*before.isr, *before.elr} - {node}
     assert node not in withdrawn.last_known_elr or kept
-    after = decisions.settle(withdrawn, snapshot, min_insync=lambda: least)
+    after = decisions.settle(withdrawn, snapshot, min_insync=least)
     if node in (after.leader, *after.isr, *after.elr):
         assert not withdrawn.isr
         assert not withdrawn.elr

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pylogd.metadata.change_notes import Change, News, decode_change, encode_change
-from pylogd.metadata.image import Broker, Endpoint, Topic, id_from_text, id_to_text, new_id
+from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, Topic, id_from_text, id_to_text, new_id
 from pylogd.metadata.layout import (
     Assignment,
     CorruptMetadata,
@@ -20,6 +20,7 @@ from pylogd.metadata.layout import (
     encode_broker,
     encode_configs,
     encode_producer_block,
+    encode_states,
     encode_topic,
 )
 
@@ -33,6 +34,17 @@ def test_a_topic_is_spelled_as_kafka_spells_it() -> None:
         "adding_replicas": {},
         "removing_replicas": {},
     }
+
+
+def test_states_are_spelled_as_kafka_spells_them_for_any_number_of_replicas_in_sync() -> None:
+    replicas = tuple(range(1, 13))
+    states = [PartitionState(index, replicas, replicas[:index], 1, 7, 9) for index in range(13)]
+    states.append(PartitionState(13, replicas, (), NO_LEADER, 8, 10, (), (), None, (1,), (2,), 3, ("d",)))
+    partitions = {str(index): [1, 7, list(replicas[:index]), 9] for index in range(13)}
+    eligibility = {"elr": [1], "last_known_elr": [2], "last_known_leader": 3, "lost": ["d"]}
+    partitions["13"] = [NO_LEADER, 8, [], 10, eligibility]
+    document = {"version": 1, "controller_epoch": 4, "partitions": partitions}
+    assert encode_states(4, states) == json.dumps(document, separators=(",", ":")).encode()
 
 
 @given(st.binary(min_size=16, max_size=16), st.lists(st.lists(st.integers(0, 99), min_size=1), min_size=1))
