@@ -1,8 +1,10 @@
 """Writes the in-sync sets of partitions that this broker leads to the metadata.
 
 Strategy: changes are collected while a write is in progress, and then written together, all of a topic's in one
-versioned write. If another broker has changed the topic meanwhile, the changes are checked against its present state
-and written again if they are still valid.
+versioned write. If another broker has changed one of the topics meanwhile, nothing of the write is done: the changes
+are checked against the present states, and written again if they are still valid. When the brokers of a rack return,
+all leaders write at the same time, each to topics that others write to; so the next attempts write fewer topics
+together, of which more are done.
 
 Rules: only the leader of a partition changes its in-sync set, in the leader epoch in which it leads, and only from the
 state that it knows. A broker may join only if it is alive, not stopping, and not before the time that a smooth
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -32,16 +34,19 @@ from pylogd.metadata.errors import (
     IneligibleReplica,
     NoNode,
     StalePartition,
-    StoreError,
     TopicError,
     UnknownTopic,
 )
 from pylogd.metadata.image import IsrChange, PartitionState, Topic, TopicUpdate
 from pylogd.metadata.interfaces import Check, Operation
-from pylogd.metadata.layout import BROKER_EPOCHS, broker_epoch_path
+from pylogd.metadata.layout import BROKER_EPOCHS, TOPICS, broker_epoch_path
+from pylogd.metadata.together import all_of
 from pylogd.metadata.topics import TopicRegistry
 
 Outcome = PartitionState | PylogdError
+
+#: After another broker's write has prevented one, each part of the next attempt has so many times fewer topics.
+_FEWER_TOPICS: Final = 4
 
 
 class _PendingCall(NamedTuple):
@@ -102,23 +107,33 @@ class IsrWriter:
             changes
         )
         left = list(range(len(changes)))
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             left, updates, guards = self._check_all(changes, left, outcomes)
             if not left:
                 break
+            together = -(-len(updates) // _FEWER_TOPICS**attempt)
+            parts = [updates[start : start + together] for start in range(0, len(updates), together)]
+            writes = [Deferred.fromCoroutine(self._write_part(part, guards)) for part in parts]
             try:
-                await self._topics.write_states(updates, guards=guards)
-            except (BadVersion, NoNode) as error:
-                try:
-                    if error.path.startswith(BROKER_EPOCHS):
-                        await self._cluster.look_again()
+                conflicts = [path for path in await all_of(writes) if path is not None]
+                if any(path.startswith(BROKER_EPOCHS) for path in conflicts):
+                    await self._cluster.look_again()
+                if conflicts:
                     await self._feed.catch_up()
-                except StoreError as error:
-                    return _fail(outcomes, left, error)
             except PylogdError as error:
                 return _fail(outcomes, left, error)
             # The next round finds the changes made, or what prevents them.
         return outcomes
+
+    async def _write_part(self, updates: Sequence[TopicUpdate], guards: Sequence[Operation]) -> str | None:
+        """Write the states of some topics. Return the path of a node that another broker has changed, and None else."""
+        try:
+            await self._topics.write_states(updates, guards=guards)
+        except (BadVersion, NoNode) as error:
+            return error.path
+        except StalePartition:  # another part was read back, and with it what another broker has written
+            return TOPICS
+        return None
 
     def _check_all(
         self, changes: Sequence[IsrChange], left: Sequence[int], outcomes: list[Outcome]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from pylogd.metadata.errors import (
     BadVersion,
@@ -159,6 +161,32 @@ def hearing(peer: Peer) -> None:
     peer.feed._machine.handle(FeedEvent.START)
     peer.feed._machine.handle(FeedEvent.BROKE)
     peer.feed._wake(FeedEvent.CHANGED)
+
+
+def test_changes_of_many_topics_are_done_while_others_keep_writing_to_one_of_them(peers: list[Peer]) -> None:
+    """As when a rack returns: each leader writes to topics that the others write to as well."""
+    names = [f"t{number}" for number in range(8)]
+    topics = [make(peers[0], name, 2) for name in names]
+    write, asked = peers[0].topics.write_states, []
+
+    def contended(updates: Sequence[TopicUpdate], **more: Any) -> Deferred[None]:
+        asked.append(len(updates))
+        if len(updates) == 1 or updates[-1].before.name != "t7":
+            return write(updates, **more)
+        deaf(peers[0])
+        found = peers[1].topics.get("t7")
+        assert found is not None
+        kept, other = found.partitions
+        after = kept, replace(other, partition_epoch=other.partition_epoch + 1)
+        result_of(peers[1].topics.write_states([TopicUpdate(found, after)]))
+        done = write(updates, **more)
+        hearing(peers[0])
+        return done
+
+    with patch.object(peers[0].topics, "write_states", contended):
+        outcomes = result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2)) for topic in topics]))
+    assert [outcome.isr for outcome in outcomes] == [(1, 2)] * 8
+    assert asked[:5] == [8, 2, 2, 2, 2] and len(asked) <= 7  # whatever is in the way of one part, the others are done
 
 
 def test_a_guard_that_fails_fails_the_write(peers: list[Peer], store: SqliteStore) -> None:
