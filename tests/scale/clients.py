@@ -112,5 +112,5 @@ def change_isr(cluster: LargeCluster, name: str) -> None:
     gone = next(node for node in state.isr if node not in change.isr)
     cluster.members[state.leader].alter([change])
     cluster.run(lambda: not cluster.all_in_sync() and cluster.all_know(), _SETTLE_SECONDS)
-    cluster.readmit(gone)
+    cluster.readmit([gone])
     cluster.run(lambda: cluster.all_in_sync() and cluster.all_know(), _SETTLE_SECONDS)

@@ -34,6 +34,7 @@ from pylogd.metadata.layout import (
 )
 from pylogd.metadata.service import Metadata
 from tests.scale.clock import ScaleClock, ScaleTime, ServerClock
+from tests.scale.columns import Column
 from tests.scale.store import Latencies, ScaleStore, Server
 
 REPLICAS: Final = 3
@@ -104,12 +105,17 @@ class Member:
 
     def seed(self, other: Member) -> None:
         """Begin with the topics of another broker, in place of reading each node when this one starts."""
-        mine, theirs = self.metadata, other.metadata
         for part in ("topics", "topic_admin"):
-            for name, known in vars(getattr(theirs, part)).items():
-                if isinstance(known, dict):
-                    vars(getattr(mine, part))[name].update(known)
-        mine.topics.reload = _nothing_new  # type: ignore[method-assign,assignment]
+            mine = vars(getattr(self.metadata, part))
+            for name, known in vars(getattr(other.metadata, part)).items():
+                if type(known) is dict and len(known) == len(other.metadata.topics):
+                    positions = self._cluster.positions.setdefault((part, name), {})
+                    if not positions:
+                        positions.update((key, at) for at, key in enumerate(known))
+                    mine[name] = Column(positions, list(known.values()))
+                elif isinstance(known, dict):
+                    mine[name] = known  # of replicas on each broker: one for all, since no replica moves
+        self.metadata.topics.reload = _nothing_new  # type: ignore[method-assign,assignment]
 
 
 async def _nothing_new(_: object) -> None:
@@ -130,9 +136,9 @@ class LargeCluster:
         self.server = Server(self.server_clock, latencies, servers)
         self.members: dict[int, Member] = {}
         self.count = count
+        self.positions: dict[tuple[str, str], dict[Any, int]] = {}  # of the keys of seeded brokers' tables of topics
         self._of_clock: dict[object, Member] = {}
-        self._led_at: object = None
-        self._led = False  # as of then
+        self._found: dict[str, tuple[object, bool]] = {}  # what `_each_partition` found, and when
         self._electing: list[Deferred[None]] | None = []  # brokers that wait for the first election
         self._make_topics(topics, partitions)
 
@@ -241,15 +247,19 @@ class LargeCluster:
 
     def led(self) -> bool:
         """Whether a controller knows a live leader of every partition."""
+        return self._each_partition("led", lambda state, alive: state.leader in alive)
+
+    def _each_partition(self, what: str, test: Callable[[PartitionState, set[int]], bool]) -> bool:
+        """Return whether a test is true of all partitions that a controller knows, and the ids of running brokers."""
         found = self.controller()
         if found is None:
             return False
         alive = {member.node_id for member in self.live()}
-        at = found, found.metadata.topics.generation, len(alive)
-        if at != self._led_at:
-            led = (state.leader in alive for topic in found.metadata.topics.all() for state in topic.partitions)
-            self._led_at, self._led = at, all(led)
-        return self._led
+        at = found, found.metadata.topics.generation, frozenset(alive)
+        if what not in self._found or self._found[what][0] != at:
+            topics = found.metadata.topics.all()
+            self._found[what] = at, all(test(state, alive) for topic in topics for state in topic.partitions)
+        return self._found[what][1]
 
     def all_know(self) -> bool:
         """Whether every partition has a leader, and every broker has all metadata, follows it, and knows who lives."""
@@ -262,18 +272,19 @@ class LargeCluster:
             for member in live
         )
 
-    def readmit(self, node: int) -> None:
-        """Have each leader write a broker that has caught up into its in-sync sets."""
+    def readmit(self, nodes: Iterable[int]) -> None:
+        """Have each leader write brokers that have caught up into its in-sync sets, all of a partition's together."""
         found = self.controller()
         assert found is not None
-        epoch = found.metadata.cluster.brokers[node].epoch
+        epochs = {node: found.metadata.cluster.brokers[node].epoch for node in nodes}
         changes: defaultdict[int, list[IsrChange]] = defaultdict(list)
         for topic in found.metadata.topics.all():
             for state in topic.partitions:
-                if node in state.replicas and node not in state.isr:
+                joining = {node: epochs[node] for node in state.replicas if node in epochs and node not in state.isr}
+                if joining:
                     changes[state.leader].append(
                         IsrChange(topic.name, topic.topic_id, state.index, state.leader_epoch, state.partition_epoch,
-                                  (*state.isr, node), {node: epoch})
+                                  (*state.isr, *joining), joining)
                     )  # fmt: skip
         for number, (leader, wanted) in enumerate(sorted(changes.items())):
             later = CATCH_UP_SECONDS * number / len(changes)
@@ -281,10 +292,6 @@ class LargeCluster:
 
     def all_in_sync(self) -> bool:
         """Whether every replica on a running broker is in sync."""
-        found = self.controller()
-        alive = {member.node_id for member in self.live()}
-        return found is not None and all(
-            alive.intersection(state.replicas) <= set(state.isr)
-            for topic in found.metadata.topics.all()
-            for state in topic.partitions
+        return self._each_partition(
+            "in sync", lambda state, alive: all(node in state.isr for node in state.replicas if node in alive)
         )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from tests.scale.cluster import LargeCluster, rack_of
+from pylogd.replica.isr_updater import RETRY_SECONDS
+from tests.scale.cluster import CATCH_UP_SECONDS, LargeCluster, rack_of
 
 _START_SECONDS: Final = 600.0
 _SETTLE_SECONDS: Final = 300.0
@@ -149,9 +151,16 @@ def _restart(cluster: LargeCluster, node: int) -> float:
 def _settle(cluster: LargeCluster, started: Iterable[int]) -> None:
     """Wait until brokers that were started are ready and known to all, and all their replicas in sync."""
     cluster.run(lambda: cluster.all_ready() and cluster.all_know(), _SETTLE_SECONDS)
-    for node in started:
-        cluster.readmit(node)
-        cluster.run(cluster.all_in_sync, _SETTLE_SECONDS)
+    given_up = cluster.time.now + _SETTLE_SECONDS
+    while not cluster.all_in_sync():
+        assert cluster.time.now < given_up, "not all replicas are in sync"
+        cluster.readmit(started)
+        again = cluster.time.now + CATCH_UP_SECONDS + RETRY_SECONDS  # what was refused is proposed again
+        cluster.run(partial(_in_sync_or_late, cluster, again), _SETTLE_SECONDS)
+
+
+def _in_sync_or_late(cluster: LargeCluster, late: float) -> bool:
+    return cluster.all_in_sync() or cluster.time.now >= late
 
 
 def _after(cluster: LargeCluster, happens: Callable[[], object], and_then: Callable[[], bool] = lambda: True) -> Cost:

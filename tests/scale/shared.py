@@ -16,7 +16,9 @@ from unittest.mock import patch
 from pylogd.metadata import change_log, changes, cluster, entries, registrations
 from pylogd.metadata.change_notes import Change, News, decode_change
 from pylogd.metadata.entries import Entry
+from pylogd.metadata.image import Broker
 from pylogd.metadata.layout import decode_broker, decode_incarnations
+from pylogd.metadata.registrations import Registration
 from tests.scale.clock import ScaleTime
 
 _MOST_VALUES: Final = 100_000
@@ -49,6 +51,7 @@ def shared(time: ScaleTime) -> Iterator[None]:
     """Let the brokers of a simulation share decoded metadata."""
     topics, notes = _Memory(time, _MOST_VALUES), _Memory(time, 500)
     brokers, assignments = _Memory(time, _MOST_VALUES), _Memory(time, _MOST_VALUES)
+    registered = _Memory(time, _MOST_VALUES)
     decode, with_states, assignment = entries._decode, Entry.with_states, entries._assignment
 
     def shared_decode(name: str, given: Any, nodes: Any, before: Any) -> Any:
@@ -69,6 +72,10 @@ def shared(time: ScaleTime) -> Iterator[None]:
     def shared_broker(path: str, data: bytes, incarnation: int = 0) -> Any:
         return brokers.of((path, incarnation, data), lambda: decode_broker(path, data, incarnation))
 
+    def shared_registration(broker: Broker, owner: int) -> Registration:
+        found: Registration = registered.of((id(broker), owner), lambda: Registration(broker, owner), broker)
+        return found
+
     def shared_change(data: bytes) -> Change | None:
         found: Change | None = notes.of(id(data), lambda: decode_change(data), data)
         return found
@@ -77,6 +84,7 @@ def shared(time: ScaleTime) -> Iterator[None]:
         patch.object(entries, "_decode", shared_decode), patch.object(Entry, "with_states", shared_states),
         patch.object(entries, "_assignment", shared_assignment),
         patch.object(registrations, "decode_broker", shared_broker),
+        patch.object(registrations, "Registration", shared_registration),
         patch.object(changes, "decode_change", shared_change), patch.object(change_log, "decode_change", shared_change),
         patch.object(
             cluster, "decode_incarnations",

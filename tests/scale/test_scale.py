@@ -50,6 +50,14 @@ def test_a_scenario_begins_with_all_brokers_alive_and_in_sync() -> None:
     assert len(brokers.live()) == 6 and brokers.all_in_sync()
 
 
+def test_the_brokers_of_a_rack_return_together() -> None:
+    brokers = cluster(9)
+    scenarios.a_rack_dies(brokers)
+    assert len(brokers.live()) == 6
+    scenarios.make_whole(brokers)
+    assert len(brokers.live()) == 9 and brokers.all_in_sync()
+
+
 def test_a_rolling_restart_leaves_no_partition_without_a_leader() -> None:
     brokers = cluster(9)
     cost = scenarios.a_rolling_restart(brokers, 9)
