@@ -55,8 +55,8 @@ log = Logger()
 _SLICE_PARTITIONS: Final = 4000
 #: Changed topics are written when there are so many.
 _WRITE_TOPICS: Final = 500
-#: Writes under way at a time: one while ZooKeeper's answer to another one is on its way, and all brokers read that.
-_WRITES_AT_ONCE: Final = 2
+#: Writes under way at a time. In a large cluster each waits at ZooKeeper behind brokers that read earlier ones.
+_WRITES_AT_ONCE: Final = 4
 #: Settings that decide who may lead.
 _ELECTION_SETTINGS = ("unclean.leader.election.enable", "min.insync.replicas")
 

@@ -10,7 +10,6 @@ Must not know: what a controller does.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -32,6 +31,7 @@ from pylogd.metadata.layout import (
     decode_controller_epoch,
     encode_controller,
 )
+from pylogd.metadata.spread import share
 
 log = Logger()
 
@@ -42,7 +42,7 @@ AT_ONCE: Final = 16
 #: The brokers of a larger cluster spread their attempts: on average, one begins in each such time, in seconds.
 _APART_SECONDS: Final = 0.001
 #: Seconds over which attempts are spread at most, however many brokers there are.
-MOST_SPREAD_SECONDS: Final = 0.5
+MOST_SPREAD_SECONDS: Final = 2.0
 
 
 class Election:
@@ -199,8 +199,7 @@ class Election:
         brokers = self._brokers()
         if brokers <= AT_ONCE:
             return 0.0
-        share = zlib.crc32(b"%d %d" % (self._last_created, self._node_id)) / 2**32
-        return min(brokers * _APART_SECONDS, MOST_SPREAD_SECONDS) * share
+        return min(brokers * _APART_SECONDS, MOST_SPREAD_SECONDS) * share(self._node_id, self._last_created)
 
     def _note_controller(self, controller: int, ours: bool) -> None:
         if not self.running:

@@ -9,6 +9,8 @@ one way only. It need not decode what it wrote itself.
 
 In a large cluster one server of ZooKeeper would be busy for a second if every broker read each of a dozen writes that
 follow one another. So a broker that nobody waits for pauses between two reads, and then reads several writes together.
+Also the first of several writes is not read by all brokers at the same moment, so that the server answers in between
+the one that writes.
 
 Rules: `reload` and `refresh` of a reader never run concurrently. What they read may be newer than the version for which
 they were started, but not older. A `refresh` is repeated if the connection was lost during it. `/changes` also has the
@@ -42,6 +44,7 @@ from pylogd.metadata.interfaces import (
     WatchEvent,
 )
 from pylogd.metadata.layout import CHANGE_LOG, CHANGES
+from pylogd.metadata.spread import share
 
 log = Logger()
 
@@ -52,6 +55,8 @@ UNPACED_BROKERS: Final = 100
 _PAUSE_SECONDS: Final = 0.000_5
 #: The longest pause, in seconds.
 MOST_PAUSE_SECONDS: Final = 0.4
+#: Brokers that are not in a pause begin to read one after the other, on average one in each such time, in seconds.
+_APART_SECONDS: Final = 0.000_15
 _RESTING = (FeedState.WATCHED, FeedState.FAILED)
 
 
@@ -217,7 +222,7 @@ class ChangeFeed:
 
     def _changed(self, _: WatchEvent) -> None:
         clock = self._clock
-        seconds = 0.0 if clock is None else self._read_at + self._pause() - clock.seconds()
+        seconds = 0.0 if clock is None else max(self._read_at + self._pause() - clock.seconds(), self._turn())
         if clock is None or seconds <= 0 or self._waiters or self._machine.state is FeedState.STOPPED:
             self._wake(FeedEvent.CHANGED)
         else:
@@ -227,6 +232,12 @@ class ChangeFeed:
     def _pause(self) -> float:
         """Return how many seconds have to pass between two reads for which nobody waits."""
         return min(max(self._brokers() - UNPACED_BROKERS, 0) * _PAUSE_SECONDS, MOST_PAUSE_SECONDS)
+
+    def _turn(self) -> float:
+        """Return after how many seconds this broker reads what all others read too; 0 in a small cluster."""
+        brokers = self._brokers()
+        crowd = brokers if brokers > UNPACED_BROKERS else 0
+        return crowd * _APART_SECONDS * share(self._store.session_id, self._seen)
 
     def _end_pause(self) -> bool:
         """Read without waiting for the end of a pause; return whether there was one."""

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock, succeed
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -50,6 +50,7 @@ from pylogd.metadata.layout import (
     encode_producer_block,
 )
 from pylogd.metadata.registrations import Registrations, announcement
+from pylogd.metadata.spread import share
 from pylogd.metadata.together import all_of
 
 log = Logger()
@@ -60,6 +61,11 @@ PRODUCER_ID_BLOCK: Final = 1000
 NO_CONTROLLER: Final = -1
 #: Seconds between two looks at whether an earlier session of this broker has ended.
 _LOOK_SECONDS: Final = 0.5
+#: In a cluster of at most so many brokers all read at once who has come and gone.
+AT_ONCE: Final = 16
+#: The brokers of a larger cluster spread that. On average, one reads in each such time, in seconds: as long as a server
+#: takes to answer with the names of a thousand brokers.
+_APART_SECONDS: Final = 0.000_25
 
 ClusterListener = Callable[[], None]
 T = TypeVar("T")
@@ -95,6 +101,7 @@ class Cluster:
         self._label_waiters: list[Deferred[None]] = []
         self._listeners: list[ClusterListener] = []
         self._forget: Callable[[], None] | None = None
+        self._following: IDelayedCall | None = None  # reads who has come and gone
         self.cluster_id = ""
         self.controller_id = NO_CONTROLLER
         self.generation = 0
@@ -128,6 +135,9 @@ class Cluster:
         if self._forget is not None:
             self._forget()
             self._forget = None
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
 
     def controller_changed(self, controller: int) -> None:
         """Note which broker is the controller."""
@@ -418,8 +428,19 @@ class Cluster:
         return self._next_id - 1
 
     def _changed(self) -> None:
-        if self._forget is not None:
-            Deferred.fromCoroutine(self._follow()).addErrback(self._failed)
+        """Read who has come and gone: the controller at once, other brokers of a large cluster one after the other."""
+        if self._forget is None or self._following is not None:
+            return
+        crowd = len(self._brokers) if self.controller_id != self.node_id else 0
+        if crowd <= AT_ONCE or self._clock is None:
+            self._follow_now()
+        else:
+            seconds = crowd * _APART_SECONDS * share(self.node_id, self.generation)
+            self._following = self._clock.callLater(seconds, self._follow_now)
+
+    def _follow_now(self) -> None:
+        self._following = None
+        Deferred.fromCoroutine(self._follow()).addErrback(self._failed)
 
     def _session(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import cast
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -46,6 +47,17 @@ class Reader:
             raise self.broken
         self.read.append(change.paths)
         self.told += len(change.states)
+
+
+class InSession:
+    """A store as another client of it has it: in a session of its own."""
+
+    def __init__(self, store: SqliteStore, session_id: int) -> None:
+        self._store = store
+        self.session_id = session_id
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 @pytest.fixture
@@ -289,6 +301,10 @@ class TestMissedWrites:
         assert reader.read == [None, ["/a"]]
 
 
+#: Within which the last of 600 brokers reads what all are told of.
+_TURN_SECONDS = 0.1
+
+
 class TestPauses:
     """A feed of a large cluster beside one that writes."""
 
@@ -322,7 +338,8 @@ class TestPauses:
         self, paced: ChangeFeed, writer: ChangeFeed, reader: Reader, clock: Clock
     ) -> None:
         write(writer, "a")
-        assert reader.read == [None, ["/a"]]  # the first one is not delayed
+        clock.advance(_TURN_SECONDS)
+        assert reader.read == [None, ["/a"]]
         for name in "bcd":
             write(writer, name)
             clock.advance(0.01)
@@ -330,23 +347,49 @@ class TestPauses:
         clock.advance(MOST_PAUSE_SECONDS)
         assert reader.read == [None, ["/a"], ["/b", "/c", "/d"]]
 
+    def test_brokers_of_a_large_cluster_read_one_after_the_other(
+        self, store: SqliteStore, clock: Clock, brokers: list[int]
+    ) -> None:
+        """A thousand reads at the same moment would be in the way of the controller's own."""
+        readers = [Reader() for _ in range(20)]
+        feeds = []
+        for number, one in enumerate(readers):
+            feed = ChangeFeed(cast(Any, InSession(store, number)), cast(IReactorTime, clock), lambda: brokers[0])
+            feed.add(one)
+            result_of(feed.start())
+            feeds.append(feed)
+        clock.advance(MOST_PAUSE_SECONDS)
+        writer = ChangeFeed(store)
+        result_of(writer.start())
+        write(writer, "a")
+        have_read = []
+        for _ in range(10):
+            clock.advance(_TURN_SECONDS / 10)
+            have_read.append(sum(["/a"] in one.read for one in readers))
+        assert have_read[-1] == len(readers)
+        assert all(after - before <= 8 for before, after in pairwise([0, *have_read]))
+        for feed in feeds:
+            feed.stop()
+
     def test_what_somebody_waits_for_is_read_at_once(
         self, paced: ChangeFeed, writer: ChangeFeed, reader: Reader, clock: Clock
     ) -> None:
         for name in "abc":
             write(writer, name)
         result_of(Deferred.fromCoroutine(paced.catch_up()))
-        assert reader.read == [None, ["/a"], ["/b", "/c"]]
+        assert reader.read == [None, ["/a", "/b", "/c"]]
         write(paced, "d")
-        assert reader.read[3:] == [["/d"]]
+        assert reader.read[2:] == [["/d"]]
         clock.advance(MOST_PAUSE_SECONDS)
         write(writer, "e")
-        assert reader.read[4:] == [["/e"]]  # the watch was set again
+        clock.advance(_TURN_SECONDS)
+        assert reader.read[3:] == [["/e"]]  # the watch was set again
 
     def test_a_restored_connection_ends_a_pause(
-        self, paced: ChangeFeed, writer: ChangeFeed, reader: Reader, store: SqliteStore
+        self, paced: ChangeFeed, writer: ChangeFeed, reader: Reader, store: SqliteStore, clock: Clock
     ) -> None:
         write(writer, "a")
+        clock.advance(_TURN_SECONDS)
         write(writer, "b")
         store._tell(SessionState.CONNECTED)
         assert reader.read == [None, ["/a"], ["/b"]]
@@ -363,6 +406,7 @@ class TestPauses:
         self, paced: ChangeFeed, writer: ChangeFeed, reader: Reader, clock: Clock
     ) -> None:
         write(writer, "a")
+        clock.advance(_TURN_SECONDS)
         write(writer, "b")
         paced.stop()
         clock.advance(MOST_PAUSE_SECONDS)

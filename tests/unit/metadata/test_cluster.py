@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import Clock
 
 from pylogd.config import Settings
 from pylogd.config.metadata_store import METADATA_FILE
@@ -58,6 +61,31 @@ def test_live_brokers_are_known_to_all(store: SqliteStore) -> None:
     result_of(store.delete(f"{BROKERS}/2"))
     assert sorted(one.cluster.brokers) == [1]
     assert heard == [2, 1]
+
+
+@pytest.mark.parametrize(("controller", "at_once"), [(1, False), (100, True)])
+def test_brokers_of_a_large_cluster_read_one_after_the_other_who_has_gone(
+    store: SqliteStore, controller: int, at_once: bool
+) -> None:
+    clock = Clock()
+    cluster = Cluster(store, 100, ChangeFeed(store), cast(IReactorTime, clock))
+    result_of(cluster.start())
+    registering = cluster.register(Broker(100, (Endpoint("PLAINTEXT", "b", 2),)))
+    clock.advance(1)
+    result_of(registering)
+    for node in range(1, 21):
+        Peer(store, node)
+        clock.advance(1)
+    assert len(cluster.brokers) == 21
+    cluster.controller_changed(controller)
+    result_of(store.delete(f"{BROKERS}/5"))
+    assert (5 not in cluster.brokers) == at_once
+    result_of(store.delete(f"{BROKERS}/6"))
+    clock.advance(21 * 0.000_25)
+    assert len(cluster.brokers) == 19
+    result_of(store.delete(f"{BROKERS}/7"))
+    cluster.stop()
+    assert not clock.getDelayedCalls()
 
 
 def test_a_broker_may_register_again(peer: Peer) -> None:
