@@ -59,15 +59,15 @@ class LogReader:
         """Forget the number of the last entry: the broker has read all topics, in place of the entries."""
         self._last = None
 
-    async def missed(self, count: int, after: int, until: int) -> list[Change] | None:
+    async def missed(self, count: int, after: int, newest: Node) -> list[Change] | None:
         """Return so many changes, the older first; None if not all are known.
 
-        Consecutive ones without content become one. after: the transaction of the last change before them. until: that
-        of the last of them. Raises the store's errors.
+        Consecutive ones without content become one. after: the transaction of the last change before them. newest:
+        `/changes`, which tells the last of them. Raises the store's errors.
         """
         if not 0 < count <= KEPT:
             return None
-        nodes = await self._expected(count, after, until) or await self._listed(count, after, until)
+        nodes = await self._expected(count, after, newest) or await self._listed(count, after, newest.stat.modified)
         changes: list[Change] = []
         for node in nodes:
             change = decode_change(node.data)
@@ -79,19 +79,22 @@ class LogReader:
                 changes.append(change)
         return changes if len(nodes) == count else None
 
-    async def _expected(self, count: int, after: int, until: int) -> list[Node]:
-        """Return the entries if they have the next numbers, as is usual; an empty list if not."""
+    async def _expected(self, count: int, after: int, newest: Node) -> list[Node]:
+        """Return the entries if they have the next numbers, as is usual; an empty list if not.
+
+        In place of the last one it is `/changes`, which has been read already and tells the same.
+        """
         if self._last is None:
             return []
-        names = [f"{_PREFIX}{number:010}" for number in range(self._last + 1, self._last + count + 1)]
+        names = [f"{_PREFIX}{number:010}" for number in range(self._last + 1, self._last + count)]
         nodes = [
             node for node in await self._store.get_many(names)
-            if node is not None and after < node.stat.created <= until
+            if node is not None and after < node.stat.created < newest.stat.modified
         ]  # fmt: skip
-        if len(nodes) < count:
+        if len(nodes) < count - 1:
             return []
         self._last += count
-        return nodes
+        return [*nodes, newest]
 
     async def _listed(self, count: int, after: int, until: int) -> list[Node]:
         """Return the entries, at most so many, that were made after one transaction and until another, oldest first."""

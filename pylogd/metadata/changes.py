@@ -211,7 +211,7 @@ class ChangeFeed:
         missed = stat.version - seen
         changes = [change for version, change in sorted(self._own.items()) if seen < version <= stat.version]
         if len(changes) < missed and missed > 1:
-            return await self._log.missed(missed, self._seen_in, stat.modified)
+            return await self._log.missed(missed, self._seen_in, node)
         if len(changes) < missed:
             change = decode_change(node.data)
             if change is None:

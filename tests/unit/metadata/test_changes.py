@@ -186,9 +186,11 @@ class TestMissedWrites:
             counted.requests, counted.held = 0, []
             for name in names:
                 write(writer, f"{name}-{more}")
+            counted.reads = 0
             counted.release()
             assert reader.read[-1] == [f"/{name}-{more}" for name in names]
             assert counted.requests <= 2  # the names are known
+            assert counted.reads == len(names) - 1  # `/changes`, which was asked for before, tells the last one
 
     def test_entries_with_other_numbers_than_expected_are_found(
         self, counted: CountedStore, writer: ChangeFeed, reader: Reader
