@@ -190,7 +190,7 @@ alerts: install java promtool ## fail brokers, a mirror and the audit in many wa
 panels: install java promtool ## ask a real Prometheus for each panel of the dashboard and each metric, of three brokers at work; writes tests/alerts/PANELS.md (2 minutes)
 	$(BIN)/python -m tests.alerts.panels --results tests/alerts/PANELS.md $(PANELS_ARGS)
 
-scale: install ## simulate clusters of 10 to 1,000 brokers that lose brokers, a rack, or ZooKeeper; writes tests/scale/RESULTS.md (5 minutes of processor time, 2 GB; SCALE_ARGS="--brokers 10 67": seconds)
+scale: install ## simulate clusters of 10 to 2,000 brokers that lose brokers, a rack, or ZooKeeper; writes tests/scale/RESULTS.md (a quarter of an hour of processor time, 3 GB; SCALE_ARGS="--brokers 10 67": seconds)
 	$(BIN)/python -m tests.scale --results tests/scale/RESULTS.md $(SCALE_ARGS)
 
 strangers: install ## crowds of hostile connections beside clients that must not notice; writes tests/strangers/RESULTS.md (10 minutes)

@@ -57,7 +57,8 @@ class Features:
     def most(self, name: str) -> int:
         """Return the highest level of a feature that this broker and all live ones can use."""
         own = SUPPORTED[name].highest
-        return min((broker.highest_level(name) for broker in self._cluster.brokers.values()), default=own)
+        releases = {broker.features: broker for broker in self._cluster.brokers.values()}  # all or most are of one
+        return min((broker.highest_level(name) for broker in releases.values()), default=own)
 
     def without(self, name: str, level: int) -> list[int]:
         """Return the ids of the live brokers that can't use a level."""

@@ -29,7 +29,7 @@ SLOWNESS: Final = 1.0
 #: Up to so many brokers each reads all topics when it starts, and several restart one after the other.
 _SMALL: Final = 200
 _RESTARTED: Final = 5
-_SIZES: Final = (10, 30, 67, 200, 500, 1000)
+_SIZES: Final = (10, 30, 67, 200, 500, 1000, 2000)
 
 
 def measure(brokers: int, slowness: float = SLOWNESS) -> Size:

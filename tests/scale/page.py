@@ -112,7 +112,7 @@ def _introduction(sizes: Sequence[Size]) -> list[str]:
         f"{circumstances()}", "",
         "Each broker has six topics and 100 partitions with three replicas, placed as a new topic's are. That is the "
         "fleet of the Kuaishou talk: 2,000 brokers, 12,000 topics, 200,000 partitions. There they are 30 clusters of "
-        "about 67 brokers; the other sizes show how costs grow.", "",
+        "about 67 brokers; the other sizes show how costs grow, up to the whole fleet as one cluster.", "",
         f"The simulated ZooKeeper has one processor: {costs.request * 1e3:g} ms of it for a request to read, "
         f"{costs.node * 1e6:g} us for each node in it and {costs.byte * 1e9:g} ns for each byte, "
         f"{costs.write * 1e3:g} ms for a write and {costs.operation * 1e6:g} us for each of its operations, "
