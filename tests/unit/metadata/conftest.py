@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,17 @@ class Peer:
         if registers:
             broker = Broker(node_id, (Endpoint("PLAINTEXT", f"host{node_id}", 9092),))
             result_of(self.cluster.register(broker), run)
+
+
+class InSession:
+    """A store as another client of it has it: in a session of its own."""
+
+    def __init__(self, store: SqliteStore, session_id: int) -> None:
+        self._store = store
+        self.session_id = session_id
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from pylogd.metadata.layout import CHANGE_LOG
 from pylogd.metadata.sqlite import SqliteStore, ThreadWorker
 from tests.fakes.metadata import ThreadsOnly, result_of
 from tests.metadata_costs import CountedStore, Uncounted
-from tests.unit.metadata.conftest import Peer
+from tests.unit.metadata.conftest import InSession, Peer
 
 
 class Reader:
@@ -47,17 +47,6 @@ class Reader:
             raise self.broken
         self.read.append(change.paths)
         self.told += len(change.states)
-
-
-class InSession:
-    """A store as another client of it has it: in a session of its own."""
-
-    def __init__(self, store: SqliteStore, session_id: int) -> None:
-        self._store = store
-        self.session_id = session_id
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
 
 @pytest.fixture
