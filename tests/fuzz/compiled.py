@@ -3,10 +3,11 @@
 Strategy: requests of one shape, with batches that continue a producer's sequence or not, are damaged, cut and put into
 memory that ends with them; limits and the state of the log are usual or extreme. `agree` asserts that the compiled
 function returns what the functions in Python give. Ranges inside and outside of a file are sent to sockets with little
-and much room. Beside this module, `repeats` has the answers to repeated Fetch requests, `record_loops` the loops over
-records, and `tls_loops` those over records of TLS. The command runs them all for `--seconds` with copies of the
-functions that were compiled with AddressSanitizer and UBSan, so that an access out of bounds and an overflow end it
-too. A number that is printed with a failure repeats it: `--first NUMBER`.
+and much room. Beside this module, `repeats` has the answers to repeated Fetch requests, `repeated_batches` the appends
+of repeated Produce requests, `record_loops` the loops over records, and `tls_loops` those over records of TLS. The
+command runs them all for `--seconds` with copies of the functions that were compiled with AddressSanitizer and UBSan,
+so that an access out of bounds and an overflow end it too. A number that is printed with a failure repeats it:
+`--first NUMBER`.
 
 Exit status: 0 if nothing was found, 1 if something was, 2 if the sanitizers are missing.
 """
@@ -52,7 +53,9 @@ from pylogd.wire.records import LENGTH_OVERHEAD
 from pylogd.wire.session import ClientSession
 from pylogd.wire.validation import batch_is_valid
 from tests.fakes.storage import START_MS, batch, fix_crc
+from tests.fuzz.damage import damaged
 from tests.fuzz.record_loops import agree_on_records, agree_on_rows
+from tests.fuzz.repeated_batches import RepeatedBatches
 from tests.fuzz.repeats import RepeatedFetches
 from tests.fuzz.tls_loops import agree_on_receiving, agree_on_sending_records
 
@@ -115,7 +118,7 @@ def agree_on_fetch(number: int, module: Any) -> bool:
     offset = chance.choice((0, 1, 77, 1 << 40, _INT64, -1, -_INT64))
     data = known[:8] + chance.randbytes(_INT32) + known[12:at] + struct.pack(">q", offset) + known[at + 8 :]
     if chance.random() < 0.4:
-        data = _damaged(chance, data)
+        data = damaged(chance, data)
     if chance.random() < 0.2:
         data = chance.choice((data[: chance.randrange(len(data))], data + bytes(chance.randint(1, 9))))
     found = module.fetch_offset(known, at, bytes(data))
@@ -220,7 +223,7 @@ def _requests(chance: random.Random) -> tuple[ProduceShape, bytes, bytes, int]:
         size = chance.choice((0, 10, 20, 20, 50, 60, 200, 3000, 20_000))
         records = batch(*[b"v" * size] * count, compression=chance.choice((0, 0, 0, 0, 4)), **fields)
         if chance.random() < 0.1:
-            records = _damaged(chance, records)
+            records = damaged(chance, records)
             records = fix_crc(records) if chance.random() < 0.7 else records
         if chance.random() < 0.05:
             records = records[: chance.randint(1, 100)]
@@ -233,9 +236,9 @@ def _requests(chance: random.Random) -> tuple[ProduceShape, bytes, bytes, int]:
     first, skipped = requests[0], bytes(chance.randint(0, 3))
     chunk = skipped + b"".join(len(request).to_bytes(_INT32, "big") + request for request in requests[1:])
     if chance.random() < 0.3:
-        chunk = _damaged(chance, chunk)
+        chunk = damaged(chance, chunk)
     if chance.random() < 0.1:
-        first = _damaged(chance, first)
+        first = damaged(chance, first)
     if chance.random() < 0.2:
         chunk = chunk[: max(len(skipped), len(chunk) - chance.randint(0, 300))]
     return known.shape, first, chunk, min(len(skipped), len(chunk))
@@ -246,15 +249,6 @@ def _request(session: ClientSession, version: int, records: bytes) -> bytes:
     topic = TopicProduceData("" if version > 12 else "t", bytes(16), [PartitionProduceData(0, records)])
     parts: list[Any] = session.encode_request(ProduceRequest(None, 1, 1000, [topic]), version)
     return b"".join(parts)[_INT32:]
-
-
-def _damaged(chance: random.Random, data: bytes) -> bytes:
-    """Return the bytes with one or two others, as often as not among the first."""
-    changed = bytearray(data)
-    for _ in range(chance.randint(1, 2) if changed else 0):
-        place = chance.randrange(len(changed) if chance.random() < 0.5 else min(len(changed), 140))
-        changed[place] = chance.choice((0, 1, 2, 127, 128, 255, chance.randrange(256)))
-    return bytes(changed)
 
 
 def _limits(chance: random.Random) -> FastAccept:
@@ -373,11 +367,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(modules: dict[str, Any], seconds: float, first: int) -> None:
     """Compare the modules with Python for so long, from input `first` on. Raises AssertionError."""
-    with RepeatedFetches() as repeats:
+    with RepeatedFetches() as repeats, RepeatedBatches() as batches:
         functions: tuple[tuple[str, Callable[[int, Any], bool]], ...] = (
             ("_fast", agree), ("_fast", agree_on_fetch), ("_residency", agree_on_sending), ("_repeated", repeats.agree),
-            ("_speedups", agree_on_records), ("_speedups", agree_on_rows), ("_tls_records", agree_on_receiving),
-            ("_tls_records", agree_on_sending_records),
+            ("_repeated", batches.agree), ("_speedups", agree_on_records), ("_speedups", agree_on_rows),
+            ("_tls_records", agree_on_receiving), ("_tls_records", agree_on_sending_records),
         )  # fmt: skip
         spent, taken = [0.0] * len(functions), [0] * len(functions)
         numbers = [first] * len(functions)
@@ -389,7 +383,7 @@ def run(modules: dict[str, Any], seconds: float, first: int) -> None:
             numbers[at] += 1
             spent[at] += time.monotonic() - begin
     for (name, function), number, count in zip(functions, numbers, taken, strict=True):
-        print(f"fuzz: {name}: {function.__name__}: {number - first} inputs, {count} taken; nothing found")
+        print(f"fuzz: {name}: {function.__qualname__}: {number - first} inputs, {count} taken; nothing found")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pylogd.wire.records import crc32c
 from tests.fakes.parts import batch
 from tests.fuzz.compiled import SOURCES, agree, agree_on_fetch, agree_on_sending, run_sanitized, sanitizers
 from tests.fuzz.record_loops import agree_on_records, agree_on_rows
+from tests.fuzz.repeated_batches import RepeatedBatches
 from tests.fuzz.repeats import RepeatedFetches
 from tests.fuzz.tls_loops import agree_on_receiving, agree_on_sending_records
 
@@ -55,6 +56,18 @@ def repeats() -> Iterator[RepeatedFetches]:
 @given(number=st.integers(0, 1 << 40))
 def test_repeated_fetches_are_answered_as_by_python(repeats: RepeatedFetches, number: int) -> None:
     repeats.agree(number, pytest.importorskip("pylogd.api.fast._repeated", reason="there was no compiler"))
+
+
+@pytest.fixture(scope="module")
+def batches() -> Iterator[RepeatedBatches]:
+    with RepeatedBatches() as made:
+        yield made
+
+
+@settings(max_examples=500, deadline=None)
+@given(number=st.integers(0, 1 << 40))
+def test_repeated_batches_are_appended_as_by_python(batches: RepeatedBatches, number: int) -> None:
+    batches.agree(number, pytest.importorskip("pylogd.api.fast._repeated", reason="there was no compiler"))
 
 
 @settings(max_examples=200, deadline=None)

@@ -435,6 +435,8 @@ is_immediate(const State *state, PyObject *broker, Append *append)
 {
     PyObject *partition = append->partition;
     int64_t acks = PyLong_AsLongLong(PyTuple_GET_ITEM(append->known, ACKS));
+    if (acks == -1 && PyErr_Occurred()) /* it is no number: nothing may be called with an exception set */
+        return 0;
     append->replicas = PyObject_GetAttr(broker, state->replicas);
     PyObject *queues = append->replicas == NULL ? NULL : PyObject_GetAttr(append->replicas, state->append_queues);
     int queued = queues == NULL ? -1 : PySequence_Contains(queues, partition);
@@ -622,12 +624,15 @@ note_appended(const State *state, const Append *append)
 {
     PyObject *partition = append->partition, *const *taken = &PyTuple_GET_ITEM(append->taken, 0);
     int alone = is_true(partition, state->alone), waits = alone == 1 ? is_true(partition, state->flush_visible) : 0;
-    int64_t flush_at, end = PyLong_AsLongLong(taken[END_OFFSET]);
     if (alone < 0 || waits < 0
-        || (alone && !waits && PyObject_SetAttr(partition, state->high_watermark, taken[END_OFFSET]) < 0)
-        || !read_number(partition, state->flush_at, &flush_at))
+        || (alone && !waits && PyObject_SetAttr(partition, state->high_watermark, taken[END_OFFSET]) < 0))
         return -1;
-    if (end > flush_at) {
+    PyObject *flush_at = PyObject_GetAttr(partition, state->flush_at);
+    int flushes = flush_at == NULL ? -1 : PyObject_RichCompareBool(taken[END_OFFSET], flush_at, Py_GT);
+    Py_XDECREF(flush_at);
+    if (flushes < 0)
+        return -1;
+    if (flushes) {
         PyObject *appended[] = {append->replicas, partition};
         if (call(state->appended, appended, 2) < 0)
             return -1;
