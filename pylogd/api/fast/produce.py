@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pylogd.api.context import BrokerParts, Connection
 from pylogd.api.produce import pause, refusal
+from pylogd.config.isolation import SLOW
 from pylogd.errors import PylogdError
 from pylogd.log.batch_runs import BatchList, CompiledRun
 from pylogd.log.errors import StorageFailure
@@ -80,9 +81,12 @@ def answer_batch(
 def repeated_batch_answers(
     broker: BrokerParts,
 ) -> Callable[[ShapedConnection, bytes, ServerSession], RepeatedBatch | None]:
-    """Return the function that answers requests that repeat the last batch: the compiled one where it is there."""
+    """Return the function that answers requests that repeat the last batch: the compiled one where it is there.
+
+    Not where write queues are for slow disks: there an append has to be timed, and excludes staged ones (`log.paced`).
+    """
     in_python, hosted = partial(answer_repeated_batch, broker), broker.partitions
-    if _repeated is None:
+    if _repeated is None or broker.settings.text("log.write.queues") == SLOW:
         return in_python
     return partial(
         _repeated.append_repeated, broker, hosted.by_id, hosted.by_name, INTERNAL_TOPICS, _PERMISSION, in_python,

@@ -42,8 +42,8 @@ class _Authorizer:
 class Rig:
     """A broker and one connection, whose next request may repeat the last one."""
 
-    def __init__(self, folder: Path, acks: int) -> None:
-        self.side = Side(folder / "broker", fast=True)
+    def __init__(self, folder: Path, acks: int, **settings: object) -> None:
+        self.side = Side(folder / "broker", fast=True, **settings)
         self.parts = self.side.parts
         self.partition = self.parts.partitions.by_name[_TOPIC, 0]
         self.protocol, self.transport = self.side.connect()
@@ -143,6 +143,25 @@ def test_an_append_that_waits_for_followers_is_answered_later(way: None, tmp_pat
     before = rig.partition.high_watermark
     assert rig.ask() == -1
     assert (rig.partition.high_watermark, rig.partition.log.log_end_offset) == (before, before + 1)
+    rig.close()
+
+
+def test_a_slow_disk_is_noticed_by_the_next_request(way: None, tmp_path: Path) -> None:
+    """With write queues for slow disks: a write that takes long makes its disk slow, and no staged one is under way."""
+    rig = Rig(tmp_path, 1, log_write_queues="slow")
+    log, write = rig.partition.log, rig.parts.fs.pwritev
+    excluded: list[bool] = []
+
+    def slowly(fd: int, buffers: Any, offset: int) -> int:
+        excluded.append(log.writing.locked())
+        rig.parts.time.rightNow += 1.0  # no timer is due meanwhile: the thread is busy
+        return write(fd, buffers, offset)
+
+    with patch.object(rig.parts.fs, "pwritev", slowly):
+        assert rig.ask() == ErrorCode.NONE
+    assert excluded == [True]
+    assert rig.parts.disks is not None
+    assert rig.parts.disks.at(log.directory).queued
     rig.close()
 
 
