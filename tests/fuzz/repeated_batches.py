@@ -49,6 +49,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     "index": {"index_interval_bytes": "0", "segment_index_bytes": "4800"},
     "synced": {"flush_messages": "5"},
 }
+_FLUSHED = "synced", 0
 _NAMES = ("usual", "usual", *_TOPICS)
 _MOST_BYTES = 1 << 20  # of a request
 _INPUTS = 400  # with one pair of brokers
@@ -57,7 +58,7 @@ _ODD: tuple[object, ...] = (None, "text", b"", (), [], -1, _INT64, 1 << 63, -(1 
 #: What an odd object may be put at: the object that has the attribute, and the attributes.
 _PLACES: dict[str, tuple[str, ...]] = {
     "partition": (
-        "led_log", "leader_epoch", "alone", "enough_in_sync", "flush_visible", "flush_at", "key", "topic", "produced",
+        "led_log", "leader_epoch", "alone", "enough_in_sync", "flush_visible", "flush_at", "topic", "produced",
     ),
     "log": ("_active", "_lock", "epochs", "fast_accept", "index_interval", "log_start_offset", "producers"),
     "segment": ("indexes", "max_entries", "bytes_since_index", "_max_timestamp", "cached"),
@@ -65,13 +66,14 @@ _PLACES: dict[str, tuple[str, ...]] = {
 
 
 class _Visits(Watcher):
-    """Counts how often fetches that wait are told of a change."""
+    """Counts how often fetches that wait for one partition are told of a change. key: the partition's."""
 
     def __init__(self) -> None:
         self.state, self.count = OperationState.WAITING, 0
+        self.key: Hashable = None
 
     def try_complete(self, key: Hashable) -> bool:
-        self.count += 1
+        self.count += key == self.key and key != _FLUSHED  # whose flushes may end later
         return False
 
     def fail(self, error: Exception) -> bool:
@@ -107,6 +109,7 @@ class _Side:
         partition.state, partition.leader_epoch, partition.high_watermark, partition.produced = None, -1, 0, 0
         log.config = replace(log.config, max_message_bytes=1 << 20)
         parts.hosting.refresh(partition, replace(state, replicas=(1,), isr=(1,), leader=1, leader_epoch=0))
+        self.visits.key = partition.key
         self.visits.count, self.restless, self._written = 0, False, log.written_bytes
 
     def state(self) -> tuple[object, ...]:
@@ -219,7 +222,7 @@ class RepeatedBatches:
 def _outcome(answer: Callable[..., Any], side: _Side, data: bytes, change: _Change) -> tuple[object, list[int]]:
     """Return what is answered after a change, or the type of the exception, and how many references are new."""
     kept: list[object] = [data, side.session, side.connection, side.parts]
-    if side.partition.topic != "synced":  # of which a flush may have begun
+    if side.partition.key != _FLUSHED:  # of which a flush may have begun
         kept += side.partition, side.partition._log
     with ExitStack() as stack:
         change(side, stack)
