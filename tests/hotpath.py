@@ -39,10 +39,14 @@ COMPILED = (
     "produce, 40 batches of 1 in one read", "produce, a batch of 50", "fetch, 64 KB", "fetch, 1 MB",
     "log: read 64 KB, where nobody has", "produce version 7, a batch of 1",
     "produce version 7, 40 batches of 1 in one read", "fetch in a session, 64 KB",
+    "fetch that waits, and a produce that ends it", "fetch in a session that waits, and a produce that ends it",
+    "fetch in a session that waits until its time is up",
 )  # fmt: skip
 _BUFFER_BYTES = 4 << 20
 _MARK = 0x0102030405060708  # an offset that is found again in a frame
 _SESSION_ID_AT = 4 + 4 + 1 + 4 + 2  # behind length, correlation id, tagged fields, throttle time and error code
+_OFFSET_FROM_END = 29  # of the one partition of a Fetch request
+_WAIT_SECONDS = 0.5  # of a Fetch request
 _EPOCH_FROM_END = 4 + 1 + 16 + 1 + 33 + 4  # with the topic, its one partition and what ends a Fetch request
 _LIMITS = ServerLimits(100 << 20, 100, 1 << 20, 2 << 20, -1)
 
@@ -101,7 +105,7 @@ class HotPath:
         topic_id = self.parts.partitions.by_name[TOPIC, 0].topic_id
         partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)
         topic = FetchTopic(topic_id=topic_id, partitions=[partition])
-        request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[topic])
+        request = FetchRequest(max_wait_ms=round(_WAIT_SECONDS * 1000), min_bytes=1, topics=[topic])
         return self._frame(request, FETCH_VERSION)
 
     def _frame(self, request: Any, version: int) -> bytes:
@@ -155,9 +159,13 @@ class HotPath:
         end = self.parts.partitions.by_name[TOPIC, 0].log.log_end_offset
         struct.pack_into(">q", fetch, offset_at, end)
         self.transport.deliver(bytes(fetch))
+        self.produce_elsewhere(produce)
+        assert self.transport.received()
+
+    def produce_elsewhere(self, produce: bytes) -> None:
+        """Let the broker have a Produce request on another connection."""
         self._producer.deliver(produce)
         self._producer.received()
-        assert self.transport.received()
 
     def last_session_id(self) -> int:
         """Return the session id in the last reply, which was to a Fetch."""
@@ -192,6 +200,31 @@ class SessionFetches:
         struct.pack_into(">i", self._request, self._epoch_at, self._epoch)
         self._epoch += 1
         return self._path.ask(bytes(self._request))
+
+    def end_wait(self, produce: bytes) -> None:
+        """Fetch at the end of the log, where a produce on another connection ends the wait."""
+        self._wait()
+        self._path.produce_elsewhere(produce)
+        assert self._path.transport.received()
+
+    def wait_in_vain(self) -> None:
+        """Fetch at the end of the log, and be told after some time that there is nothing."""
+        self._wait()
+        self._path.parts.time.advance(_WAIT_SECONDS)
+        assert self._path.transport.received()
+
+    def _wait(self) -> None:
+        end = self._path.parts.partitions.by_name[TOPIC, 0].log.log_end_offset
+        struct.pack_into(">q", self._request, len(self._request) - _OFFSET_FROM_END, end)
+        struct.pack_into(">i", self._request, self._epoch_at, self._epoch)
+        self._epoch += 1
+        self._path.transport.deliver(bytes(self._request))
+
+    def end_wait_in_general(self, produce: bytes) -> None:
+        """Do as `end_wait`, as for a request without a short way."""
+        with patch.object(compiled, "fast", None):
+            self._path.forget_requests()
+            self.end_wait(produce)
 
     def ask_in_general(self) -> int:
         """Do as `ask`, as for a request without a short way."""
@@ -230,7 +263,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
         COMPILED[5]: lambda: path.ask(small),
         "fetch, 64 KB, in Python": lambda: path.ask_in_python(small, answered),
         COMPILED[6]: lambda: path.ask(large),
-        "fetch that waits, and a produce that ends it": lambda: path.end_wait(waiting, offset_at, one),
+        COMPILED[11]: lambda: path.end_wait(waiting, offset_at, one),
         "codec: decode a Produce request": decode_produce,
         "codec: decode a Fetch request": decode_fetch,
         COMPILED[0]: lambda: encode_batch(values),
@@ -243,14 +276,19 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
             sender.send([b"x" * 100, slices]),
             path.take(100 + len(slices)),
         ),
-        **(_session_cases(path) | _old_produce_cases(path)),
+        **(_session_cases(path, one) | _old_produce_cases(path)),
     }
 
 
-def _session_cases(path: HotPath) -> dict[str, Callable[[], Any]]:
-    """Return the cases of a Fetch that continues a session, in which one partition has changed."""
-    session = SessionFetches(path, 300, 1 << 16)
-    return {COMPILED[10]: session.ask, f"{COMPILED[10]}, in Python": session.ask_in_general}
+def _session_cases(path: HotPath, produce: bytes) -> dict[str, Callable[[], Any]]:
+    """Return the cases of a Fetch that continues a session, in which one partition has changed, or none yet."""
+    session, waiting = SessionFetches(path, 300, 1 << 16), SessionFetches(path, 300, 1 << 20)
+    return {
+        COMPILED[10]: session.ask, f"{COMPILED[10]}, in Python": session.ask_in_general,
+        COMPILED[12]: lambda: waiting.end_wait(produce),
+        f"{COMPILED[12]}, in Python": lambda: waiting.end_wait_in_general(produce),
+        COMPILED[13]: waiting.wait_in_vain,
+    }  # fmt: skip
 
 
 def _old_produce_cases(path: HotPath) -> dict[str, Callable[[], Any]]:

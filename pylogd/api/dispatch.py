@@ -21,6 +21,7 @@ from pylogd.api.auditing import ADMINISTRATIVE, describe
 from pylogd.api.context import BrokerParts, RequestContext
 from pylogd.api.fast.fetch import FetchingConnection, repeated_answers
 from pylogd.api.fast.produce import ShapedConnection, answer_batch, repeated_batch_answers
+from pylogd.api.fetch_anew import answer_anew
 from pylogd.api.fetch_lagging import fetch_sparing_disks
 from pylogd.api.metering import metered_batch, metered_handlers
 from pylogd.api.registry import HANDLERS, REGISTRATIONS, Handler, overlapping_apis, served_versions
@@ -138,7 +139,7 @@ class Dispatcher:
         self._handlers: Mapping[int, Handler] = metered_handlers(handlers) if counted else handlers
         self.handle_batch = self._answer_batch = partial(metered_batch if counted else answer_batch, self._broker)
         fetches_are_left = counted or self._broker.laggards.active
-        self._answer_repeated = _leave if fetches_are_left else repeated_answers(self._broker)
+        self._answer_repeated = _leave if fetches_are_left else repeated_answers(self._broker, answer_anew)
         self.handle_repeated = self._answer_repeated
         self._answer_repeated_batch = _leave_batch if counted else repeated_batch_answers(self._broker)
         self.handle_repeated_batch = self._answer_repeated_batch

@@ -9,26 +9,22 @@ no slot and no Deferred, and the replies of one reactor turn leave in one write.
 
 Request batches: while no request waits, the next one is first offered, as bytes, to the handler's `handle_batch`, which
 may answer it together with those received behind it. This begins when a request of the handler's `batched` APIs and
-versions has been answered at once, and ends with the first request that `handle_batch` leaves, which goes the general
-way. What one read (by `direct_reads`) brings is offered to `handle_repeated`, to answer a request that repeats the last
-one; and to `handle_repeated_batch` behind a request batch that is expected to repeat.
+versions has been answered at once, and ends with the first that `handle_batch` leaves. What one read (`direct_reads`)
+brings is offered to `handle_repeated`, which answers a request that repeats the last one, or has it wait
+(`LaterReply`); and to `handle_repeated_batch` behind a request batch that is expected to repeat.
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
 congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
 served, holds a bounded amount of memory. Reading resumes when slots clear or the sender has drained; until then
-`hangups` watches for the end of the connection. A client over its quota is muted in the same way, for a given time.
-
+`hangups` watches for the end of the connection. A client over its quota is muted likewise, for a given time.
 Fairness: a connection starts a few of its requests at once. If it has sent more, `turns` says how many, and when.
 
-State: what ends a connection, and whether it is read from, is the machine in `pipeline_machine`; `_follow` is the only
-place that changes it. Beside it are `_running` (a loop is on the stack: whoever is called from it leaves the next step
-to it), `_congested` (what the sender last said), `_batching` and `repeats` (what the last request was); none of them
-depends on the state, or on another.
+State: what ends a connection, and whether it is read from, is the machine in `pipeline_machine`; only `_follow` changes
+it. Independent of it are `_running` (a loop is on the stack: whoever is called from it leaves the next step to it),
+`_congested` (what the sender last said), `_batching` and `repeats` (what the last request was).
 
 Rules: a broken frame, an unknown API or a handler's CloseConnection closes the connection, with a reason in the log,
-after the replies to all earlier requests were sent. A handler that fails in any other way closes it too, and its
-traceback goes to the log: the peer must not wait for ever.
-
+after the replies to all earlier requests were sent. Any other failure of a handler closes it too, with a traceback.
 Must not know: any single API.
 """
 
@@ -47,7 +43,7 @@ from pylogd.net.direct_reads import DirectReads, can_read_directly
 from pylogd.net.failures import NO_TLS, explain
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
-from pylogd.net.receiving import RECEIVE_BYTES, Receiver
+from pylogd.net.receiving import RECEIVE_BYTES, Receiver, receiver_of
 from pylogd.net.request_handler import Connection, Event, RequestHandler
 from pylogd.net.sender import Sender
 from pylogd.net.slot import Slot, may_overlap
@@ -112,11 +108,6 @@ class Pipeline:
         self._singles = 0  # how many of the next requests are offered to it one by one
 
     @property
-    def in_flight(self) -> int:
-        """How many requests wait for their reply."""
-        return len(self._slots)
-
-    @property
     def idle(self) -> bool:
         """Whether all requests are answered and all replies sent."""
         return not self._slots and self._sender.idle
@@ -141,11 +132,7 @@ class Pipeline:
 
     def _more(self) -> bool:
         """Read more of a partial frame from the socket. Return whether bytes arrived."""
-        receiver = self._receiver
-        if receiver is None:
-            connection = self._connection
-            memory = connection.request_memory
-            receiver = self._receiver = Receiver(connection.transport, self._session, RECEIVE_BYTES, memory)
+        receiver = self._receiver = self._receiver or receiver_of(self._connection, self._session)
         came = receiver.more()
         if not receiver.small:
             receiver.close()
@@ -160,10 +147,9 @@ class Pipeline:
     def drained(self) -> None:
         """Continue: the sender has nothing left to send."""
         state = self._state
-        if state is _PAUSED:
-            if not self._running:
-                self._run()
-        elif state is not _READING:
+        if state is _PAUSED and not self._running:
+            self._run()
+        elif state is not _READING and state is not _PAUSED:
             self._close_if_done()
 
     def send(self, data: bytes) -> None:
@@ -283,8 +269,7 @@ class Pipeline:
                     self._held = event
                     self._pause()
                     break
-                if self._start(event):
-                    self._offer_next(event.api_key << 16 | event.version)
+                self._offer_next(event.api_key << 16 | event.version, self._start(event))
         except RemoteProtocolError as error:
             self._end_with(error)
         finally:
@@ -298,9 +283,10 @@ class Pipeline:
         if state is _PAUSED:
             self._resume()
 
-    def _offer_next(self, kind: int) -> None:
+    def _offer_next(self, kind: int, answered: bool) -> None:
         """Offer the next request to what may answer it after one of that `API key << 16 | version`."""
-        self._batching = kind in self._handler.batched
+        if answered:
+            self._batching = kind in self._handler.batched
         self._expect_repeats(kind in self._handler.repeated, False)
 
     def _expect_repeats(self, repeats: bool, batch: bool) -> None:
@@ -335,8 +321,7 @@ class Pipeline:
         """Take no further request, and close the connection once all requests before `event` are answered."""
         if self._state in _ENDED:
             return  # another request has ended it meanwhile
-        slot = Slot(event)
-        self._slots.append(slot)
+        self._slots.append(slot := Slot(event))
         self._end_at(slot, reason)
 
     def _end_at(self, slot: Slot, reason: str) -> None:
@@ -380,20 +365,20 @@ class Pipeline:
             event = RequestReceived(event.api_key, 0, event.correlation_id, event.client_id, None)
         event.request = None  # its record bytes can go
         if isinstance(result, Deferred):
-            slot = Slot(event)
-            self._slots.append(slot)
-            slot.deferred = result
-            result.addCallback(self._ready, slot)
-            result.addErrback(self._failed, slot)
+            self._slots.append(slot := Slot(event))
+            self._wait_for(result, slot)
         elif self._slots:
-            slot = Slot(event)
-            slot.response = result
-            slot.ready = True
-            self._slots.append(slot)
+            self._slots.append(slot := Slot(event))
+            slot.response, slot.ready = result, True
         else:
             self._reply(event, result)
             return True
         return False
+
+    def _wait_for(self, result: Deferred[Any], slot: Slot) -> None:
+        slot.deferred = result
+        result.addCallback(self._ready, slot)
+        result.addErrback(self._failed, slot)
 
     def _answer_batch(self, frame: memoryview) -> bool:
         """Offer the request in `frame`, and those behind it, to be answered together. Return whether any was."""
@@ -429,8 +414,22 @@ class Pipeline:
         if reply is None:
             self.repeats = False
         elif reply is not True:
-            self._sender.send_records(*reply)
+            if isinstance(reply, tuple):
+                self._sender.send_records(*reply)
+            else:
+                self._slots.append(slot := Slot(reply.event, reply))
+                reply.then(self._take, slot)
         return reply is not None
+
+    def _take(self, reply: Any, slot: Slot) -> None:
+        """Take the reply to a request that repeats others and has waited."""
+        if type(reply) is tuple and self._state is _READING and self._slots == [slot] and not self._running:
+            self._slots.clear()
+            self._sender.send_records(*reply)
+        elif isinstance(reply, Deferred):
+            self._wait_for(reply, slot)
+        else:
+            self._ready(reply, slot)
 
     def _answer_repeated_batch(self, data: bytes) -> bool:
         """Do as `answer_repeated`, behind a request batch. What is left of `data` goes the usual way."""
@@ -466,7 +465,7 @@ class Pipeline:
 
     def _reply(self, event: RequestReceived, response: Any) -> None:
         try:
-            parts = self._session.encode_reply(event, response)
+            parts = list(response[:3]) if type(response) is tuple else self._session.encode_reply(event, response)
         except LocalProtocolError:
             self.close(explain(Failure(), event))
         else:

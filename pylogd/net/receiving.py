@@ -146,3 +146,17 @@ def _socket_reader(source: socket.socket) -> Callable[[memoryview, int], int]:
             return 0
 
     return read
+
+
+class ReceivingConnection(Protocol):
+    """A connection whose large frames are read in place. request_memory: see `MemoryShare`; None for no bound."""
+
+    transport: Any
+
+    @property
+    def request_memory(self) -> MemoryShare | None: ...
+
+
+def receiver_of(connection: ReceivingConnection, session: ReceivingSession) -> Receiver:
+    """Return a receiver for a connection that has none."""
+    return Receiver(connection.transport, session, RECEIVE_BYTES, connection.request_memory)

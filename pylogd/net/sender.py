@@ -159,6 +159,9 @@ class Sender:
         """
         length = records.length + len(tail)
         if sent < 0:
+            if length <= COPIED_BYTES and self._parts is None and (data := records.copy()) is not None:
+                self.write(b"".join((head, data, tail)))  # few: one call, and no queue
+                return
             if (
                 self._parts is not None
                 or self._unsent

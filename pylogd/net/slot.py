@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any
-
-from twisted.internet.defer import Deferred
+from typing import Any, Protocol
 
 from pylogd.net.request_handler import Event
 from pylogd.wire.session import LargeRequest
+
+
+class Awaited(Protocol):
+    """A Deferred, or another reply that is made later."""
+
+    def cancel(self) -> object:
+        """Give the reply up."""
 
 
 class Slot:
@@ -19,10 +24,10 @@ class Slot:
 
     __slots__ = ("close_reason", "deferred", "event", "ready", "response")
 
-    def __init__(self, event: Event | None) -> None:
-        """`event` is None for a frame that is no request, and for requests in a batch."""
+    def __init__(self, event: Event | None, deferred: Awaited | None = None) -> None:
+        """`event` is None for a frame that is no request, and for requests in a batch. deferred: the reply."""
         self.event: Any = event
-        self.deferred: Deferred[Any] | None = None
+        self.deferred = deferred
         self.ready = False
         self.response: Any = None
         self.close_reason: str | None = None

@@ -1,15 +1,16 @@
 """Where requests wait: for records to fetch, for replicas to catch up, for members to join.
 
-Strategy: an `Operation` says what it waits for. A `Purgatory` registers it under the keys whose changes may end the
-wait (a partition, a group) and starts its timer. Code that changes something calls `check(key)`, which tries the
-operations under that key, and only those. A `Watcher` that is no operation stays under its keys until it is removed: a
-fetch session has one for each partition, so that a fetch that waits need not be registered under all of them.
+Strategy: a `Wait` says what it waits for, and takes the result; an `Operation` has a Deferred for it. A `Purgatory`
+registers it under the keys whose changes may end the wait (a partition, a group) and starts its timer. Code that
+changes something calls `check(key)`, which tries the operations under that key, and only those. A `Watcher` that is no
+operation stays under its keys until it is removed: a fetch session has one for each partition, so that a fetch that
+waits need not be registered under all of them.
 
 Rules:
 - An operation ends once: completed, expired, withdrawn (its Deferred was cancelled) or failed. It is then removed from
-  every key, and its timer is stopped, before its Deferred fires.
-- The caller tries an operation before it registers it: `watch` doesn't. All of this runs on the reactor's thread, so
-  nothing can change in between.
+  every key, and its timer is stopped, before its result is taken.
+- The caller tries an operation before it registers it: `watch` and `enter` don't. All of this runs on the reactor's
+  thread, so nothing can change in between.
 - `check` on a key that nobody watches costs one dict look-up, since every append calls it.
 - An operation that raises fails alone; the others under the same key are still tried.
 
@@ -57,14 +58,13 @@ class Watcher(ABC):
         """Handle an error that `try_complete` raised; return whether that ended a wait."""
 
 
-class Operation(Watcher, Generic[T]):
-    """A request that waits. done: fires once, with the result or the error; cancelling it withdraws the operation."""
+class Wait(Watcher, Generic[T]):
+    """A request that waits, and ends once: `ended` or `failed` is called then."""
 
-    __slots__ = ("_keys", "_purgatory", "_timer", "done", "state")
+    __slots__ = ("_keys", "_purgatory", "_timer", "state")
 
     def __init__(self) -> None:
         self.state = OperationState.NEW
-        self.done: Deferred[T] = Deferred(self._withdraw)
         self._purgatory: Purgatory | None = None
         self._keys: tuple[Hashable, ...] = ()
         self._timer: IDelayedCall | None = None
@@ -77,11 +77,19 @@ class Operation(Watcher, Generic[T]):
     def on_expire(self) -> T:
         """Return the result for when the time is up."""
 
+    @abstractmethod
+    def ended(self, result: T) -> None:
+        """Take the result."""
+
+    @abstractmethod
+    def failed(self, error: Exception) -> None:
+        """Take the error that has ended the wait."""
+
     def complete(self, result: T) -> bool:
         """End the wait with `result`; return False if it had ended already."""
         if not self._leave(OperationState.COMPLETED):
             return False
-        self.done.callback(result)
+        self.ended(result)
         return True
 
     def expire(self) -> bool:
@@ -91,19 +99,20 @@ class Operation(Watcher, Generic[T]):
         try:
             result = self.on_expire()
         except Exception as error:
-            self.done.errback(error)
+            self.failed(error)
         else:
-            self.done.callback(result)
+            self.ended(result)
         return True
 
     def fail(self, error: Exception) -> bool:
         """End the wait with an error; return False if it had ended already."""
         if not self._leave(OperationState.FAILED):
             return False
-        self.done.errback(error)
+        self.failed(error)
         return True
 
-    def _withdraw(self, _done: Deferred[T]) -> None:
+    def withdraw(self) -> None:
+        """End the wait without a result."""
         self._leave(OperationState.WITHDRAWN)
 
     def _leave(self, state: OperationState) -> bool:
@@ -121,6 +130,24 @@ class Operation(Watcher, Generic[T]):
         return True
 
 
+class Operation(Wait[T]):
+    """A wait for a Deferred. done: fires once, with the result or the error; cancelling it withdraws the operation."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: Deferred[T] = Deferred(lambda _: self.withdraw())
+
+    def ended(self, result: T) -> None:
+        """Fire `done`."""
+        self.done.callback(result)
+
+    def failed(self, error: Exception) -> None:
+        """Fire `done` with the error."""
+        self.done.errback(error)
+
+
 class Purgatory:
     """The waiting operations of one kind, by key."""
 
@@ -132,7 +159,7 @@ class Purgatory:
         self._clock = clock
         # Dicts without values are sets that keep their order: operations are tried in the order of arrival.
         self._watched: dict[Hashable, dict[Watcher, None]] = {}
-        self._waiting: dict[Operation[Any], None] = {}
+        self._waiting: dict[Wait[Any], None] = {}
 
     def __len__(self) -> int:
         """How many operations wait."""
@@ -143,9 +170,14 @@ class Purgatory:
         return set(self._watched)
 
     def watch(self, operation: Operation[T], keys: Iterable[Hashable], timeout: float | None) -> Deferred[T]:
-        """Register a new operation under `keys` until it ends, or for `timeout` seconds; return its `done`."""
+        """Do as `enter`; return the operation's `done`."""
+        self.enter(operation, keys, timeout)
+        return operation.done
+
+    def enter(self, operation: Wait[Any], keys: Iterable[Hashable], timeout: float | None) -> None:
+        """Register a new operation under `keys` until it ends, or for `timeout` seconds."""
         if operation.state is not OperationState.NEW:
-            return operation.done
+            return
         operation.state = OperationState.WAITING
         operation._purgatory = self
         operation._keys = tuple(keys)
@@ -159,7 +191,6 @@ class Purgatory:
                 under_key[operation] = None
         if timeout is not None:
             operation._timer = self._clock.callLater(timeout, operation.expire)
-        return operation.done
 
     def add(self, watcher: Watcher, key: Hashable) -> None:
         """Call `watcher` after each change of `key`, until it is removed."""

@@ -232,6 +232,12 @@ class FetchSession(Generic[W]):
         entry.told(high_watermark, log_start)
         self._to_end(entry)
 
+    def has_nothing(self, entry: SessionPartition[W], wanted: W, partition: Partition) -> None:
+        """Do what a fetch does that names `entry` and finds nothing to tell of it: `want`, `looks_at`, `settle`."""
+        entry.wanted = wanted
+        self.looks_at(entry, partition)
+        self.dirty.pop(entry, None)
+
     def served(self, entry: SessionPartition[W]) -> None:
         """Note that `entry` gave records: the others are served before it the next time."""
         if entry.session is self:

@@ -117,9 +117,27 @@ class DirectOutput(Protocol):
     max_chunk: int
 
 
-#: The reply to a request that repeats the last one. True: all of it has been sent. Otherwise the bytes before its
-#: records, the records, the zero bytes behind them, and how many bytes have been sent; -1 if that was not tried yet.
-RepeatReply = tuple[bytes, Any, bytes, int] | Literal[True]
+class LaterReply(Protocol):
+    """The reply to a request that waits. event: the request, without its message."""
+
+    @property
+    def event(self) -> RequestReceived: ...
+
+    def cancel(self) -> None:
+        """End the wait without a reply."""
+
+    def then(self, take: Callable[[Any, Any], object], what: Any) -> None:
+        """Have `take` called once, with the reply and `what`, unless the wait is cancelled before.
+
+        The reply is a `DirectReply`, or anything that a handler returns.
+        """
+
+
+#: A reply with records: the bytes before them, the records, the zero bytes behind them, and how many bytes have been
+#: sent; -1 if that was not tried yet.
+DirectReply = tuple[bytes, Any, bytes, int]
+#: The reply to a request that repeats the last one. True: all of it has been sent.
+RepeatReply = DirectReply | LaterReply | Literal[True]
 #: The replies to the first requests of what one read brought, and the position behind these requests.
 RepeatedBatch = tuple[bytes, int]
 

@@ -245,17 +245,16 @@ def test_which_requests_take_the_fast_path(sides: Sides, shape: dict[str, Any], 
 
 
 @pytest.mark.skipif(_COMPILED is None, reason="there was no compiler")
-@pytest.mark.skipif(_COMPILED is None, reason="there was no compiler")
 @pytest.mark.parametrize("allowed", [None, True, False])
 def test_the_compiled_function_asks_for_permission(tmp_path: Path, allowed: bool | None) -> None:
     """Python is asked only once for a connection, until the request is known."""
     answer, asked = fast_fetch.answer_repeated, 0
     permissions: list[tuple[object, ...]] = []
 
-    def ask(*arguments: Any) -> Any:
+    def ask(*arguments: Any, **named: Any) -> Any:
         nonlocal asked
         asked += 1
-        return answer(*arguments)
+        return answer(*arguments, **named)
 
     class _Authorizer:
         def authorize(self, *request: object) -> bool:

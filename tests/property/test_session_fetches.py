@@ -28,6 +28,7 @@ _MOST = 1 << 20
 _SESSION_ID = slice(15, 19)  # in a response
 _USUAL: dict[str, Any] = {
     "version": 16, "max_bytes": _MOST, "min_bytes": 1, "isolation": 0, "replica": -1, "client": "a client", "rack": "",
+    "wait": 0,
 }  # fmt: skip
 
 
@@ -52,16 +53,35 @@ class Client:
 
     def fetch(self, names: list[tuple[str, int]], **fields: Any) -> bytes:
         """Send a request that names partitions at these offsets; return the response, without the session's id."""
-        epoch = self.epoch + fields.pop("ahead", 0)
+        epoch = self.send(names, **fields)
+        return self.received(first=not epoch)
+
+    def send(self, names: list[tuple[str, int]], **fields: Any) -> int:
+        """Send a request; return the session's epoch in it. ahead: of the next one; epoch: instead of it."""
+        given, ahead = fields.pop("epoch", None), fields.pop("ahead", 0)
+        epoch: int = self.epoch + ahead if given is None else given
         self._transport.deliver(self._frame(names, epoch, **fields))
-        reply = bytearray(self._transport.pump())
-        if not epoch:
-            self.session_id = int.from_bytes(reply[_SESSION_ID], "big")
         if epoch in (0, self.epoch):
             self.epoch = epoch + 1
-        if int.from_bytes(reply[_SESSION_ID], "big") == self.session_id:
-            reply[_SESSION_ID] = bytes(4)
+        return epoch
+
+    def received(self, first: bool = False) -> bytes:
+        """Return what has come, without the session's id. first: whether the id is the client's from now on."""
+        reply = bytearray(self._transport.pump())
+        if first:
+            self.session_id = int.from_bytes(reply[_SESSION_ID], "big")
+        at = 0
+        while at < len(reply):
+            found = slice(at + _SESSION_ID.start, at + _SESSION_ID.stop)
+            if int.from_bytes(reply[found], "big") == self.session_id:
+                reply[found] = bytes(4)
+            at += 4 + int.from_bytes(reply[at : at + 4], "big")
         return bytes(reply)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the broker has closed the connection."""
+        return bool(self._transport.disconnecting or self._transport.disconnected)
 
     def _frame(self, names: list[tuple[str, int]], epoch: int, **fields: Any) -> bytes:
         known = _USUAL | {"leader_epoch": -1, "last_epoch": -1, "partition_max": _MOST, "gone": []} | fields
@@ -77,7 +97,7 @@ class Client:
         request = FetchRequest(
             replica_id=replica if version < 15 else -1,
             replica_state=ReplicaState(replica if version >= 15 else -1),
-            max_wait_ms=0, min_bytes=known["min_bytes"], max_bytes=known["max_bytes"],
+            max_wait_ms=known["wait"], min_bytes=known["min_bytes"], max_bytes=known["max_bytes"],
             isolation_level=known["isolation"], session_id=self.session_id, session_epoch=epoch, topics=topics,
             forgotten_topics_data=[ForgottenTopic("", ids[name], [0]) for name in known["gone"]],
             rack_id=known["rack"],
@@ -98,7 +118,7 @@ class Client:
             )
             for entry in session
         ]  # fmt: skip
-        return session.epoch, session.used_ms, session.wait, entries
+        return session.epoch, session.used_ms, session.wait is None, entries
 
     def close(self) -> None:
         self._transport.loseConnection()
@@ -107,7 +127,9 @@ class Client:
         self._transport.peer.close()
 
 
-class _Authorizer:
+class Authorizer:
+    """Allows one topic."""
+
     version = 1
 
     def __init__(self, allowed: str) -> None:
@@ -164,7 +186,7 @@ def test_both_answer_alike(
             elif kind == "append":
                 sides.parts.append(what, more)
             else:
-                sides.parts.authorizer = None if what is None else cast(Any, _Authorizer(what))
+                sides.parts.authorizer = None if what is None else cast(Any, Authorizer(what))
     finally:
         for client in clients:
             client.close()
@@ -224,7 +246,7 @@ def test_others_that_have_changed_are_left_to_the_general_handler(sides: Sides) 
     _check(sides, clients, [("t", 4)], {})
     _check(sides, clients, [("t", 6), ("empty", 1 << 20)], {})  # the end of its log is far before
     _check(sides, clients, [("t", 4)], {})
-    sides.parts.authorizer = cast(Any, _Authorizer("t"))
+    sides.parts.authorizer = cast(Any, Authorizer("t"))
     _check(sides, clients, [("t", 6)], {})
     for client in clients:
         client.close()

@@ -1,21 +1,23 @@
 """Answer Fetch requests of a client that reads one partition, without a session, where enough is in the page cache.
 
 Strategy: one function and three objects. A request that repeats the last one of its connection, but for the offset, is
-not even decoded: compiled functions compare it, and make the response (`answer_repeated`). Everything else, errors
-included, is left to the general handler (`api.fetch`), which looks at the request anew, so that no rule is written
-twice. tests/property/test_fast_fetch.py and test_repeated_fetches.py prove that all answer alike.
+not even decoded: compiled functions compare it, and make the response (`answer_repeated`). If there are no records yet,
+it waits in the purgatory (`PartitionFetchWait`). Everything else, errors included, is left to the general handler
+(`api.fetch`), which looks at the request anew, so that no rule is written twice. tests/property/test_fast_fetch.py,
+test_repeated_fetches.py and test_waiting_fetches.py prove that all answer alike.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from types import ModuleType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fast.session_fetch import answer_in_session
+from pylogd.api.fast.waiting_fetch import NOTHING, AnswerAnew, WaitingFetch
 from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.errors import PylogdError
 from pylogd.log.transactions import AbortedTransaction as Aborted
@@ -33,7 +35,7 @@ from pylogd.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from pylogd.wire.session import DirectOutput, RepeatReply
+from pylogd.wire.session import DirectOutput, DirectReply, RepeatReply
 
 _repeated: ModuleType | None = None
 with contextlib.suppress(ImportError):  # it could not be compiled
@@ -116,9 +118,11 @@ class FetchingConnection(Connection, Protocol):
     known_fetch: KnownFetch | KnownSessionFetch | None
 
 
-def repeated_answers(broker: BrokerParts) -> Callable[[FetchingConnection, bytes, DirectOutput], RepeatReply | None]:
+def repeated_answers(
+    broker: BrokerParts, anew: AnswerAnew
+) -> Callable[[FetchingConnection, bytes, DirectOutput], RepeatReply | None]:
     """Return the function that answers repeated requests: the compiled one, or `answer_repeated` without it."""
-    in_python = partial(answer_repeated, broker)
+    in_python = partial(answer_repeated, broker, anew=anew)
     return (
         in_python
         if _repeated is None
@@ -127,20 +131,39 @@ def repeated_answers(broker: BrokerParts) -> Callable[[FetchingConnection, bytes
 
 
 def answer_repeated(
-    broker: BrokerParts, connection: FetchingConnection, data: bytes, _output: DirectOutput | None = None
-) -> RepeatReply | None:
+    broker: BrokerParts, connection: FetchingConnection, data: bytes, _output: DirectOutput | None = None,
+    anew: AnswerAnew | None = None,
+) -> RepeatReply | None:  # fmt: skip
     """Return the reply to the request in `data` as `answer` would make it, if it repeats the connection's last one.
 
-    None where the general handler has to answer: nothing has been done then.
+    None where the general handler has to answer: nothing has been done then. anew: answers the request if its wait does
+    not end as usual; None if it must not wait.
     """
     known = connection.known_fetch
     if isinstance(known, KnownSessionFetch):
-        return _answer_of_session(broker, connection, known, data)
+        return _answer_of_session(broker, connection, known, data, anew)
     if known is None or (offset := known.offset_in(data)) < 0:
         known = connection.known_fetch = _known(data, broker.settings["fetch.max.bytes"])
         if known is None:
-            return _first_of_session(broker, connection, data)
+            return _first_of_session(broker, connection, data, anew)
         offset = known.offset_in(data)
+    reply = _read(broker, connection, known, data, offset)
+    if reply is NOTHING:
+        if anew is None or known.wait_seconds <= 0 or not 0 < known.least <= 1:
+            return None
+        wait = PartitionFetchWait(broker, connection, known, data, anew, offset)
+        broker.fetch_waits.enter(wait, (wait.partition.key,), known.wait_seconds)
+        _requests[FETCH] += 1
+        return wait
+    if reply is not None:
+        _requests[FETCH] += 1
+    return reply
+
+
+def _read(
+    broker: BrokerParts, connection: FetchingConnection, known: KnownFetch, data: bytes, offset: int
+) -> DirectReply | None:
+    """Return the reply with records from `offset` on; None for the general handler; NOTHING if there are none yet."""
     partition = broker.partitions.by_id.get(known.key)
     if partition is None or (log := partition.led_log) is None:
         return None
@@ -157,6 +180,8 @@ def answer_repeated(
             stable = partition.last_stable_offset
         committed, limit = known.committed, known.limit
         visible = stable if committed else end
+        if visible <= offset <= log.log_end_offset:
+            return NOTHING
         records = log.read_again(offset, limit, visible)
         if records is None:
             records = log.read(offset, limit, end_offset=visible)
@@ -167,29 +192,57 @@ def answer_repeated(
     except PylogdError:
         return None
     head = known.response_head(data, end, stable, log.log_start_offset, size)
-    _requests[FETCH] += 1
     partition.fetches += 1
     partition.fetched_bytes += size
     return head, records, END, -1
 
 
+class PartitionFetchWait(WaitingFetch[KnownFetch]):
+    """A Fetch without a session that waits until its partition has a record to give, or an error to report."""
+
+    __slots__ = ("_epoch", "_offset", "partition")
+
+    def __init__(
+        self, broker: BrokerParts, connection: FetchingConnection, known: KnownFetch, data: bytes, anew: AnswerAnew,
+        offset: int,
+    ) -> None:  # fmt: skip
+        """`offset`: where the client reads, at the end of the partition that `known` names."""
+        super().__init__(broker, connection, known, data, anew, known.version)
+        self.partition = broker.partitions.by_id[known.key]
+        self._epoch, self._offset = self.partition.leader_epoch, offset
+
+    def try_complete(self, key: Hashable) -> bool:
+        """Return whether the partition's change has ended the wait."""
+        return self.ends_with(self.partition, self._epoch, self._offset) and self.complete(None)
+
+    def reply(self) -> object:
+        """Return the reply with the partition's records, or as the general handler makes it."""
+        connection = cast("FetchingConnection", self.connection)
+        found = _read(self.broker, connection, self.known, self.data, self._offset)
+        if found is None or found is NOTHING:
+            return self.anew(self.broker, connection, self.data, None)
+        return found
+
+
 def _answer_of_session(
-    broker: BrokerParts, connection: FetchingConnection, known: KnownSessionFetch, data: bytes
+    broker: BrokerParts, connection: FetchingConnection, known: KnownSessionFetch, data: bytes, anew: AnswerAnew | None
 ) -> RepeatReply | None:
     """Do as `answer_repeated` where the last usual request of the connection was of a session."""
     if not known.has_size_of(data):
         return None
-    reply = answer_in_session(broker, connection, known, data)
+    reply = answer_in_session(broker, connection, known, data, anew)
     if reply is not None or known.is_like(data):
         return reply
     connection.known_fetch = None
-    return answer_repeated(broker, connection, data)
+    return answer_repeated(broker, connection, data, anew=anew)
 
 
-def _first_of_session(broker: BrokerParts, connection: FetchingConnection, data: bytes) -> RepeatReply | None:
+def _first_of_session(
+    broker: BrokerParts, connection: FetchingConnection, data: bytes, anew: AnswerAnew | None
+) -> RepeatReply | None:
     """Answer the first request of a session that is of the usual shape, and keep it for the next ones."""
     known = connection.known_fetch = decode_session_fetch(data, broker.settings["fetch.max.bytes"])
-    return None if known is None else answer_in_session(broker, connection, known, data)
+    return None if known is None else answer_in_session(broker, connection, known, data, anew)
 
 
 def _known(data: bytes, most: int) -> KnownFetch | None:
@@ -211,7 +264,7 @@ def _known(data: bytes, most: int) -> KnownFetch | None:
         or min(request.max_bytes, wanted.partition_max_bytes) < 0
     ):
         return None
-    return KnownFetch(data, request, most, committed=request.isolation_level == READ_COMMITTED)
+    return KnownFetch(data, decoded.version, request, most, committed=request.isolation_level == READ_COMMITTED)
 
 
 def _is_usual(version: int, request: FetchRequest) -> bool:

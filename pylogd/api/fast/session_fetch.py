@@ -1,54 +1,100 @@
-"""Answer Fetch requests that continue a session, as clients send them, where one partition has changed.
+"""Answer Fetch requests that continue a session, as clients send them, where at most one partition has changed.
 
-Strategy: a consumer that has got records of one partition names it in its next request, with another offset. Such a
-request is not decoded into a message (`wire.fast.known_session`), and its answer is made of bytes, as for a request
-without a session (`fast.fetch`), by the same objects: session, entry, partition and log.
+Strategy: a consumer that has got records of one partition names it in its next request, with another offset; one that
+has got none names nothing. Such a request is not decoded into a message (`wire.fast.known_session`), and its answer is
+made of bytes, as for a request without a session (`fast.fetch`), by the same objects: session, entry, partition and
+log. If there are no records yet, it waits in the purgatory (`SessionFetchWait`).
 
-Rules: nothing is changed until the answer is certain. Anything else is left to the general handler (`api.fetch`), which
-begins anew: other partitions that have changed, a partition that is new to the session, no records, too few, or records
-on the disk only, any error, and followers. tests/property/test_session_fetches.py proves that both answer alike, and
-leave the session alike.
+Rules: nothing is changed until it is certain that the request is answered, or waits, here. Anything else is left to the
+general handler (`api.fetch`), which begins anew: other partitions that have changed, a partition that is new to the
+session, too few records, or records on the disk only, any error, and followers. So does a wait that ends with anything
+else than records of one partition. tests/property/test_session_fetches.py and test_waiting_fetches.py prove that both
+answer alike, and leave the session alike.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias, cast
+
 from pylogd.api.context import BrokerParts, Connection
+from pylogd.api.fast.waiting_fetch import NOTHING, AnswerAnew, WaitingFetch
 from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.errors import PylogdError
 from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.replica.sessions import FetchSession, SessionPartition
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast import compiled
-from pylogd.wire.fast.fetch import NOT_KNOWN, response_body
+from pylogd.wire.fast.fetch import NOT_KNOWN, empty_response, response_body
 from pylogd.wire.fast.known_fetch import END
-from pylogd.wire.fast.known_session import KnownSessionFetch, NamedPartition
+from pylogd.wire.fast.known_session import KnownSessionFetch
 from pylogd.wire.messages.fetch import FetchPartition
-from pylogd.wire.session import RepeatReply
+from pylogd.wire.session import DirectReply, RepeatReply
 from pylogd.wire.values import ZERO_UUID
+
+Session: TypeAlias = FetchSession[FetchPartition]
+Entry: TypeAlias = SessionPartition[FetchPartition]
 
 _requests = STATISTICS.requests
 
 
 def answer_in_session(
-    broker: BrokerParts, connection: Connection, known: KnownSessionFetch, data: bytes
+    broker: BrokerParts, connection: Connection, known: KnownSessionFetch, data: bytes, anew: AnswerAnew | None
 ) -> RepeatReply | None:
-    """Return the reply to the request in `data` if it is like `known`; None where the general handler has to answer."""
-    found = known.named_in(data)
-    if found is None:
+    """Return the reply to the request in `data` if it is like `known`; None where the general handler has to answer.
+
+    anew: answers the request if its wait does not end as usual; None if it must not wait.
+    """
+    named = known.named_in(data)
+    if named is None:
         return None
-    _, topic_id, index, leader_epoch, offset, last_epoch, log_start, limit = found
-    changed = _only_change(broker, connection, known, found)
-    if changed is None or (log := changed[2].led_log) is None:
+    session: Session | None = broker.fetch_sessions.expecting(known.session_id, named[0], connection)
+    if session is None:
         return None
-    session, entry, partition = changed
+    dirty = session.dirty
+    if len(named) == 1:
+        if len(dirty) > 1:
+            return None
+        entry = next(iter(dirty), None)
+        if entry is None:
+            return _wait(broker, connection, session, known, data, anew)
+        wanted = entry.wanted
+    else:
+        _, topic_id, index, leader_epoch, offset, last_epoch, log_start, limit = named
+        entry = session.partitions.get((topic_id, index))
+        if entry is None or len(dirty) > (entry in dirty):
+            return None
+        wanted = FetchPartition(index, leader_epoch, offset, last_epoch, log_start, limit, ZERO_UUID, NOT_KNOWN)
+    reply = _read(broker, connection, session, known, entry, wanted, data)
+    if reply is not NOTHING:
+        if reply is not None:
+            broker.fetch_sessions.advance(session)
+            _requests[FETCH] += 1
+        return reply
+    return _wait(broker, connection, session, known, data, anew, entry, wanted)
+
+
+def _read(
+    broker: BrokerParts, connection: Connection, session: Session, known: KnownSessionFetch, entry: Entry,
+    wanted: FetchPartition, data: bytes,
+) -> DirectReply | None:  # fmt: skip
+    """Return the reply with records of one partition; None for the general handler; NOTHING if there are none yet.
+
+    The session has given the records then, but is not advanced.
+    """
+    partition = _readable(broker, connection, session, known, entry, wanted)
+    if partition is None or (log := partition.led_log) is None:
+        return None
     end = stable = partition.high_watermark
+    offset, start = wanted.fetch_offset, log.log_start_offset
     try:
         if log.producers.unstable.active:
             stable = partition.last_stable_offset
         most, committed = known.max_bytes, known.committed
-        if limit < most:
-            most = limit
+        if wanted.partition_max_bytes < most:
+            most = wanted.partition_max_bytes
         visible = stable if committed else end
+        if visible <= offset <= log.log_end_offset and not entry.is_news(end, start):
+            return NOTHING
         records = log.read_again(offset, most, visible)
         if records is None and most > 0:
             records = log.read(offset, most, end_offset=visible)
@@ -58,32 +104,27 @@ def answer_in_session(
             return None
     except PylogdError:
         return None
-    start = log.log_start_offset
     module = compiled.fast
     assert module is not None  # or there was no `known`
-    body = response_body(topic_id, index, committed, known.session_id)
+    body = response_body(cast(bytes, entry.topic), wanted.partition, committed, known.session_id)
     head: bytes = module.fetch_head(body, data, end, stable, start, size)
-    broker.fetch_sessions.advance(session)
-    wanted = FetchPartition(index, leader_epoch, offset, last_epoch, log_start, limit, ZERO_UUID, NOT_KNOWN)
     session.answered(entry, wanted, partition, end, start)
-    _requests[FETCH] += 1
     partition.fetches += 1
     partition.fetched_bytes += size
     return head, records, END, -1
 
 
-def _only_change(
-    broker: BrokerParts, connection: Connection, known: KnownSessionFetch, found: NamedPartition
-) -> tuple[FetchSession[FetchPartition], SessionPartition[FetchPartition], Partition] | None:
-    """Return the session, and the partition that is named, if the client may read it and no other one has changed."""
-    epoch, topic_id, index, leader_epoch, _, last_epoch, _, _ = found
-    session: FetchSession[FetchPartition] | None = broker.fetch_sessions.expecting(known.session_id, epoch, connection)
-    if session is None or last_epoch >= 0:
+def _readable(
+    broker: BrokerParts, connection: Connection, session: Session, known: KnownSessionFetch, entry: Entry,
+    wanted: FetchPartition,
+) -> Partition | None:  # fmt: skip
+    """Return the partition that an entry names, if the client may read it as it asks to."""
+    if wanted.last_fetched_epoch >= 0:
         return None
-    key = topic_id, index
-    entry, partition = session.partitions.get(key), broker.partitions.by_id.get(key)
-    if entry is None or partition is None or len(session.dirty) > (entry in session.dirty):
+    partition = broker.partitions.by_id.get((cast(bytes, entry.topic), wanted.partition))
+    if partition is None:
         return None
+    leader_epoch = wanted.current_leader_epoch
     if leader_epoch != NO_EPOCH and leader_epoch != partition.leader_epoch:
         return None
     authorizer = broker.authorizer
@@ -93,4 +134,62 @@ def _only_change(
         connection.principal, connection.host, AclOperation.READ, ResourceType.TOPIC, partition.topic
     ):
         return None
-    return session, entry, partition
+    return partition
+
+
+def _wait(
+    broker: BrokerParts, connection: Connection, session: Session, known: KnownSessionFetch, data: bytes,
+    anew: AnswerAnew | None, entry: Entry | None = None, wanted: FetchPartition | None = None,
+) -> SessionFetchWait | None:  # fmt: skip
+    """Have the request wait; None if it does not want to.
+
+    entry: that has nothing to tell, at the position that `wanted` has.
+    """
+    if anew is None or known.wait_seconds <= 0 or not 0 < known.least <= 1:
+        return None
+    authorizer = broker.authorizer
+    if entry is None and not session.saw((*known.view, None, 0 if authorizer is None else authorizer.version)):
+        return None
+    broker.fetch_sessions.advance(session)
+    if entry is not None and wanted is not None:
+        partition = broker.partitions.by_id[cast(bytes, entry.topic), wanted.partition]
+        session.has_nothing(entry, wanted, partition)
+    _requests[FETCH] += 1
+    wait = SessionFetchWait(broker, connection, known, data, anew, session)
+    session.wait_with(wait)
+    broker.fetch_waits.enter(wait, (), known.wait_seconds)
+    return wait
+
+
+class SessionFetchWait(WaitingFetch[KnownSessionFetch]):
+    """A Fetch of a session that waits until one of its partitions has a record to give, or an error to report."""
+
+    __slots__ = ("_session",)
+
+    def __init__(
+        self, broker: BrokerParts, connection: Connection, known: KnownSessionFetch, data: bytes, anew: AnswerAnew,
+        session: Session,
+    ) -> None:  # fmt: skip
+        super().__init__(broker, connection, known, data, anew, known.view[0])
+        self._session = session
+
+    def look_again(self, entry: Entry) -> bool:
+        """Look at a partition that has changed; return whether the wait is over."""
+        partition = entry.partition
+        if partition is None:
+            return False
+        return self.ends_with(partition, entry.leader_epoch, entry.wanted.fetch_offset) and self.complete(None)
+
+    def reply(self) -> object:
+        """Return the reply with records of the one partition that has changed, or as the general handler makes it."""
+        session = self._session
+        session.wait = None
+        dirty = session.dirty
+        if not dirty:
+            return empty_response(session.session_id)
+        if len(dirty) == 1:
+            (entry,) = dirty
+            found = _read(self.broker, self.connection, session, self.known, entry, entry.wanted, self.data)
+            if found is not None and found is not NOTHING:
+                return found
+        return self.anew(self.broker, self.connection, self.data, session)

@@ -84,6 +84,7 @@ def _fetch(general: Decode, head: struct.Struct, body: memoryview) -> Any:
 
 # throttle time, error code, session id, topics + 1, the topic's id, partitions + 1
 _RESPONSE_HEAD = struct.Struct(">ihiB16sB")
+_EMPTY = struct.Struct(">ihiBB")  # the same without topics, and no tagged fields
 # index, error code, high watermark, last stable offset, log start, whether there is a list of aborted transactions,
 # preferred replica
 _RESPONSE_PARTITION = struct.Struct(">ihqqqBi")
@@ -110,6 +111,11 @@ def response_body(topic_id: bytes, index: int, committed: bool, session_id: int 
     return _RESPONSE_HEAD.pack(0, 0, session_id, 2, topic_id, 2) + _RESPONSE_PARTITION.pack(
         index, 0, 0, 0, 0, committed, -1
     )
+
+
+def empty_response(session_id: int) -> bytes:
+    """Return the response of a session in which nothing has changed."""
+    return _EMPTY.pack(0, 0, session_id, 1, 0)
 
 
 def _encode_usual(response: FetchResponse) -> list[Part] | None:

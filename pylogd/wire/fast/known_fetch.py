@@ -75,7 +75,8 @@ class KnownFetch:
     """A request for one partition that the next ones of its connection are compared with.
 
     key: the partition's topic id and index. leader_epoch: as the client knows it. committed: whether it reads committed
-    records only. limit: the most bytes of records. least: the fewest that are answered at once.
+    records only. limit: the most bytes of records. least: the fewest that are answered at once. wait_seconds: how long
+    the client waits for them. version: of the request.
 
     compiled: the rest, in the order in which `_repeated.c` takes it.
     offset_in: returns the fetch offset of the request in `data` if it repeats this one; else -1.
@@ -83,12 +84,15 @@ class KnownFetch:
         behind them comes `END`. Before it are high watermark, last stable offset and log start offset.
     """
 
-    __slots__ = ("committed", "compiled", "key", "leader_epoch", "least", "limit", "offset_in", "response_head")
+    __slots__ = (
+        "committed", "compiled", "key", "leader_epoch", "least", "limit", "offset_in", "response_head", "version",
+        "wait_seconds",
+    )  # fmt: skip
 
     offset_in: Callable[[bytes], int]
     response_head: Callable[[bytes, int, int, int, int], bytes]
 
-    def __init__(self, data: bytes, request: FetchRequest, most: int, *, committed: bool) -> None:
+    def __init__(self, data: bytes, version: int, request: FetchRequest, most: int, *, committed: bool) -> None:
         """`data`: that `request` was decoded from, by `decode_fetch`. most: bytes of records in any response."""
         ((topic,), module) = request.topics, compiled.fast
         (wanted,) = topic.partitions
@@ -98,6 +102,7 @@ class KnownFetch:
         self.response_head = partial(module.fetch_head, response_body(topic.topic_id, wanted.partition, committed))
         self.key = topic.topic_id, wanted.partition
         self.leader_epoch = wanted.current_leader_epoch
+        self.version, self.wait_seconds = version, request.max_wait_ms / 1000
         self.committed = committed
         self.limit = min(request.max_bytes, wanted.partition_max_bytes, most)
         self.least = min(request.min_bytes, request.max_bytes, most)

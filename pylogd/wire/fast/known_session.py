@@ -1,7 +1,8 @@
-"""Fetch requests that continue a session (KIP-227) and name one partition, compared with the last one of a connection.
+"""Fetch requests that continue a session (KIP-227) and name one partition or none, compared with one before.
 
 Strategy: as in `known_fetch`, a request is decoded once, by the codec in `fetch`. The next ones have the same bytes up
-to the session's epoch, but for the correlation id; the rest, of a fixed size, is read in one piece by `struct`.
+to the session's epoch, but for length and correlation id; the rest, of one of two sizes, is read in one piece by
+`struct`.
 
 Rules: requests of another shape are left to the codecs, and are not decoded here.
 `tests/property/test_session_fetches.py` proves that a client can't tell the difference.
@@ -16,29 +17,35 @@ from pylogd.wire.fast import compiled
 from pylogd.wire.fast.known_fetch import decode_frame
 from pylogd.wire.messages.fetch import FetchRequest
 
-_HEAD, _COMMON_AT = slice(0, 8), 12  # length, API key and version; the correlation id is between both
+_HEAD, _KIND, _COMMON_AT = slice(0, 8), slice(4, 8), 12  # length, API key and version, then the correlation id
 # session epoch, topics + 1, topic id, partitions + 1, then the fields of `FetchPartition` and what ends the request
 _REST = struct.Struct(">iB16sBiiqiqi5s")
+_INT32 = struct.Struct(">i")
 _ONE = 2  # the varint for a list with one element
 _END = b"\0\0\1\1\0"  # no tagged fields of the partition and its topic, nothing forgotten, no rack, no tagged fields
+_NONE = b"\1\1\1\0"  # no topics, nothing forgotten, no rack, no tagged fields
+_WITHOUT = _REST.size - _INT32.size - len(_NONE)  # bytes that a request which names no partition has less
 #: Session id and epoch, topics + 1, topic id, partitions + 1, from the end: a request with others is not decoded.
 _GATE = struct.Struct(">iiB16sB")
 _GATE_AT = _REST.size + 4
 _READ_COMMITTED = 1
+_LENGTH = 4  # bytes in front of a request
 
 #: Session epoch, topic id; index, leader epoch, offset, last fetched epoch, log start and most bytes of the partition.
-NamedPartition: TypeAlias = "tuple[int, bytes, int, int, int, int, int, int]"
+#: Or the session epoch alone, where no partition is named.
+Named: TypeAlias = "tuple[int, bytes, int, int, int, int, int, int] | tuple[int]"
 
 
 class KnownSessionFetch:
     """A request of a session that the next ones of its connection are compared with.
 
     view: version, replica id, isolation level and rack, on which the answers depend. max_bytes: the most bytes of
-    records. least: the fewest that are answered at once.
+    records. least: the fewest that are answered at once. wait_seconds: how long the client waits for them.
     """
 
     __slots__ = (
-        "_common", "_common_at", "_head", "_rest_at", "_size", "committed", "least", "max_bytes", "session_id", "view",
+        "_common", "_common_at", "_heads", "_rest_at", "_size", "committed", "least", "max_bytes", "session_id", "view",
+        "wait_seconds",
     )  # fmt: skip
 
     #: As of `KnownFetch`: `_repeated.c` leaves these requests to Python.
@@ -46,7 +53,9 @@ class KnownSessionFetch:
 
     def __init__(self, data: bytes, version: int, request: FetchRequest, most: int) -> None:
         """`data`: that `request` was decoded from, by `decode_session_fetch`. most: bytes of records in a response."""
-        self._size, self._head, self._rest_at = len(data), data[_HEAD], len(data) - _REST.size
+        self._size, self._rest_at, kind = len(data), len(data) - _REST.size, data[_KIND]
+        #: What requests of the two sizes begin with.
+        self._heads = {size: _INT32.pack(size - _LENGTH) + kind for size in (self._size, self._size - _WITHOUT)}
         self._common_at = slice(_COMMON_AT, self._rest_at)
         self._common = data[self._common_at]
         self.session_id = request.session_id
@@ -54,22 +63,26 @@ class KnownSessionFetch:
         self.view = version, -1, request.isolation_level, ""
         self.max_bytes = min(request.max_bytes, most)
         self.least = min(request.min_bytes, self.max_bytes)
+        self.wait_seconds = request.max_wait_ms / 1000
 
     def has_size_of(self, data: bytes) -> bool:
-        """Return whether `data` is as long as the request: no other one is of this shape."""
-        return len(data) == self._size
+        """Return whether `data` has the size of a request of this shape, or of one that names no partition."""
+        return len(data) in self._heads
 
     def is_like(self, data: bytes) -> bool:
-        """Return whether `data` has the same bytes up to the session's epoch."""
-        return data[_HEAD] == self._head and data[self._common_at] == self._common
+        """Return whether `data`, of such a size, has the same bytes up to the session's epoch."""
+        return data[_HEAD] == self._heads[len(data)] and data[self._common_at] == self._common
 
-    def named_in(self, data: bytes) -> NamedPartition | None:
-        """Return what the request in `data` says; None if it differs elsewhere, or names not one partition.
+    def named_in(self, data: bytes) -> Named | None:
+        """Return what the request in `data` says; None if it differs elsewhere, or names more than one partition.
 
-        `data` has the request's size.
+        For `data` that `has_size_of` accepts.
         """
-        if data[_HEAD] != self._head or data[self._common_at] != self._common:
+        size = len(data)
+        if data[_HEAD] != self._heads[size] or data[self._common_at] != self._common:
             return None
+        if size != self._size:
+            return _INT32.unpack_from(data, self._rest_at) if data.endswith(_NONE) else None
         (epoch, topics, topic_id, partitions, index, leader_epoch, offset, last_epoch, start, limit, end) = (
             _REST.unpack_from(data, self._rest_at)
         )

@@ -1,0 +1,31 @@
+"""Answer a Fetch request that has waited on the short way (`fast.waiting_fetch`), and ends with something unusual."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import BrokerParts, Connection, RequestContext
+from pylogd.api.fetch import FetchJob
+from pylogd.api.fetch_request import named_entries
+from pylogd.replica.sessions import FetchSession
+from pylogd.wire.headers import read_request_header, skip_tagged_fields
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse
+from pylogd.wire.schema import request_codec
+
+_LENGTH = 4  # bytes in front of a request
+
+
+def answer_anew(
+    broker: BrokerParts, connection: Connection, data: bytes, session: FetchSession[FetchPartition] | None
+) -> FetchResponse | Deferred[FetchResponse]:
+    """Read for the request in `data`, its length in front, as `fetch` does after a wait, and return the response.
+
+    session: that the request has continued already; None for a request without a session.
+    """
+    frame = memoryview(data)[_LENGTH:]
+    _, version, _, client_id, at = read_request_header(frame)
+    codec = request_codec(FetchRequest.API_KEY, version)
+    request: FetchRequest = codec.decode(frame[skip_tagged_fields(frame, at) :])
+    context = RequestContext(broker, connection, version, client_id)
+    entries = named_entries(request, by_id=True) if session is None else session
+    return FetchJob(context, request, entries, session, False).read_and_answer(None)
