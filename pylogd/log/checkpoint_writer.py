@@ -101,12 +101,17 @@ class CheckpointWriter:
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int], path: str | None = None) -> None:
         """Write the high watermarks of replicated partitions. Raises StorageFailure; path: as for `write`."""
-        logs = [(key, offset, self._registry.logs.get(key)) for key, offset in offsets.items()]
-        for entry in self._directories.entries:
+        logs, entries = self._registry.logs, self._directories.entries
+        only = len(entries) == 1  # then it holds all logs
+        for entry in entries:
             if path is not None and entry.path != path:
                 continue
             with self._state(entry).lock:
-                found = {key: offset for key, offset, log in logs if log is not None and entry.holds(log)}
+                found = {
+                    key: offset
+                    for key, offset in offsets.items()
+                    if (log := logs.get(key)) is not None and (only or entry.holds(log))
+                }
                 as_read = entry.checkpointed.get(checkpoints.HIGH_WATERMARKS) is entry.high_watermarks
                 if entry.failure is None and (found or not as_read):
                     try:

@@ -126,8 +126,11 @@ def read_leader_epochs(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
 
 
 def write_offsets(fs: FileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Write an offset for each partition to the file `name`. Raises OSError."""
-    rows = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+    """Write an offset for each partition to the file `name`. Raises OSError.
+
+    Makes no tuple for each of many partitions: 10,000 of them would start the garbage collector.
+    """
+    rows = [f"{key[0]} {key[1]} {offsets[key]}" for key in sorted(offsets)]
     write_atomically(fs, os.path.join(directory, name), _text(rows))
 
 
