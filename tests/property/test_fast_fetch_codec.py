@@ -109,7 +109,8 @@ def test_requests_decode_alike(version: int, data: st.DataObject) -> None:
     general = request_codec(FETCH, version)
     quick = fast.request_decoder(FETCH, version, general.decode_leniently)
     body = joined(general.encode(data.draw(requests(version))))
-    assert outcome(quick, body) == outcome(general.decode_leniently, body)
+    for _ in range(2):  # what a follower says of itself is remembered
+        assert outcome(quick, body) == outcome(general.decode_leniently, body)
     damaged = bytearray(body)
     at = data.draw(st.integers(0, len(body) - 1))
     kind = data.draw(st.sampled_from(["flip", "cut", "insert"]))
@@ -120,6 +121,42 @@ def test_requests_decode_alike(version: int, data: st.DataObject) -> None:
     else:
         damaged.insert(at, data.draw(st.integers(0, 255)))
     assert outcome(quick, bytes(damaged)) == outcome(general.decode_leniently, bytes(damaged))
+
+
+@settings(max_examples=100)
+@given(version=versions, data=st.data())
+def test_the_next_request_of_a_follower_is_decoded_alike(version: int, data: st.DataObject) -> None:
+    """Of the same follower or another one, and without the general codec if it is of the same."""
+    general, asked = request_codec(FETCH, version), 0
+
+    def counting(body: memoryview) -> Any:
+        nonlocal asked
+        asked += 1
+        return general.decode_leniently(body)
+
+    quick = fast.request_decoder(FETCH, version, counting)
+    replicas = [ReplicaState(node, 7) if version >= 15 else ReplicaState() for node in (1, 1, 2, 1)]
+    for number, replica in enumerate(replicas):
+        topics = [FetchTopic("", data.draw(ids), [FetchPartition(0, 1, data.draw(int64), 1, 0, 1 << 20)])]
+        request = FetchRequest(
+            "a cluster", replica_state=replica, max_wait_ms=500, session_id=5, session_epoch=number + 1, topics=topics
+        )
+        body = joined(general.encode(request))
+        assert quick(memoryview(body)) == general.decode_leniently(memoryview(body)) == request
+    assert asked == (2 if version >= 15 else 1)
+
+
+def test_long_or_many_ends_of_requests_are_not_kept() -> None:
+    general = request_codec(FETCH, 16)
+    quick = fast.request_decoder(FETCH, 16, general.decode_leniently)
+    topics = [FetchTopic("", bytes(16), [FetchPartition(0)])]
+    for cluster in [*map(str, range(200)), "c" * 1000]:
+        request = FetchRequest(cluster, topics=topics)
+        for _ in range(2):
+            assert quick(memoryview(joined(general.encode(request)))) == request
+    kept: dict[bytes, Any] = quick.args[-1]  # type: ignore[attr-defined]  # it is a partial
+    assert 0 < len(kept) <= 64
+    assert max(map(len, kept)) < 128
 
 
 @settings(max_examples=100)

@@ -1,6 +1,7 @@
 """Read Fetch requests, and write the responses to them, with `struct`, from version 13 on, where topics go by id.
 
-The usual shape: any partitions of one topic, nothing forgotten, no rack, no tagged fields; in the response, nothing but
+The usual shape: any partitions of one topic, nothing forgotten, no rack; no tagged fields, or those with which a
+follower names itself: these are the same in all its requests, so they are decoded once. In the response, nothing but
 numbers, aborted transactions and records. Empty structures of a response are recognised by identity: handlers
 put the shared `NO_DIVERGENCE`, `NO_LEADER` and `NO_SNAPSHOT` there. An equal but different object is encoded by the
 general codec, to the same bytes.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
@@ -52,16 +53,21 @@ END_SIZE = len(_END)
 #: The high watermark that a client knows, where it does not say which.
 NOT_KNOWN = (1 << 63) - 1
 _NO_REPLICA = ReplicaState()  # shared by all requests of clients; never changed
+#: What a request says behind its partitions: the cluster's id, which brokers send, and the replica that fetches.
+_End: TypeAlias = "tuple[str | None, ReplicaState]"
+_NO_END: _End = (None, _NO_REPLICA)
+#: Of the ends that are remembered, the fewest bytes of one that is too long, and how many there are.
+_LONGEST_END, _MOST_ENDS = 128, 64
 
 
 def request_decoder(version: int, general: Decode) -> Decode:
     """Return a decoder of Fetch requests of `version` that leaves unusual ones to `general`."""
     if version < FIRST_FAST:
         return general
-    return partial(_fetch, general, _HEAD_15 if version >= _FIRST_WITH_REPLICA_STATE else _HEAD_13)
+    return partial(_fetch, general, _HEAD_15 if version >= _FIRST_WITH_REPLICA_STATE else _HEAD_13, {})
 
 
-def _fetch(general: Decode, head: struct.Struct, body: memoryview) -> Any:
+def _fetch(general: Decode, head: struct.Struct, ends: dict[bytes, _End], body: memoryview) -> Any:
     at = head.size
     if len(body) <= at:
         return general(body)
@@ -69,17 +75,36 @@ def _fetch(general: Decode, head: struct.Struct, body: memoryview) -> Any:
     replica = -1 if head is _HEAD_15 else numbers[0]
     wait, least, most, isolation, session, epoch, topics, topic_id, count = numbers[-9:]
     end = at + (count - 1) * _PARTITION.size
-    if topics != 2 or not 0 < count <= _MOST_PARTITIONS + 1 or body[end:] != _END:
+    if topics != 2 or not 0 < count <= _MOST_PARTITIONS + 1:
         return general(body)
+    found = _NO_END if body[end:] == _END else ends.get(bytes(body[end : end + _LONGEST_END]))
+    if found is None:
+        return _learn_end(general, ends, body, at, end)
     partitions = []
     for index, leader_epoch, offset, last_epoch, start, limit, tags in _PARTITION.iter_unpack(body[at:end]):
         if tags:
             return general(body)
         partitions.append(FetchPartition(index, leader_epoch, offset, last_epoch, start, limit, ZERO_UUID, NOT_KNOWN))
+    cluster_id, state = found
     return FetchRequest(
-        None, replica, _NO_REPLICA, wait, least, most, isolation, session, epoch,
+        cluster_id, replica, state, wait, least, most, isolation, session, epoch,
         [FetchTopic("", topic_id, partitions)], [], "",
     )  # fmt: skip
+
+
+def _learn_end(general: Decode, ends: dict[bytes, _End], body: memoryview, at: int, end: int) -> Any:
+    """Decode a request by `general`. Remember what it says behind its partitions if that is all in tagged fields."""
+    request, last = general(body), bytes(body[end : end + _LONGEST_END])
+    if (
+        isinstance(request, FetchRequest)
+        and last.startswith(_END[:-1])
+        and len(last) < _LONGEST_END
+        and not any(fields[-1] for fields in _PARTITION.iter_unpack(body[at:end]))
+    ):
+        if len(ends) >= _MOST_ENDS:
+            ends.clear()
+        ends[last] = request.cluster_id, request.replica_state
+    return request
 
 
 # throttle time, error code, session id, topics + 1, the topic's id, partitions + 1
