@@ -28,4 +28,6 @@ def answer_anew(
     request: FetchRequest = codec.decode(frame[skip_tagged_fields(frame, at) :])
     context = RequestContext(broker, connection, version, client_id)
     entries = named_entries(request, by_id=True) if session is None else session
-    return FetchJob(context, request, entries, session, False).read_and_answer(None)
+    job = FetchJob(context, request, entries, None, False)
+    job.session = session  # which has seen the request: what has changed since is for the next one
+    return job.read_and_answer(None)

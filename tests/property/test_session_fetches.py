@@ -6,6 +6,7 @@ Two clients fetch from one broker in sessions of their own, with the same reques
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -32,14 +33,20 @@ _USUAL: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
-    folder: Path = tmp_path_factory.mktemp("parts")
+@contextmanager
+def sides_in(folder: Path) -> Iterator[Sides]:
+    """Yield a broker on real files. A fetch without a session begins with its first partition."""
     made = Sides(RealParts(folder, log_dirs=str(folder / "logs"), log_index_interval_bytes=0, log_cleaner_enable=False))
-    with patch("pylogd.api.fetch.randrange", return_value=0):  # a fetch without a session begins with any partition
+    with patch("pylogd.api.fetch.randrange", return_value=0):
         yield made
     made.parts.authorizer = None
     made.parts.close()
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+    with sides_in(tmp_path_factory.mktemp("parts")) as made:
+        yield made
 
 
 class Client:

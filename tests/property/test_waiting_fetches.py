@@ -7,12 +7,11 @@ short way. In between, records are appended, time passes, and what the answers d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pylogd.api.dispatch import Dispatcher
@@ -21,10 +20,9 @@ from pylogd.api.fetch_wait import FetchWait
 from pylogd.log.errors import ColdRead
 from pylogd.log.log import Log
 from pylogd.wire.fast import compiled
-from tests.fakes.parts import RealParts
 from tests.property.test_fast_fetch import mark, write
 from tests.property.test_repeated_fetches import Sides
-from tests.property.test_session_fetches import Authorizer, Client
+from tests.property.test_session_fetches import Authorizer, Client, sides_in
 
 pytestmark = pytest.mark.skipif(compiled.fast is None, reason="there was no compiler")
 
@@ -34,13 +32,9 @@ _WAIT_MS = 500
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
-    folder: Path = tmp_path_factory.mktemp("parts")
-    made = Sides(RealParts(folder, log_dirs=str(folder / "logs"), log_index_interval_bytes=0, log_cleaner_enable=False))
-    with patch("pylogd.api.fetch.randrange", return_value=0):  # a fetch without a session begins with any partition
+    with sides_in(tmp_path_factory.mktemp("parts")) as made:
         yield made
-    made.parts.authorizer = None
-    made.parts.time.advance(0)
-    made.parts.close()
+        made.parts.time.advance(0)
 
 
 class _Pair:
@@ -79,6 +73,7 @@ class _Pair:
     def close(self) -> None:
         for client in self.clients:
             client.close()
+        self.sides.parts.authorizer = None
 
 
 def _set_epoch(sides: Sides, name: str) -> None:
@@ -139,7 +134,11 @@ _SHAPES = st.fixed_dictionaries(
 )
 
 
+_REVOKED = [("ask", [], {}), ("append", "t", 0.1), ("ask", ["t"], {}), ("allow", "t", 0.1), ("append", "t", 0.1)]
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(names=["t", "small"], in_session=True, shape={"version": 13, "isolation": 0}, steps=_REVOKED)
 @given(
     names=st.lists(st.sampled_from(_NAMES), min_size=1, max_size=3, unique=True), in_session=st.booleans(),
     shape=_SHAPES, steps=_STEPS,
