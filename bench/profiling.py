@@ -32,6 +32,7 @@ CASES = (
     "fetch, 64 KB",
     "fetch, 1 MB",
     "fetch that waits, and a produce that ends it",
+    "fetch in a session that waits, and a produce that ends it",
 )
 BEFORE = HERE / "profile_before.json"
 _ROWS = 16
