@@ -6,7 +6,6 @@ command line. That takes 12 ms of each start of a broker and of each command tha
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder
@@ -19,8 +18,12 @@ _PACKAGE, _EXTENSION = "crc32c", "_crc32c"
 
 def _load() -> Callable[..., int]:
     """Return the function. Raises ImportError if the package is not installed."""
-    module = _load_extension() or importlib.import_module(_PACKAGE)
-    return cast(Callable[..., int], module.crc32c)
+    extension = _load_extension()
+    if extension is not None:
+        return cast(Callable[..., int], extension.crc32c)
+    import crc32c as package  # noqa: PLC0415 - only where its extension is not found alone
+
+    return package.crc32c
 
 
 def _load_extension() -> ModuleType | None:
