@@ -294,17 +294,18 @@ make_head(Answer *answer, PyObject *data, int64_t size)
     return answer->head != NULL && PyBytes_Check(answer->head);
 }
 
-/* Count the answer. Return -1 with an exception. */
+/* Count the answer, in the order of fetch.answer_repeated. Return -1 with an exception. */
 static int
 count(const State *state, const Answer *answer, PyObject *requests, int64_t size)
 {
+    if (add_to(answer->partition, state->fetches, 1) < 0
+        || add_to(answer->partition, state->fetched_bytes, size) < 0)
+        return -1;
     PyObject *before = PyList_GetItem(requests, FETCH), *one = PyLong_FromLong(1), *sum = NULL;
     if (before != NULL && one != NULL)
         sum = PyNumber_Add(before, one);
     Py_XDECREF(one);
-    if (sum == NULL || PyList_SetItem(requests, FETCH, sum) < 0)
-        return -1;
-    return add_to(answer->partition, state->fetches, 1) < 0 ? -1 : add_to(answer->partition, state->fetched_bytes, size);
+    return sum == NULL ? -1 : PyList_SetItem(requests, FETCH, sum);
 }
 
 /* Send head, records and the zeros behind them, as far as the output allows it and the socket takes them: see

@@ -180,10 +180,10 @@ def _read(
             stable = partition.last_stable_offset
         committed, limit = known.committed, known.limit
         visible = stable if committed else end
-        if visible <= offset <= log.log_end_offset:
-            return NOTHING
         records = log.read_again(offset, limit, visible)
         if records is None:
+            if visible <= offset <= log.log_end_offset:
+                return NOTHING
             records = log.read(offset, limit, end_offset=visible)
         if records is None or (size := records.length) < known.least:
             return None
