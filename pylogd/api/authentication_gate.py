@@ -20,6 +20,7 @@ from pylogd.security.mechanisms import ListenerSettings, authentication_limits, 
 from pylogd.security.sasl.scram_server import ScramUsers
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.session import (
+    NOT_ANSWERED,
     BatchReply,
     DirectOutput,
     RepeatedBatch,
@@ -89,26 +90,23 @@ class AuthenticationGate:
     def handle_batch(
         self, connection: SaslConnection, frame: memoryview, session: ServerSession, most: int
     ) -> BatchReply:
-        """Let the requests of an authenticated client pass, or raise CloseConnection."""
-        _check_authenticated(connection)
+        """Let the requests of an authenticated client pass; leave others to `handle`, which tells what they are."""
+        if not _in_session(connection):
+            return NOT_ANSWERED
         return self._handler.handle_batch(connection, frame, session, most)
 
     def handle_repeated(self, connection: SaslConnection, data: bytes, output: DirectOutput) -> RepeatReply | None:
-        """Let a request of an authenticated client pass, or raise CloseConnection."""
-        _check_authenticated(connection)
-        return self._handler.handle_repeated(connection, data, output)
+        """Do as `handle_batch`."""
+        return self._handler.handle_repeated(connection, data, output) if _in_session(connection) else None
 
     def handle_repeated_batch(
         self, connection: SaslConnection, data: bytes, session: ServerSession
     ) -> RepeatedBatch | None:
-        """Let the requests of an authenticated client pass, or raise CloseConnection."""
-        _check_authenticated(connection)
-        return self._handler.handle_repeated_batch(connection, data, session)
+        """Do as `handle_batch`."""
+        return self._handler.handle_repeated_batch(connection, data, session) if _in_session(connection) else None
 
 
-def _check_authenticated(connection: SaslConnection) -> None:
-    """Raise CloseConnection unless the client has authenticated, and its session has not ended."""
+def _in_session(connection: SaslConnection) -> bool:
+    """Return whether the client has authenticated, and its session has not ended: it may begin another one then."""
     authentication = connection.authentication
-    if authentication is None or authentication.state is not AuthenticationState.AUTHENTICATED:
-        raise CloseConnection("a request came from a client that is not authenticated")
-    authentication.ensure_session()
+    return authentication is not None and authentication.in_session

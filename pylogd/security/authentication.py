@@ -196,9 +196,17 @@ class Authentication:
         """The mechanisms that the client may choose."""
         return list(self._authenticator.mechanisms)
 
+    @property
+    def in_session(self) -> bool:
+        """Whether the client has authenticated, and its session has not ended."""
+        return self.state is AuthenticationState.AUTHENTICATED and not self._has_ended()
+
+    def _has_ended(self) -> bool:
+        return self._deadline is not None and self._authenticator.clock.seconds() >= self._deadline
+
     def ensure_session(self) -> None:
         """Raise CloseConnection if the client's session has ended."""
-        if self._deadline is not None and self._authenticator.clock.seconds() >= self._deadline:
+        if self._has_ended():
             self._authenticator.counts.expired += 1
             COUNTS.add("sessions ended")
             raise CloseConnection(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -197,16 +198,24 @@ def test_nothing_else_is_served_before(client: Client, api_key: int, conversing:
             client.gate.handle(client, event)
 
 
+def left(client: Client, frame: memoryview, session: ServerSession) -> bool:
+    """Return whether the gate leaves requests that may be answered together, or repeat others, without asking."""
+    gate, served = client.gate, Mock(spec_set=["handle_batch", "handle_repeated", "handle_repeated_batch"])
+    with patch.object(gate, "_handler", served):
+        found = (
+            gate.handle_batch(client, frame, session, 1),
+            gate.handle_repeated(client, bytes(frame), NO_OUTPUT),
+            gate.handle_repeated_batch(client, bytes(frame), session),
+        )
+    return found == (NOT_ANSWERED, None, None) and not served.mock_calls
+
+
 def test_nothing_is_answered_together_before(parts: Parts, client: Client) -> None:
     session = ServerSession(1 << 20, client.gate.versions)
     frame = memoryview(b"\0\0\0\x0c" + bytes(60))
-    with pytest.raises(CloseConnection, match="not authenticated"):
-        client.gate.handle_batch(client, frame, session, 1)
-    client.handshake()
-    with pytest.raises(CloseConnection, match="not authenticated"):
-        client.gate.handle_batch(client, frame, session, 1)
-    with pytest.raises(CloseConnection, match="not authenticated"):
-        client.gate.handle_repeated(client, bytes(60), NO_OUTPUT)
+    for step in (lambda: None, client.handshake):
+        step()
+        assert left(client, frame, session)
     client.authenticate("be alice")
     assert client.gate.handle_batch(client, frame, session, 1) is NOT_ANSWERED
     assert client.gate.handle_repeated(client, bytes(60), NO_OUTPUT) is None
@@ -317,11 +326,9 @@ def test_a_session_ends(parts: Parts, short: Client) -> None:
     parts.time.advance(0.1)
     with pytest.raises(CloseConnection, match="User:alice has ended"):
         short.ask()
-    with pytest.raises(CloseConnection, match="User:alice has ended"):
-        short.gate.handle_batch(short, memoryview(bytes(60)), session, 1)
-    with pytest.raises(CloseConnection, match="User:alice has ended"):
-        short.gate.handle_repeated(short, bytes(60), NO_OUTPUT)
-    assert counts(short) == (1, 0, 0, 3)
+    # the next request may begin a new session: only `handle` knows what it is
+    assert left(short, memoryview(bytes(60)), session)
+    assert counts(short) == (1, 0, 0, 1)
 
 
 @pytest.mark.parametrize("after", [5.0, 10.0, 60.0])
