@@ -39,7 +39,7 @@ log = Logger()
 RETRY_SECONDS = 1.0
 #: In a cluster of at most so many brokers all try to become the controller at the same time.
 AT_ONCE: Final = 16
-#: The brokers of a larger cluster spread their attempts: on average, one begins in each such time, in seconds.
+#: In a larger cluster, the average time between the attempts of two brokers, in seconds.
 _APART_SECONDS: Final = 0.001
 #: Seconds over which attempts are spread at most, however many brokers there are.
 MOST_SPREAD_SECONDS: Final = 2.0

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class NewLogs(NamedTuple):
-    """The logs of a topic to create. directory: the data directory, if it was chosen already."""
+    """Logs that are to be created for partitions of a topic. directory: the data directory; None to have one chosen."""
 
     topic: str
     partitions: Sequence[int]

@@ -275,7 +275,7 @@ class _Loader:
         return segment.file is None and not all(map(self.fs.exists, required))
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Rebuild the indexes of a segment, also if it is small: only the last one may be without."""
+        """Rebuild the index files of a segment. Only the last segment of a log may have none, if it is small."""
         _log.warning("Rebuilding the indexes of %s: a file is missing", segment.path)
         path = segment_path(self.directory, segment.base_offset, TRANSACTION_INDEX_SUFFIX)
         aborted = read_transaction_index(self.fs, path, segment.base_offset)

@@ -79,11 +79,11 @@ class Wait(Watcher, Generic[T]):
 
     @abstractmethod
     def ended(self, result: T) -> None:
-        """Take the result."""
+        """Use the result. Called once, when the wait has ended with one."""
 
     @abstractmethod
     def failed(self, error: Exception) -> None:
-        """Take the error that has ended the wait."""
+        """Use the error. Called once, when the wait has ended with one."""
 
     def complete(self, result: T) -> bool:
         """End the wait with `result`; return False if it had ended already."""

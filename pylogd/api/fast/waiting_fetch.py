@@ -88,7 +88,7 @@ class WaitingFetch(Wait[None], Generic[K]):
         """Do nothing: the reply has what there is."""
 
     def ended(self, _result: None) -> None:
-        """Make the reply and hand it over."""
+        """Make the reply and give it to the pipeline."""
         try:
             reply = self.reply()
         except Exception as error:
@@ -97,5 +97,5 @@ class WaitingFetch(Wait[None], Generic[K]):
             self._take(reply, self._what)
 
     def failed(self, error: Exception) -> None:
-        """Hand over the error."""
+        """Give the error to the pipeline, in place of a reply."""
         self._take(fail(error), self._what)

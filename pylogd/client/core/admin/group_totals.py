@@ -18,14 +18,19 @@ from pylogd.client.core.model import GroupListing, GroupsDescribed, GroupTotal, 
 from pylogd.errors import ErrorCode, KafkaError
 
 
+async def _begin(calls: Calls, silent: Iterable[int], timeout: float | None) -> tuple[Answers, GroupAnswers, EndSearch]:
+    """Return what collects the answers of brokers, of which some are known."""
+    if not calls.metadata.brokers:
+        await calls.call(lambda: refresh(calls))
+    answers = Answers(calls, silent, timeout)
+    return answers, GroupAnswers(answers), EndSearch(calls, answers)
+
+
 async def add_up_groups(
     calls: Calls, groups: Iterable[GroupListing], silent: Iterable[int], timeout: float | None
 ) -> GroupTotals:
     """See `GroupOperations.group_totals`."""
-    answers = Answers(calls, silent, timeout)
-    found, ends = GroupAnswers(answers), EndSearch(calls, answers)
-    if not calls.metadata.brokers:
-        await calls.call(lambda: refresh(calls))
+    answers, found, ends = await _begin(calls, silent, timeout)
     by_node: dict[int, list[str]] = {}
     for group in groups:
         by_node.setdefault(group.coordinator, []).append(group.group_id)
@@ -63,10 +68,7 @@ async def describe_groups(
     calls: Calls, names: Sequence[str], silent: Iterable[int], timeout: float | None
 ) -> GroupsDescribed:
     """See `GroupOperations.describe_groups`."""
-    answers = Answers(calls, silent, timeout)
-    found, ends = GroupAnswers(answers), EndSearch(calls, answers)
-    if not calls.metadata.brokers:
-        await calls.call(lambda: refresh(calls))
+    answers, found, ends = await _begin(calls, silent, timeout)
 
     async def attempt() -> None:
         """Ask for the groups that are not known yet. Raises KafkaError if another try may find more."""

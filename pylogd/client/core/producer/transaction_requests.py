@@ -55,7 +55,10 @@ def find_coordinator(key: str, key_type: int, version: int) -> FindCoordinatorRe
 
 
 def find_coordinators(keys: Sequence[str], key_type: int, version: int) -> FindCoordinatorRequest:
-    """Return the request for the coordinators of groups or of transactional ids; before version 4, of the first."""
+    """Return the request for the coordinators of groups or of transactional ids.
+
+    Before version 4 a request has one key: it is for the first one only.
+    """
     if version < _MANY_KEYS_FROM:
         return FindCoordinatorRequest(key=keys[0], key_type=key_type)
     return FindCoordinatorRequest(coordinator_keys=list(keys), key_type=key_type)
