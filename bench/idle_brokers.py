@@ -1,6 +1,7 @@
-"""What three brokers without clients use of the processor. Prints a table.
+"""What three brokers without clients use of the processor. Writes IDLE_BROKERS.md with `--write`.
 
     python -m bench.idle_brokers [--partitions 0,1000,10000] [--seconds 30] [--rounds 3] [--calls] [--folder DIR]
+        [--write]
 
 One cluster of three brokers and a ZooKeeper with default settings. Topics of 100 partitions with three replicas are
 added until there are as many partitions as the next number says. Then nothing happens for `--seconds`, in each of
@@ -23,7 +24,9 @@ from bench.failover import in_sync, wait_until
 from bench.peers.base import process_seconds
 from pylogd.client import Admin, NewTopic
 from pylogd.local.cluster import LocalCluster
+from tests.pages import circumstances, write_page
 
+REPORT = Path(__file__).with_name("IDLE_BROKERS.md")
 BROKERS = 3
 _EACH_TOPIC = 100
 _CREATE_AT_ONCE = 10
@@ -32,29 +35,41 @@ _CALLS_SHOWN = 12
 
 
 def main() -> None:
-    """Measure, and print a line for each number of partitions."""
+    """Measure, and print or write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", default="0,1000,10000", help="numbers of partitions, separated by commas")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--calls", action="store_true", help="count system calls too")
     parser.add_argument("--folder", type=Path, help="folder for the brokers' data; by default a temporary one")
+    parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}")
     arguments = parser.parse_args()
+    how = f"{arguments.rounds} rounds of {arguments.seconds:.0f} s; its docstring says what is measured."
+    heads = [f"broker {number}" for number in range(1, BROKERS + 1)]
+    lines = [
+        "# What brokers without clients cost",
+        "",
+        f"By `python -m bench.idle_brokers`, {how} {circumstances()}",
+        "",
+        "Three brokers, three replicas of each partition. Medians, in % of a core.",
+        "",
+        f"| partitions | {' | '.join(heads)} | the most of one |",
+        f"| ---: |{' ---: |' * (BROKERS + 1)}",
+    ]
     made = 0
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, LocalCluster(Path(folder), BROKERS) as cluster:
         for wanted in sorted(int(number) for number in arguments.partitions.split(",")):
             made = _fill(cluster, made, wanted)
             time.sleep(_SETTLE_SECONDS)
             rounds = [_round(cluster, arguments.seconds) for _ in range(arguments.rounds)]
-            medians = [statistics.median(shares) for shares in zip(*rounds, strict=True)]
+            medians = [f"{statistics.median(shares):.2f}" for shares in zip(*rounds, strict=True)]
             busiest = max(max(shares) for shares in rounds)
-            print(
-                f"{made:>7,} partitions: " + ", ".join(f"broker {n}: {x:.2f} %" for n, x in enumerate(medians, 1))
-                + f" of a core (medians of {arguments.rounds} rounds; the most of one: {busiest:.2f} %)",
-                flush=True,
-            )  # fmt: skip
+            lines.append(f"| {made:,} | {' | '.join(medians)} | {busiest:.2f} |")
             if arguments.calls:
                 _print_calls(cluster, arguments.seconds)
+    if arguments.write:
+        write_page(REPORT, [*lines, ""])
+    print("\n".join(lines))
 
 
 def _fill(cluster: LocalCluster, made: int, wanted: int) -> int:
