@@ -117,11 +117,11 @@ class Experiment:
 
     @property
     def compared(self) -> frozenset[str]:
-        """Return the peers that have results however slow they are: pylogd, those of targets, the other one of two."""
+        """Return the peers that are measured however slow: pylogd, Kafka, those of targets, the other one of two."""
         if len(self.peers) == 2:
             return frozenset(self.peers)
-        own = (peer for peer in self.peers if peer.startswith(PYLOGD))
-        return frozenset((*own, *(target.beside for target in self.targets if target.beside)))
+        always = (peer for peer in self.peers if peer.startswith(PYLOGD) or peer == KAFKA)
+        return frozenset((*always, *(target.beside for target in self.targets if target.beside)))
 
 
 def _paper() -> tuple[Experiment, ...]:

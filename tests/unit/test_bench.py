@@ -184,6 +184,11 @@ def test_slow_brokers_are_left_out_but_for_those_of_targets() -> None:
     assert len(found[KAFKA].samples) == 1
 
 
+def test_kafka_is_never_left_out_for_being_slow() -> None:
+    without_targets = Experiment("produce, 64 KB", "sizes", "produce", peers=(PYLOGD, "nats", KAFKA))
+    assert without_targets.compared == {PYLOGD, KAFKA}
+
+
 def test_rows_whose_count_is_their_own_have_no_rehearsal() -> None:
     turns: list[str] = []
     by_turns([Broker(PYLOGD, 0, turns), Broker(KAFKA, 0, turns)], 1)
