@@ -25,6 +25,8 @@ SINGLE = (*PROTOCOL, *STREAMS)
 WAITING = (PYLOGD, FLOOR, KAFKA)
 DURABLE = (PYLOGD, KAFKA)
 CLUSTERS = ("pylogd cluster", "kafka cluster")
+#: Whose clients connect by TLS.
+ENCRYPTED = ("pylogd TLS", "kafka TLS")
 MILLION = 1_000_000
 PAPER = "The paper's experiments: messages of 200 bytes"
 #: Rounds: as many pairs as a target rests on, and the fewest that have an interval (`pairs.rank`).
@@ -336,6 +338,13 @@ def _clusters() -> tuple[Experiment, ...]:
     )
 
 
+def _encrypted() -> tuple[Experiment, ...]:
+    return (
+        Experiment("produce over TLS, default batches", "TLS", "produce", ENCRYPTED),
+        Experiment("consume over TLS, one reader", "TLS", "consume", ENCRYPTED),
+    )
+
+
 _LATENCIES, _CLUSTERS = _latency(), _clusters()
 EXPERIMENTS: tuple[Experiment, ...] = (
     *_paper(),
@@ -347,6 +356,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *_limited(),
     *_CLUSTERS[:3],
     *_codecs(),
+    *_encrypted(),
     *_java(),
     *_active(DURABLE, "Active connections, beside Kafka"),
     *_connections(),

@@ -98,7 +98,7 @@ def prepare(setup: Setup, peer: Peer) -> None:
     replicas = 3 if "cluster" in peer.name else 1
     config = {"max.message.bytes": "16777216"} if it.size > MILLION // 2 else {}
     config |= {"min.insync.replicas": "2"} if replicas > 1 else {}
-    admin = AdminClient({"bootstrap.servers": peer.address, "log_level": 3})
+    admin = AdminClient({"bootstrap.servers": peer.address, "log_level": 3, **peer.client_settings})
     topic = NewTopic(TOPIC, min(it.partitions, _CREATE_PARTITIONS), replicas, config=config)
     try:
         admin.create_topics([topic], operation_timeout=_CREATE_SECONDS)[TOPIC].result(_CREATE_SECONDS)

@@ -270,7 +270,7 @@ def _not_measured(results: Results) -> list[str]:
 
 _ELSEWHERE = (
     "## Measured elsewhere", "",
-    "- TLS, beside Apache Kafka and beside the cipher alone: [TLS.md](TLS.md)",
+    "- What TLS costs a broker, beside the cipher alone, and connections with SASL_SSL: [TLS.md](TLS.md)",
     "- One request's processor time beside the floor's, by requests in a read: [FLOOR.md](FLOOR.md)",
     "- Failover, a follower's copying, changes of the controller: [CLUSTER.md](CLUSTER.md)",
     "- What idle partitions cost: [PARTITIONS.md](PARTITIONS.md), [IDLE_PARTITIONS.md](IDLE_PARTITIONS.md)",

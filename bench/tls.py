@@ -57,7 +57,7 @@ from bench.loads.base import run_all
 from bench.loads.kafka import CLIENT, build
 from bench.machine import machine
 from bench.memory import warm_pages
-from bench.tls_brokers import BROKERS, Secured, add_user, admin, make_certificates
+from bench.peers.secured import BROKERS, Secured, add_user, admin, certificates
 from bench.tls_connections import Opener
 from bench.tls_layer import decrypt_seconds
 from bench.tls_pieces import send
@@ -291,7 +291,7 @@ def main() -> None:
     build()
     with tempfile.TemporaryDirectory(prefix="tls-", dir=CLIENT.parent) as name, ExitStack() as stack:
         folder = Path(name)
-        keystore, authority = make_certificates(folder)
+        keystore, authority = certificates(folder)
         brokers: dict[str, Secured] = {}
         for each in options.brokers.split(","):
             broker = brokers[each] = BROKERS[each](folder, keystore)

@@ -10,7 +10,7 @@ import ssl
 import struct
 from typing import Any
 
-from bench.tls_brokers import PASSWORD, USER
+from bench.peers.secured import PASSWORD, USER
 from pylogd.security.sasl.scram import SCRAM_SHA_512
 from pylogd.security.sasl.scram_client import ScramClient
 from pylogd.wire.authentication import Authentication

@@ -44,6 +44,10 @@ def _producing(work: Work) -> list[str]:
     return [*settings, f"message.max.bytes={max(1_000_000, 2 * work.size)}"]
 
 
+def _connecting(peer: Peer) -> list[str]:
+    return [f"{name}={value}" for name, value in peer.client_settings.items()]
+
+
 class Librdkafka(Load):
     """bench/client.c; each reader is a process."""
 
@@ -60,12 +64,13 @@ class Librdkafka(Load):
 
     @staticmethod
     def _produce_command(peer: Peer, work: Work) -> list[str]:
-        return [str(CLIENT), "produce", peer.address, TOPIC, str(work.count), str(work.size), *_producing(work)]
+        command = [str(CLIENT), "produce", peer.address, TOPIC, str(work.count), str(work.size)]
+        return [*command, *_producing(work), *_connecting(peer)]
 
     @staticmethod
     def _consume_command(peer: Peer, work: Work) -> list[str]:
         command = [str(CLIENT), "consume", peer.address, TOPIC, str(work.count), f"bench.partitions={work.partitions}"]
-        return [*command, *([f"fetch.message.max.bytes={work.pull}"] if work.pull else [])]
+        return [*command, *([f"fetch.message.max.bytes={work.pull}"] if work.pull else []), *_connecting(peer)]
 
     def produce(self, peer: Peer, work: Work) -> Said:
         return run_all([self._produce_command(peer, work)], work.limit)[0]
@@ -79,6 +84,8 @@ class Librdkafka(Load):
         return replace(read, seconds=read.began + read.seconds - sent.began, began=sent.began)
 
     def latency(self, peer: Peer, work: Work) -> Said:
+        if peer.client_settings:
+            raise Unsupported("the reader of bench/client.c's `latency` has no settings of its own")
         return run_all([self.latency_command(peer.address, work)], work.limit)[0]
 
     @staticmethod

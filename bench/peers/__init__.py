@@ -10,6 +10,7 @@ from bench.peers.base import HighestResident, Peer
 from bench.peers.clusters import KafkaCluster, PylogdCluster
 from bench.peers.kafka_protocol import Ceiling, Floor, Kafka, KafkaAsInstalled, Mesh, Pylogd
 from bench.peers.others import ActiveMQ, Nats, RabbitClassic, RabbitQuorum, RabbitStream, Redis
+from bench.peers.secured import KafkaTls, PylogdTls
 
 __all__ = ["PEERS", "HighestResident", "Peer", "Pylogd", "running"]
 
@@ -28,6 +29,8 @@ _KINDS: tuple[type[Peer], ...] = (
     Redis,
     PylogdCluster,
     KafkaCluster,
+    PylogdTls,
+    KafkaTls,
 )
 PEERS: dict[str, type[Peer]] = {kind.name: kind for kind in _KINDS}
 

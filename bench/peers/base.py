@@ -50,6 +50,11 @@ class Peer(ABC):
         return f"{self.host}:{self.port}"
 
     @property
+    def client_settings(self) -> Mapping[str, str]:
+        """The settings of librdkafka without which it can't connect; empty for a listener without protection."""
+        return {}
+
+    @property
     def data(self) -> Path:
         """The data directory."""
         return self.folder / "data"

@@ -18,6 +18,8 @@ from bench.loads.base import Work, parse
 from bench.loads.kafka import Librdkafka
 from bench.peers import running
 from bench.peers.base import Peer
+from bench.peers.secured import PylogdTls
+from bench.tls import negotiated
 from tests.rawclient import wait_until
 
 pytestmark = pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="there is no C compiler")
@@ -110,6 +112,17 @@ def test_each_active_connection_sends_and_what_is_sent_is_stored(floor: Peer) ->
             assert 800 <= said.messages < 800 + 16 * TOGETHER
             assert said.bytes == 100 * said.messages
             assert sum(one.messages for one in Librdkafka().consume(floor, Work(expected))) == expected
+
+
+def test_the_rows_about_tls_send_and_read_encrypted_messages(tmp_path: Path) -> None:
+    load, sent = Librdkafka(), 5000
+    with running("pylogd TLS", tmp_path) as peer:
+        assert isinstance(peer, PylogdTls)
+        assert load.produce(peer, Work(sent)).messages == sent
+        [read] = load.consume(peer, Work(sent))
+        assert (read.messages, read.bytes) == (sent, 200 * sent)
+        port = int(peer.address.rpartition(":")[2])
+        assert "GCM" in negotiated(port, peer.authority) or "CHACHA20" in negotiated(port, peer.authority)
 
 
 def test_an_error_in_an_answer_ends_the_client_with_connections(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from bench import pairs, plots, schedule, summary
 from bench.experiments import CEILING, EXPERIMENTS, FLOOR, KAFKA, METRICS, PYLOGD, Experiment
+from bench.peers import PEERS
 from bench.peers.base import unwind_on_sigterm
 from bench.results import GroupResults, Measurement, Results
 from bench.rounds import Ready, Rounds
@@ -50,16 +51,18 @@ def test_names_are_not_used_twice_and_all_metrics_are_known() -> None:
     assert len(set(names)) == len(names)
     for one in EXPERIMENTS:
         assert {*one.shows, one.headline, *(target.metric for target in one.targets)} <= set(METRICS)
-        assert {target.beside for target in one.targets if target.beside} <= set(one.peers)
+        assert {target.beside for target in one.targets if target.beside} <= set(one.peers) <= set(PEERS)
     assert len(list(groupby(EXPERIMENTS, key=lambda one: one.group))) == len(schedule.groups()), (
         "groups are in one place"
     )
 
 
 def test_the_floor_is_in_every_row_in_which_it_can_take_part() -> None:
-    """It has one topic with one partition on one node, keeps nothing over a restart, and serves no client of Java's."""
+    """It has one topic with one partition on one node and no TLS, keeps nothing over a restart, and serves no client of
+    Java's.
+    """
     for one in EXPERIMENTS:
-        can = one.partitions == 1 and one.client is None and one.kind != "restart" and "pylogd cluster" not in one.peers
+        can = one.partitions == 1 and one.client is None and one.kind != "restart" and "pylogd" in one.peers
         others = ("queues", "beside Kafka")  # rows that only add peers to rows that have it
         assert (FLOOR in one.peers) == (can and not any(word in one.group for word in others)), one
 

@@ -1,6 +1,7 @@
 """pylogd and Apache Kafka with the same listeners: PLAINTEXT, SSL and SASL_SSL (SCRAM-SHA-512).
 
-They show the same certificate, and have one user. Apache Kafka reads the same PEM file (KIP-651).
+They show the same certificate, and have one user. Apache Kafka reads the same PEM file (KIP-651). `PylogdTls` and
+`KafkaTls` are the same brokers as peers of `make bench`, whose clients use the SSL listener.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
+from bench.peers.base import Peer
 from bench.peers.kafka_protocol import Kafka, Pylogd
 from pylogd.local.authority import Authority
 from pylogd.local.broker import HOST, BrokerProcess, free_ports
@@ -73,14 +75,61 @@ class SecuredKafka(Kafka):
             properties.write(_KAFKA.format(listeners=listeners, controller=controller, keystore=keystore))
 
 
+class _OverTls(Peer):
+    """A broker with the listeners, whose clients use TLS."""
+
+    ports: dict[str, int]
+    authority: Path
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.ports['SSL']}"
+
+    @property
+    def client_settings(self) -> Mapping[str, str]:
+        return {"security.protocol": "ssl", "ssl.ca.location": str(self.authority)}
+
+
+class PylogdTls(_OverTls, SecuredPylogd):
+    """pylogd over TLS."""
+
+    name = "pylogd TLS"
+
+    def __init__(self, folder: Path) -> None:
+        keystore, self.authority = certificates(folder)
+        super().__init__(folder, keystore)
+
+    def command(self) -> str:
+        return f"{super().command()} --listen SSL://127.0.0.1:0 --set ssl.keystore.location=PEM"
+
+
+class KafkaTls(_OverTls, SecuredKafka):
+    """Apache Kafka over TLS."""
+
+    name = "kafka TLS"
+
+    def __init__(self, folder: Path) -> None:
+        keystore, self.authority = certificates(folder)
+        super().__init__(folder, keystore)
+        self.port = self.ports["SSL"]  # which is open a moment after the plain one
+
+    def command(self) -> str:
+        return f"{super().command()}, with a listener SSL"
+
+
 Secured = SecuredPylogd | SecuredKafka
 BROKERS: Final[Mapping[str, type[Secured]]] = {"pylogd": SecuredPylogd, "kafka": SecuredKafka}
 
 
-def make_certificates(folder: Path) -> tuple[Path, Path]:
-    """Write a key with its certificate for this machine, and its authority's certificate. Return both paths."""
-    authority = Authority("bench")
+def certificates(folder: Path) -> tuple[Path, Path]:
+    """Return the paths of a key with its certificate for this machine, and of its authority's certificate.
+
+    They are written at the first call for a folder: all brokers in it have the same.
+    """
     keystore, trusted = folder / "broker.pem", folder / "authority.pem"
+    if trusted.exists():
+        return keystore, trusted
+    authority = Authority("bench")
     keystore.write_text(authority.issue("broker", [HOST, "localhost"]).pem)
     trusted.write_text(authority.certificate)
     return keystore, trusted
