@@ -69,8 +69,8 @@ class Sampler:
         missing. Sizes are without their replicas.
         """
         admin = self._admin
-        every = admin.list_topics(internal=True)
-        live = admin.describe_cluster().brokers
+        every = admin.list_topics(internal=True, timeout=self._timeout)
+        live = admin.describe_cluster(self._timeout).brokers
         sizes, stored, silent = self._sizes([broker.node_id for broker in live])
         topics = [topic for topic in every if not topic.internal]
         online = [TopicPartition(t.name, one.index) for t in topics for one in t.partitions if one.leader >= 0]

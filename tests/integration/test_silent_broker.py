@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pylogd.cli.main import pylogd
+from pylogd.cli.top_sample import Sampler
 from pylogd.client import Admin, Cluster, NewTopic, Producer, TopicPartition
 from tests.clusters import BrokerCluster
 
@@ -88,6 +89,23 @@ def check_top(found: dict[str, Any], groups: list[str]) -> None:
     [topic] = found["topics"]
     assert topic["partitions"] == 3 and topic["bytes"] > 0
     assert topic["records_per_second"] is None, "the end of one of its logs is not known"
+
+
+def test_top_goes_on_when_the_broker_of_its_connection_stops_to_answer(cluster: BrokerCluster) -> None:
+    """A client that gives up after the first request without an answer would raise."""
+    first = cluster.bootstrap.partition(",")[0]
+    with Cluster(first, request_timeout=15.0, retry_timeout=10.0) as connection, Admin(connection) as admin:
+        sampler = Sampler(admin, 2.0)
+        assert sampler.look().silent == []
+        cluster.pause(1)
+        try:
+            found = sampler.look()
+        finally:
+            cluster.resume(1)
+        assert found.silent == [1]
+        assert [(row["broker"], row["state"]) for row in found.brokers] == [(1, "silent"), (2, "up"), (3, "up")]
+        assert [row["topic"] for row in found.topics] == ["t"]
+        assert sampler.look().silent == []
 
 
 def test_a_connected_client_describes_groups_of_the_others(cluster: BrokerCluster) -> None:

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from pylogd.client.core.call import Target
 from pylogd.client.core.errors import is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Topic
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.errors import ErrorCode, KafkaError, PylogdError, RequestTimedOut
 from pylogd.wire.messages.metadata import MetadataRequest
 
 T = TypeVar("T")
 #: changes a request to suit the version that it will be sent at
 Fit = Callable[[int], None]
+_BROKERS: Final = 3  # that are asked at most, one after the other, if none answers
 
 
 @dataclass(slots=True, eq=False)
@@ -86,11 +87,37 @@ async def send(calls: Calls, request: Any, node_id: int | None = None, fit: Fit 
     return await calls.send(question(request, node_id, fit))
 
 
-async def refresh(calls: Calls, topics: Iterable[str] | None = ()) -> list[Topic]:
-    """Ask for brokers, and topics by name or all of them, in one try. Raises as `Metadata.learn`."""
+async def _any_broker(calls: Calls, asked: Question, timeout: float | None) -> Any:
+    """Return the response of any broker, which has `timeout` seconds; None for one try of the client's own time.
+
+    A connection without an answer is closed, so the next try is another broker's. At most `_BROKERS` have one.
+    """
+    if timeout is None:
+        return await calls.send(asked)
+    answer: Any = None
+    for _ in range(_BROKERS):
+        [answer] = await calls.send_all([asked], timeout)
+        if not isinstance(answer, RequestTimedOut):
+            break
+    if isinstance(answer, PylogdError):
+        raise answer
+    return answer
+
+
+async def refresh(calls: Calls, topics: Iterable[str] | None = (), timeout: float | None = None) -> list[Topic]:
+    """Ask for brokers, and topics by name or all of them, in one try. Raises as `Metadata.learn`.
+
+    timeout: seconds after which the next broker is asked; None to wait for one as long as the client waits.
+    """
     metadata = calls.metadata
     names = None if topics is None else list(topics)
-    return metadata.learn(await calls.send(Question(MetadataRequest, lambda version: metadata.request(names, version))))
+    asked = Question(MetadataRequest, lambda version: metadata.request(names, version))
+    return metadata.learn(await _any_broker(calls, asked, timeout))
+
+
+async def ask_any(calls: Calls, request: Any, timeout: float | None = None) -> Any:
+    """Return any broker's response to a question that may be asked again. timeout: as for `refresh`."""
+    return await calls.call(lambda: _any_broker(calls, question(request), timeout))
 
 
 async def ask(calls: Calls, request: Any, node_id: int | None = None, fit: Fit | None = None) -> Any:

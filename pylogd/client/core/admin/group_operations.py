@@ -70,7 +70,7 @@ class GroupOperations:
 
         silent: brokers that have not answered before, and are not asked.
         """
-        await self._calls.call(lambda: refresh(self._calls, []))
+        await self._calls.call(lambda: refresh(self._calls, [], timeout))
         found: dict[int, list[GroupListing] | PylogdError] = {}
         left_out = set(silent)
 

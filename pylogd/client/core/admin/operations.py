@@ -13,7 +13,7 @@ from typing import Literal
 
 from pylogd.client.core.admin.acl_operations import AclOperations
 from pylogd.client.core.admin.answers import Answers
-from pylogd.client.core.admin.calls import Calls, ask, change, once, question, refresh
+from pylogd.client.core.admin.calls import Calls, ask, ask_any, change, once, question, refresh
 from pylogd.client.core.admin.feature_operations import FeatureOperations
 from pylogd.client.core.admin.group_operations import GroupOperations, Outcome
 from pylogd.client.core.admin.label_operations import LabelOperations
@@ -71,9 +71,12 @@ class Operations(
 
     # Topics
 
-    async def list_topics(self, *, internal: bool = False) -> list[Topic]:
-        """Return all topics, by name. Internal topics are included only with `internal=True`."""
-        found = await self._calls.call(lambda: refresh(self._calls, None))
+    async def list_topics(self, *, internal: bool = False, timeout: float | None = None) -> list[Topic]:
+        """Return all topics, by name. Internal topics are included only with `internal=True`.
+
+        timeout: seconds after which another broker is asked; None to wait for one for the client's `request_timeout`.
+        """
+        found = await self._calls.call(lambda: refresh(self._calls, None, timeout))
         return sorted((topic for topic in found if internal or not topic.internal), key=lambda topic: topic.name)
 
     async def describe_topic(self, name: str) -> Topic:
@@ -243,10 +246,13 @@ class Operations(
 
     # The cluster
 
-    async def describe_cluster(self) -> ClusterDescription:
-        """Return the cluster's id, its controller and its brokers."""
-        response: describe_cluster_messages.DescribeClusterResponse = await ask(
-            self._calls, describe_cluster_messages.DescribeClusterRequest()
+    async def describe_cluster(self, timeout: float | None = None) -> ClusterDescription:
+        """Return the cluster's id, its controller and its brokers.
+
+        timeout: seconds after which another broker is asked; None to wait for one for the client's `request_timeout`.
+        """
+        response: describe_cluster_messages.DescribeClusterResponse = await ask_any(
+            self._calls, describe_cluster_messages.DescribeClusterRequest(), timeout
         )
         check(response.error_code, response.error_message)
         brokers = tuple(
