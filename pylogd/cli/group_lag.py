@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pylogd.client.core.model import GroupsDescribed, OffsetAndMetadata
@@ -28,6 +29,16 @@ def lag_of(found: GroupsDescribed, name: str) -> list[dict[str, Any]]:
             "host": None if owner is None else owner.host,
         })  # fmt: skip
     return rows
+
+
+def total_lag(rows: Iterable[Mapping[str, Any]]) -> tuple[int | None, int]:
+    """Return the sum of the lags that are known, and the number of partitions whose lag is not.
+
+    rows: from `lag_of`. The sum is None if there are partitions, and no lag is known.
+    """
+    lags = [row["lag"] for row in rows]
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if known or not lags else None, len(lags) - len(known)
 
 
 def _lag(committed: OffsetAndMetadata | None, end: int | None) -> int | None:

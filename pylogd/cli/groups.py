@@ -12,7 +12,7 @@ from pylogd.cli.answered import answered, fail_if_silent
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, patience
 from pylogd.cli.completing import group_names
-from pylogd.cli.group_lag import lag_of
+from pylogd.cli.group_lag import lag_of, total_lag
 from pylogd.cli.group_offsets import reset_offsets, seek
 from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
 from pylogd.cli.selecting import matching, regex_option
@@ -96,7 +96,9 @@ def describe(names: Sequence[str], regex: bool, members: bool, bootstrap: str) -
 
     All coordinators are asked at the same time, each once for all its groups. The groups of brokers that do not answer
     are left out; standard error names these brokers, and the exit status is 1. The end and the lag of a partition are
-    null if its leader does not answer.
+    null if its leader does not answer, and the lag if nothing was committed. The lag of the group, in the heading and
+    in JSON and YAML, is the sum of those that are known; the number of the other partitions (lag_unknown_partitions)
+    is beside it.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         waited, silent = throttled.throttled_clients(admin, patience(_SECONDS))
@@ -133,15 +135,22 @@ def _print_group(group: GroupDescription, offsets: list[dict[str, Any]], waits: 
             note(wait)
         print_records(["group", *columns], [{"group": group.group_id, **record} for record in records])
         return
-    lag = sum(row["lag"] or 0 for row in offsets)
     protocol = f", by {group.protocol}" if group.protocol else ""
     print_line(group.group_id, bold=True)
     print_line(f"{group.state}{protocol}, coordinated by broker {group.coordinator}, "
-               f"{len(group.members)} members, lag {lag}")  # fmt: skip
+               f"{len(group.members)} members, {_total(offsets)}")  # fmt: skip
     for wait in waits:
         print_line(wait)
     print_records(columns, records)
     print_line("")
+
+
+def _total(offsets: list[dict[str, Any]]) -> str:
+    """Return the lag of a group as text, such as `lag 120, 2 partitions unknown`."""
+    lag, unknown = total_lag(offsets)
+    if lag is None or not unknown:
+        return f"lag {'unknown' if lag is None else lag}"
+    return f"lag {lag}, {unknown} partition{'s' * (unknown > 1)} unknown"
 
 
 def _member_records(group: GroupDescription) -> list[dict[str, Any]]:
@@ -159,6 +168,7 @@ def _member_records(group: GroupDescription) -> list[dict[str, Any]]:
 
 
 def _as_json(group: GroupDescription, rows: list[dict[str, Any]], waited: list[dict[str, Any]]) -> dict[str, Any]:
+    lag, unknown = total_lag(rows)
     return {
         "group": group.group_id,
         "state": group.state,
@@ -176,6 +186,8 @@ def _as_json(group: GroupDescription, rows: list[dict[str, Any]], waited: list[d
             }
             for member in group.members
         ],
+        "lag": lag,
+        "lag_unknown_partitions": unknown,
         "offsets": rows,
         "throttled": throttled.of_group(group, waited),
     }

@@ -46,7 +46,8 @@ def cluster(start_cluster: Callable[..., BrokerCluster]) -> BrokerCluster:
 
 def test_commands_beside_a_broker_that_does_not_answer(cluster: BrokerCluster) -> None:
     def run(*arguments: str) -> Result:
-        command = [*arguments, "--output", "json", "--timeout", "3", "--bootstrap-server", cluster.bootstrap]
+        output = [] if "--output" in arguments else ["--output", "json"]
+        command = [*arguments, *output, "--timeout", "3", "--bootstrap-server", cluster.bootstrap]
         return CliRunner().invoke(pylogd, command)
 
     with Admin(cluster.bootstrap) as admin:
@@ -72,6 +73,10 @@ def test_commands_beside_a_broker_that_does_not_answer(cluster: BrokerCluster) -
             assert part.exit_code == 1
             assert described(part) == {name: [(4, 6), (4, None), (4, 6)] for name in left}
             assert part.stderr.endswith("left out, since they do not answer: brokers 2\n")
+            totals = {(one["lag"], one["lag_unknown_partitions"]) for one in json.loads(part.stdout)}
+            assert totals == {(12, 1)}
+        table = run("groups", "describe", left[0], "--output", "table")
+        assert "members, lag 12, 1 partition unknown\n" in table.stdout
         seen = run("top", "--once", "--interval", "0.2")
         assert seen.exit_code == 1
         assert seen.stderr.endswith("left out, since they do not answer: brokers 2\n")
