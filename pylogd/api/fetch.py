@@ -40,6 +40,7 @@ from pylogd.api.fast import fetch as fast
 from pylogd.api.fetch_cold import ColdPartition, Read, read_cold
 from pylogd.api.fetch_request import broker_epoch_of, replica_id_of, wanted_entries
 from pylogd.api.fetch_wait import FetchWait
+from pylogd.api.metering import metered_after_wait
 from pylogd.api.registry import handles
 from pylogd.api.slices import next_turn
 from pylogd.api.statistics import FETCH, STATISTICS
@@ -117,7 +118,7 @@ def answer_or_wait(
     context.broker.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
     if job.session is not None:
         job.session.wait_with(wait)
-    return wait.done.addCallback(job.read_and_answer)
+    return wait.done.addCallback(metered_after_wait(context, request, job.read_and_answer))
 
 
 class FetchJob:
@@ -217,6 +218,7 @@ class FetchJob:
         found = fast.answer(self._context, self._request)
         if found.response is not None:
             return found.response
+        self.max_bytes = min(self.max_bytes, self._request.max_bytes)  # lowered if a quota was set meanwhile
         self.read()
         return self.answer()
 
@@ -396,12 +398,10 @@ class FetchJob:
 
         That is to tell it another log start, or, where consumers read from followers, another high watermark.
         """
+        moved = entry.sent_high_watermark != partition.high_watermark
         return entry.sent_log_start >= 0 and (
             entry.sent_log_start != partition.log.log_start_offset
-            or (
-                entry.sent_high_watermark != partition.high_watermark
-                and self._context.broker.replica_selector is not None
-            )
+            or (moved and self._context.broker.replica_selector is not None)
         )
 
     def is_throttled(self, partition: Partition) -> bool:

@@ -7,6 +7,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fetch import FetchJob
 from pylogd.api.fetch_request import named_entries
+from pylogd.api.metering import answer_waited_fetch
 from pylogd.replica.sessions import FetchSession
 from pylogd.wire.headers import read_request_header, skip_tagged_fields
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse
@@ -27,7 +28,12 @@ def answer_anew(
     codec = request_codec(FetchRequest.API_KEY, version)
     request: FetchRequest = codec.decode(frame[skip_tagged_fields(frame, at) :])
     context = RequestContext(broker, connection, version, client_id)
-    entries = named_entries(request, by_id=True) if session is None else session
-    job = FetchJob(context, request, entries, None, False)
-    job.session = session  # which has seen the request: what has changed since is for the next one
-    return job.read_and_answer(None)
+
+    def answer(_: None) -> FetchResponse | Deferred[FetchResponse]:
+        entries = named_entries(request, by_id=True) if session is None else session
+        job = FetchJob(context, request, entries, None, False)
+        job.session = session  # which has seen the request: what has changed since is for the next one
+        return job.read_and_answer(None)
+
+    found: FetchResponse | Deferred[FetchResponse] = answer_waited_fetch(context, request, answer)
+    return found

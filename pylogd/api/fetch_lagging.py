@@ -34,6 +34,7 @@ from pylogd.api.fetch import MANY_PARTITIONS, FetchJob, answer_or_wait, fetch
 from pylogd.api.fetch_cold import Read
 from pylogd.api.fetch_request import replica_id_of, wanted_entries
 from pylogd.api.fetch_wait import FetchWait
+from pylogd.api.metering import metered_after_wait
 from pylogd.api.slices import next_turn
 from pylogd.config import Settings
 from pylogd.errors import KafkaError
@@ -86,7 +87,7 @@ def _answer_or_hold(
         job.session.wait_with(wait)
     for throttle in set(job.held.values()):
         throttle.wait(context.connection, lambda: wait.complete(None))
-    return wait.done.addCallback(job.read_and_answer)
+    return wait.done.addCallback(metered_after_wait(context, request, job.read_and_answer))
 
 
 def most_held(settings: Settings) -> float:

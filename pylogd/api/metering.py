@@ -1,9 +1,10 @@
 """Count what clients use while any quota is set, and make clients over their quota wait.
 
 Strategy: `metered_handlers` and `metered_batch` do what the handlers do, and charge the client for it afterwards; the
-dispatcher uses them only while a quota is set. The answer of a client over its quota leaves at once, with the records
-that were read and `throttle_time_ms`; no further request is taken from its connection for that time (KIP-219). Kafka
-answers a throttled fetch without records instead, which makes a consumer read them twice.
+dispatcher uses them only while a quota is set. A fetch that was waiting for records when the first quota was set is
+charged when it is answered (`answer_waited_fetch`). The answer of a client over its quota leaves at once, with the
+records that were read and `throttle_time_ms`; no further request is taken from its connection for that time (KIP-219).
+Kafka answers a throttled fetch without records instead, which makes a consumer read them twice.
 
 Rules: what is charged for producing is the size of the request, for fetching the size of the records; for any request
 how long was worked on it: by its handler, in threads, and in the later slices of a long answer. What its connection
@@ -21,7 +22,7 @@ from __future__ import annotations
 import copy
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -76,20 +77,54 @@ def _metered(api_key: int, handler: Handler, context: RequestContext, request: A
     """Answer a request as its handler does, and charge the client for it."""
     if _is_broker(context, request):
         return handler(context, request)
-    quotas, size = context.broker.client_quotas, 0
+    size = 0
     if api_key == ProduceRequest.API_KEY:
         size = sum(map(len, request_codec(api_key, context.version).encode(request)))
     elif api_key == FetchRequest.API_KEY:
-        most = quotas.most_at_once(QuotaKind.FETCH, context.principal.name, context.client_id)
-        if most is not None:
-            request.max_bytes = min(request.max_bytes, int(most))
-    work = None
+        _bound(context, request)
+    return _answer_and_charge(api_key, context, size, partial(handler, context, request))
+
+
+def metered_after_wait(
+    context: RequestContext, request: FetchRequest, answer: Callable[[None], Any]
+) -> Callable[[None], Any]:
+    """Return `answer`, which is called when a fetch has waited, as it has to be called if a quota may begin meanwhile.
+
+    A fetch that begins while a quota is set is charged by `metered_handlers`.
+    """
+    active = context.broker.client_quotas.active
+    return answer if active else partial(answer_waited_fetch, context, request, answer)
+
+
+def answer_waited_fetch(
+    context: RequestContext, request: FetchRequest, answer: Callable[[None], Any], _: None = None
+) -> Any:
+    """Return what `answer` does for a fetch that began while no quota was set. Charge the client if one is set now.
+
+    `request.max_bytes` is lowered then, before `answer` is called.
+    """
+    if not context.broker.client_quotas.active or _is_broker(context, request):
+        return answer(None)
+    _bound(context, request)
+    return _answer_and_charge(FetchRequest.API_KEY, context, 0, partial(answer, None))
+
+
+def _bound(context: RequestContext, request: FetchRequest) -> None:
+    """Have a fetch return at most what an idle client may fetch at once."""
+    most = context.broker.client_quotas.most_at_once(QuotaKind.FETCH, context.principal.name, context.client_id)
+    if most is not None:
+        request.max_bytes = min(request.max_bytes, int(most))
+
+
+def _answer_and_charge(api_key: int, context: RequestContext, size: int, answer: Callable[[], Any]) -> Any:
+    """Return what `answer` does, and charge the client for it. size: bytes of a Produce request."""
+    quotas, work = context.broker.client_quotas, None
     if quotas.times_requests:
         work = WorkTime(quotas.seconds)
-        result = work.begin(handler, context, request)
+        result = work.begin(answer)
         quotas.handled += work.seconds
     else:
-        result = handler(context, request)
+        result = answer()
     charge = partial(_charge, api_key, context, size, work)
     return result.addCallback(charge) if isinstance(result, Deferred) else charge(result)
 

@@ -219,9 +219,11 @@ class PartitionFetchWait(WaitingFetch[KnownFetch]):
         """Return the reply with the partition's records, or as the general handler makes it."""
         connection = cast("FetchingConnection", self.connection)
         found = _read(self.broker, connection, self.known, self.data, self._offset)
-        if found is None or found is NOTHING:
-            return self.anew(self.broker, connection, self.data, None)
-        return found
+        return self.general_reply() if found is None or found is NOTHING else found
+
+    def general_reply(self) -> object:
+        """See `WaitingFetch`."""
+        return self.anew(self.broker, self.connection, self.data, None)
 
 
 def _answer_of_session(

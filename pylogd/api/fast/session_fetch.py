@@ -192,4 +192,10 @@ class SessionFetchWait(WaitingFetch[KnownSessionFetch]):
             found = _read(self.broker, self.connection, session, self.known, entry, entry.wanted, self.data)
             if found is not None and found is not NOTHING:
                 return found
+        return self.general_reply()
+
+    def general_reply(self) -> object:
+        """See `WaitingFetch`."""
+        session = self._session
+        session.wait = None
         return self.anew(self.broker, self.connection, self.data, session)

@@ -5,7 +5,7 @@ Strategy: a consumer that has read all of a log spends its life in such waits. S
 changed, or when its time is up, by the functions that answer it without a wait. The pipeline sends it at once.
 
 Rules: a wait ends for the same reasons as `api.fetch_wait.FetchWait`. What is not as usual at its end is left to the
-general handler, which reads anew (`AnswerAnew`).
+general handler, which reads anew (`AnswerAnew`); so is every request if a quota has been set meanwhile.
 """
 
 from __future__ import annotations
@@ -74,6 +74,10 @@ class WaitingFetch(Wait[None], Generic[K]):
     def reply(self) -> object:
         """Return the reply after the wait: a DirectReply, a response, or a Deferred of one."""
 
+    @abstractmethod
+    def general_reply(self) -> object:
+        """Return the reply after the wait as the general handler makes it: a response, or a Deferred of one."""
+
     def ends_with(self, partition: Partition, leader_epoch: int, offset: int) -> bool:
         """Return whether a partition has a record at `offset` to give, or is not led here as it was in that epoch."""
         if partition.leader_epoch != leader_epoch or not partition.online:
@@ -90,7 +94,7 @@ class WaitingFetch(Wait[None], Generic[K]):
     def ended(self, _result: None) -> None:
         """Make the reply and give it to the pipeline."""
         try:
-            reply = self.reply()
+            reply = self.general_reply() if self.broker.client_quotas.active else self.reply()
         except Exception as error:
             self.failed(error)
         else:
