@@ -8,12 +8,14 @@ from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fetch import FetchJob
 from pylogd.api.fetch_request import named_entries
 from pylogd.api.metering import answer_waited_fetch
+from pylogd.api.registry import REGISTRATIONS
 from pylogd.replica.sessions import FetchSession
 from pylogd.wire.headers import read_request_header, skip_tagged_fields
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse
 from pylogd.wire.schema import request_codec
 
 _LENGTH = 4  # bytes in front of a request
+_API = REGISTRATIONS[FetchRequest.API_KEY].name  # for the audit log
 
 
 def answer_anew(
@@ -27,7 +29,7 @@ def answer_anew(
     _, version, _, client_id, at = read_request_header(frame)
     codec = request_codec(FetchRequest.API_KEY, version)
     request: FetchRequest = codec.decode(frame[skip_tagged_fields(frame, at) :])
-    context = RequestContext(broker, connection, version, client_id)
+    context = RequestContext(broker, connection, version, client_id, _API)
 
     def answer(_: None) -> FetchResponse | Deferred[FetchResponse]:
         entries = named_entries(request, by_id=True) if session is None else session

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import CancelledError
@@ -22,6 +22,7 @@ from pylogd.security.audit import LONGEST, WINDOW_SECONDS, AuditLog, Limiter
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.security.principal import Principal
 from pylogd.wire import schema
+from pylogd.wire.fast import compiled
 from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from pylogd.wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from pylogd.wire.messages.create_topics import (
@@ -36,8 +37,9 @@ from pylogd.wire.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from pylogd.wire.session import RequestReceived
+from pylogd.wire.session import ClientSession, RequestReceived
 from tests.fakes.parts import FakeConnection, Parts
 from tests.unit.api.test_authorization import Only
 
@@ -376,6 +378,41 @@ def test_requests_on_a_connection_reach_the_log(tmp_path: Path, make: Callable[.
     assert (described["api"], described["operation"], described["name"]) == ("Metadata", "DESCRIBE", "made")
     assert (denied["api"], denied["operation"], denied["name"]) == ("CreateTopics", "CREATE", "more")
     assert refused["results"][0]["error"] == "TOPIC_AUTHORIZATION_FAILED"
+    parts.close()
+
+
+@pytest.mark.parametrize(
+    "short_way",
+    [False, pytest.param(True, marks=pytest.mark.skipif(compiled.fast is None, reason="there was no compiler"))],
+)
+def test_a_read_that_is_refused_after_a_wait_is_the_same_denial_as_the_next(
+    tmp_path: Path, make: Callable[..., AuditLog], short_way: bool
+) -> None:
+    parts, log = Parts(tmp_path), make()
+    parts.audit = log
+    parts.create("t")
+    dispatcher = AuditingDispatcher(parts, log)
+    connection: Any = FakeConnection()
+    connection.context, connection.known_fetch, connection.principal = None, None, ALICE
+    partition = parts.partitions.by_name["t", 0]
+    topic = FetchTopic(topic_id=partition.topic_id, partitions=[FetchPartition(0, partition_max_bytes=1000)])
+    request = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=1000, session_epoch=-1, topics=[topic])
+    answers: list[Any] = []
+    parts.authorizer = Only([(AclOperation.READ, ResourceType.TOPIC)])
+    if short_way:
+        frame: list[Any] = ClientSession(1 << 20, "me").encode_request(request, 16)
+        wait: Any = dispatcher.handle_repeated(connection, b"".join(map(bytes, frame)), cast(Any, None))
+        wait.then(lambda answer, _: answers.append(answer), None)
+    else:
+        dispatcher.handle(connection, RequestReceived(1, 16, 1, "me", request)).addCallback(answers.append)
+    parts.authorizer = Only([])
+    parts.append("t", b"v")
+    answers += [dispatcher.handle(connection, RequestReceived(1, 16, 1, "me", request)) for _ in range(2)]
+    parts.authorizer = None
+    refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert [answer.responses[0].partitions[0].error_code for answer in answers] == [refused] * 3
+    (line,) = write(log)
+    assert (line["api"], line["client_id"], line["operation"], line["name"]) == ("Fetch", "me", "READ", "t")
     parts.close()
 
 
