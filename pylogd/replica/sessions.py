@@ -275,7 +275,8 @@ class FetchSession(Generic[W]):
         """Record a check of `entry`, which watches `partition` from now on."""
         entry.partition = partition
         entry.leader_epoch = partition.leader_epoch
-        self._watch(entry)
+        if entry.key is None:
+            self._watch(entry)
 
     def wait_with(self, wait: SessionWait) -> None:
         """Record that a fetch of the session waits: it is told of changes."""

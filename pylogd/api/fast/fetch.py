@@ -230,10 +230,8 @@ def _answer_of_session(
     broker: BrokerParts, connection: FetchingConnection, known: KnownSessionFetch, data: bytes, anew: AnswerAnew | None
 ) -> RepeatReply | None:
     """Do as `answer_repeated` where the last usual request of the connection was of a session."""
-    if not known.has_size_of(data):
-        return None
     reply = answer_in_session(broker, connection, known, data, anew)
-    if reply is not None or known.is_like(data):
+    if reply is not None or not known.has_size_of(data) or known.is_like(data):
         return reply
     connection.known_fetch = None
     return answer_repeated(broker, connection, data, anew=anew)

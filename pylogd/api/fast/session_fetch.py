@@ -59,7 +59,7 @@ def answer_in_session(
             return _wait(broker, connection, session, known, data, anew)
         wanted = entry.wanted
     else:
-        _, topic_id, index, leader_epoch, offset, last_epoch, log_start, limit = named
+        _, _, topic_id, _, index, leader_epoch, offset, last_epoch, log_start, limit, _ = named
         entry = session.partitions.get((topic_id, index))
         if entry is None or len(dirty) > (entry in dirty):
             return None
@@ -106,7 +106,7 @@ def _read(
         return None
     module = compiled.fast
     assert module is not None  # or there was no `known`
-    body = response_body(cast(bytes, entry.topic), wanted.partition, committed, known.session_id)
+    body = response_body(partition.topic_id, wanted.partition, committed, known.session_id)
     head: bytes = module.fetch_head(body, data, end, stable, start, size)
     session.answered(entry, wanted, partition, end, start)
     partition.fetches += 1

@@ -31,9 +31,9 @@ _GATE_AT = _REST.size + 4
 _READ_COMMITTED = 1
 _LENGTH = 4  # bytes in front of a request
 
-#: Session epoch, topic id; index, leader epoch, offset, last fetched epoch, log start and most bytes of the partition.
-#: Or the session epoch alone, where no partition is named.
-Named: TypeAlias = "tuple[int, bytes, int, int, int, int, int, int] | tuple[int]"
+_Rest: TypeAlias = "tuple[int, int, bytes, int, int, int, int, int, int, int, bytes]"
+#: What `_REST` has, or the session epoch alone, where no partition is named.
+Named: TypeAlias = "_Rest | tuple[int]"
 
 
 class KnownSessionFetch:
@@ -74,21 +74,14 @@ class KnownSessionFetch:
         return data[_HEAD] == self._heads[len(data)] and data[self._common_at] == self._common
 
     def named_in(self, data: bytes) -> Named | None:
-        """Return what the request in `data` says; None if it differs elsewhere, or names more than one partition.
-
-        For `data` that `has_size_of` accepts.
-        """
+        """Return what the request in `data` says; None if it differs elsewhere, or names more than one partition."""
         size = len(data)
-        if data[_HEAD] != self._heads[size] or data[self._common_at] != self._common:
+        if data[_HEAD] != self._heads.get(size) or data[self._common_at] != self._common:
             return None
         if size != self._size:
             return _INT32.unpack_from(data, self._rest_at) if data.endswith(_NONE) else None
-        (epoch, topics, topic_id, partitions, index, leader_epoch, offset, last_epoch, start, limit, end) = (
-            _REST.unpack_from(data, self._rest_at)
-        )
-        if topics != _ONE or partitions != _ONE or end != _END:
-            return None
-        return epoch, topic_id, index, leader_epoch, offset, last_epoch, start, limit
+        named: _Rest = _REST.unpack_from(data, self._rest_at)
+        return named if named[1] == _ONE and named[3] == _ONE and named[10] == _END else None
 
 
 def decode_session_fetch(data: bytes, most: int) -> KnownSessionFetch | None:
