@@ -16,6 +16,7 @@ from pylogd.config import ConfigError, Settings
 from pylogd.process import options
 from pylogd.process.lazy_modules import imported_lazily
 from pylogd.process.tuning import pause_garbage_collector
+from pylogd.process.without_asyncio import import_deferred
 from pylogd.process.without_tls import import_twisted
 from pylogd.workers.directories import refuse_directories_of_workers
 
@@ -69,6 +70,7 @@ def broker(
         note(f"pylogd broker: {error}")
         ctx.exit(BAD_SETTINGS)
     with imported_lazily():
+        import_deferred()
         import_twisted(settings)
         from pylogd.process.broker import run_broker  # noqa: PLC0415 - neither --help nor wrong settings need it
 
@@ -78,6 +80,7 @@ def broker(
 def _run_workers(settings: Settings, count: int, logfile: Path | None, log_format: str) -> int:
     """Run workers until SIGTERM or Ctrl-C. Return the exit status. Raises ConfigError."""
     with imported_lazily():
+        import_deferred()
         import_twisted(settings)
         from pylogd.workers.plan import make_plan  # noqa: PLC0415 - imports Twisted
         from pylogd.workers.supervisor import run_workers  # noqa: PLC0415
