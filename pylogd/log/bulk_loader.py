@@ -95,7 +95,7 @@ class BulkLoader:
             return len(share)
 
         # Logs whose state is known need no disk, and threads would only wait for each other.
-        known = [[one] for one in unique if one.stopped is not None]
+        known = _shares([one for one in unique if one.stopped is not None], 1)
         others = _shares([one for one in unique if one.stopped is None], self._threads)
         with ThreadPoolExecutor(self._threads, "log-recovery") as pool:
             done, due = 0, self._storage.seconds() + _PROGRESS_SECONDS

@@ -97,9 +97,8 @@ def load_log(
         raise CorruptLog(f"{found.directory}: {LINK}")
     if found.stopped is not None:
         log = restore_log(
-            found.stopped, found.directory, found.topic, found.partition, found.topic_id, found.log_start_offset,
-            config, storage=storage, now_ms=now_ms,
-        )  # fmt: skip
+            found.stopped, found.directory, found.log_start_offset, config, storage=storage, now_ms=now_ms
+        )
         if log is not None:
             return log
     try:

@@ -141,12 +141,12 @@ class Log(LogParts):
 
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Replace the list of segments; the last one is open for writing. The caller holds `lock`."""
-        kept = sum(map(_size, segments))
-        self.removed_bytes += self._sealed_bytes + self._active.size - kept
-        self._sealed_bytes = kept - segments[-1].size
-        self._view = SegmentsView(tuple(segments))
-        self.has_aborted = any(map(_has_aborted, segments))  # whether any transaction was aborted
-        self._active, self._tail = segments[-1], _NO_TAIL  # where the last read ended: log end offset, segment, size
+        *sealed, active = segments
+        kept = sum(map(_size, sealed)) if sealed else 0
+        self.removed_bytes += self._sealed_bytes + self._active.size - kept - active.size
+        self._sealed_bytes, self._view = kept, SegmentsView(tuple(segments))
+        self.has_aborted = any(map(_has_aborted, sealed)) or active.has_aborted  # whether any transaction was aborted
+        self._active, self._tail = active, _NO_TAIL  # where the last read ended: log end offset, segment, size
         self.set_limits()
 
     # Appending -----------------------------------------------------------------------------------------------------

@@ -157,17 +157,17 @@ class LogDirectory:
         Removes partitions whose deletion was not completed. Other files are left alone, with a warning.
         """
         found = []
-        ids: dict[str, bytes] = {}  # so that all partitions of a topic share one
         stopped, self.stopped = (self.stopped if self.clean else {}), {}
         prefix = os.path.join(self.path, "")
         for name in sorted(self.fs.listdir(self.path)):
             path = prefix + name
+            if (state := stopped.get(name)) is not None and is_unchanged(self.fs, path, state):
+                topic, topic_id, partition, end = state[:4]
+                start = self.log_starts.get((topic, partition), 0)
+                found.append(FoundLog(path, topic, partition, topic_id, end, start, True, False, state))
+                continue
             key = split_name(name)
-            if (state := stopped.get(name)) is not None and key is not None and is_unchanged(self.fs, path, state):
-                start, text = self.log_starts.get(key, 0), state.topic_id
-                topic_id = ids.get(text) or ids.setdefault(text, checkpoints.parse_id(text))
-                found.append(FoundLog(path, *key, topic_id, state.log_end_offset, start, clean=True, stopped=state))
-            elif key is not None and self.fs.isdir(path):
+            if key is not None and self.fs.isdir(path):
                 recovery_point, start = self.recovery_points.get(key, 0), self.log_starts.get(key, 0)
                 found.append(FoundLog(path, *key, self._topic_id(path), recovery_point, start, self.clean))
             elif key is not None and self.fs.islink(path):

@@ -4,9 +4,8 @@ Without it a start lists the directory of each partition and reads from four fil
 10,000. With it, a log is opened by two or three system calls that compare time stamps, and stays at rest until it is
 used.
 
-Format: a line with version and CRC-32C (8 hexadecimal digits) of what follows, then a JSON object with an array for
-each partition's directory: the fields of `StoppedLog`, where each segment is an array of the fields of
-`StoppedSegment`.
+Format: a line with version and CRC-32C (8 hexadecimal digits) of what follows, then a JSON array that has for each
+topic an array of its name, its id and its logs. A log is an array of the fields of `StoppedLog` from `partition` on.
 
 Rules:
 - The file says something only together with the marker of a clean stop, and is removed with it, before anything else
@@ -25,12 +24,12 @@ import json
 import logging
 import os
 import re
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
-from itertools import starmap
 from typing import Any, NamedTuple
 
-from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, format_id
+from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, format_id, parse_id
 from pylogd.log.config import LogConfig
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import StorageFailure
@@ -46,53 +45,63 @@ from pylogd.wire.records import crc32c
 _log = logging.getLogger(__name__)
 
 STOPPED_LOGS = "stopped-logs"
-_VERSION = 2
+_VERSION = 3
 #: Larger snapshots of producers stay in their files alone, which a start reads then.
 _MOST_SNAPSHOT_BYTES = 1 << 10
 _KNOWN_NAME = re.compile(r"\d{20}\.(index|timeindex|snapshot)", re.ASCII)
 
-#: Size in bytes and time of the last change in nanoseconds, as `FileSystem.stamp` returns them; a list if it was read
-#: from the file.
-Stamp = Sequence[int]
 
+class StoppedLog(NamedTuple):
+    """A closed log. Stamps are sizes in bytes and times of the last change in nanoseconds.
 
-class StoppedSegment(NamedTuple):
-    """A segment of a closed log. The fields are those of `Segment`; max_timestamp is None if it is unknown."""
+    directory_size, directory_ns: the stamp of its directory. file_ns: of its last segment's file, which has the
+    segment's size. base_offset, size, created_ms, first_timestamp, max_timestamp, max_timestamp_offset: those of its
+    last segment, as `Segment` has them; max_timestamp is None if it is unknown. more: None for an empty log.
+    """
 
+    topic: str
+    topic_id: bytes
+    partition: int
+    log_end_offset: int
+    directory_size: int
+    directory_ns: int
+    file_ns: int
     base_offset: int
     size: int
     created_ms: int
     first_timestamp: int
     max_timestamp: int | None
     max_timestamp_offset: int
+    more: Sequence[Any] | None
 
 
-class StoppedLog(NamedTuple):
-    """A closed log. directory, file: the stamps of its directory and of its last segment.
+class More(NamedTuple):
+    """What only some closed logs have.
 
-    snapshot: the stamp of the snapshot of its producers; None if there are none. topic_id: as text. epochs: pairs of
-    leader epoch and start offset. producers: the snapshot in base 64; None if only its file has it. segments: each with
-    the fields of `StoppedSegment`, but a list if it was read from the file.
+    epochs: pairs of leader epoch and start offset. snapshot: the stamp of the snapshot of its producers; None if there
+    are none. producers: the snapshot in base 64; None if only its file has it. sealed: the segments but the last one,
+    each with the six fields of a segment that `StoppedLog` has.
     """
 
-    directory: Stamp
-    file: Stamp
-    snapshot: Stamp | None
-    topic_id: str
-    log_end_offset: int
-    epochs: list[tuple[int, int]]
-    producers: str | None
-    segments: Sequence[Sequence[Any]]
+    epochs: Sequence[tuple[int, int]] = ()
+    snapshot: Sequence[int] | None = None
+    producers: str | None = ""
+    sealed: Sequence[Sequence[Any]] = ()
+
+
+_NO_MORE = More()
 
 
 def write_stopped_logs(fs: FileSystem, directory: str, logs: Iterable[Log]) -> None:
     """Write the state of the logs in a data directory, all of which were closed cleanly. Raises OSError."""
-    found = {}
+    found: dict[tuple[str, bytes], list[Sequence[Any]]] = {}
     for log in logs:
         state = _describe(fs, log)
         if state is not None:
-            found[os.path.basename(log.directory)] = state
-    body = json.dumps(found, separators=(",", ":")).encode()
+            _, _, *fields = state
+            found.setdefault((log.topic, log.topic_id), []).append(fields)
+    rows = [(topic, format_id(topic_id), fields) for (topic, topic_id), fields in found.items()]
+    body = json.dumps(rows, separators=(",", ":")).encode()
     write_atomically(fs, os.path.join(directory, STOPPED_LOGS), b"%d %08x\n" % (_VERSION, crc32c(body)) + body)
 
 
@@ -105,8 +114,12 @@ def read_stopped_logs(fs: FileSystem, directory: str) -> dict[str, StoppedLog]:
     if head != b"%d %08x" % (_VERSION, crc32c(body)):
         _log.warning("%s is damaged or has another version: the broker opens the logs one by one instead", path)
         return {}
-    rows: dict[str, list[Any]] = json.loads(body)
-    return dict(zip(rows, starmap(StoppedLog, rows.values()), strict=True))  # their parts stay lists: there are many
+    found = {}
+    for name, text, rows in json.loads(body):
+        topic, topic_id = sys.intern(name), parse_id(text)  # one object for all partitions
+        for row in rows:
+            found[f"{topic}-{row[0]}"] = StoppedLog(topic, topic_id, *row)
+    return found
 
 
 def remove_stopped_logs(fs: FileSystem, directory: str) -> None:
@@ -120,21 +133,20 @@ def _describe(fs: FileSystem, log: Log) -> StoppedLog | None:
     """Return the state of a closed log; None if its directory has other files than those of an idle log."""
     if log.abandoned or not _is_tidy(fs.listdir(log.directory), log.segments):
         return None
-    segments = [
-        StoppedSegment(one.base_offset, one.size, one.created_ms, one.first_timestamp, *one.known_timestamp)
-        for one in log.segments
-    ]
+    *sealed, last = map(_fields, log.segments)
     file = fs.stamp(log.active.path)
     if file is None or file[0] != log.active.size:
         return None
     stamp = fs.stamp(log.directory)
     if stamp is None:
         return None
-    snapshot, producers, end, epochs = None, b"", log.log_end_offset, list(log.epochs.entries())
+    snapshot, producers, end = None, b"", log.log_end_offset
     if len(log.producers):
         snapshot, producers = fs.stamp(segment_path(log.directory, end, SNAPSHOT_SUFFIX)), log.producers.to_snapshot()
     text = b64encode(producers).decode() if len(producers) <= _MOST_SNAPSHOT_BYTES else None
-    return StoppedLog(stamp, file, snapshot, format_id(log.topic_id), end, epochs, text, segments)
+    more = More(tuple(log.epochs.entries()), snapshot, text, tuple(sealed))
+    fields = (log.partition, end, *stamp, file[1], *last, None if more == _NO_MORE else more)
+    return StoppedLog(log.topic, log.topic_id, *fields)
 
 
 def _is_tidy(names: list[str], segments: Iterable[Segment]) -> bool:
@@ -152,21 +164,18 @@ def _is_tidy(names: list[str], segments: Iterable[Segment]) -> bool:
 
 def is_unchanged(fs: FileSystem, directory: str, state: StoppedLog) -> bool:
     """Return whether the log in a partition's directory is unchanged since the stop. Raises OSError."""
-    if fs.stamp(directory) != tuple(state.directory):
+    if fs.stamp(directory) != (state.directory_size, state.directory_ns):
         return False
-    if fs.stamp(segment_path(directory, state.segments[-1][0])) != tuple(state.file):
+    if fs.stamp(segment_path(directory, state.base_offset)) != (state.size, state.file_ns):
         return False
-    if state.snapshot is None:
+    if state.more is None or (snapshot := More(*state.more).snapshot) is None:
         return True
-    return fs.stamp(segment_path(directory, state.log_end_offset, SNAPSHOT_SUFFIX)) == tuple(state.snapshot)
+    return fs.stamp(segment_path(directory, state.log_end_offset, SNAPSHOT_SUFFIX)) == tuple(snapshot)
 
 
 def restore_log(
     state: StoppedLog,
     directory: str,
-    topic: str,
-    partition: int,
-    topic_id: bytes,
     log_start_offset: int,
     config: LogConfig,
     *,
@@ -177,22 +186,20 @@ def restore_log(
 
     log_start_offset: from the checkpoint. Raises StorageFailure, and CorruptLog if the producers can't be restored.
     """
-    segments = [_segment(storage, directory, segment) for segment in state.segments]
-    end, start = state.log_end_offset, max(log_start_offset, segments[0].base_offset)
+    topic, topic_id, partition, end, _, _, _, *last = state[:-1]
+    segments, epochs, producers, more = [_segment(storage, directory, last)], LeaderEpochs(), Producers(), state.more
+    first = state.base_offset
+    if more is not None:
+        pairs, _, text, sealed = More(*more)
+        segments = [*(_segment(storage, directory, one) for one in sealed), *segments]
+        first, epochs = segments[0].base_offset, LeaderEpochs(pairs)
+    start = log_start_offset if log_start_offset > first else first
     if start > end:
         return None
-    epochs = LeaderEpochs(state.epochs)
-    if state.epochs:
+    if more is not None:
         epochs.truncate_end(end)
         epochs.truncate_start(start)
-    producers = Producers()
-    if state.producers:
-        producers.restore(b64decode(state.producers))
-    elif state.producers is None:
-        try:
-            restore_producers(storage.fs, directory, segments, end, producers)
-        except OSError as error:
-            raise StorageFailure(directory, error) from error
+        _restore_producers(producers, text, storage, directory, segments, end)
     return log_class(storage)(
         directory, topic, partition, topic_id, config, storage=storage, now_ms=now_ms,
         segments=segments, log_start_offset=start, log_end_offset=end, recovery_point=end, epochs=epochs,
@@ -200,8 +207,27 @@ def restore_log(
     )  # fmt: skip
 
 
-def _segment(storage: Storage, directory: str, state: Sequence[Any]) -> Segment:
-    base_offset, size, created_ms, first_timestamp, *known = state
+def _restore_producers(
+    producers: Producers, text: str | None, storage: Storage, directory: str, segments: list[Segment], end: int
+) -> None:
+    """Restore producers from `More.producers`, or from their file if that is None."""
+    if text:
+        producers.restore(b64decode(text))
+    elif text is None:
+        try:
+            restore_producers(storage.fs, directory, segments, end, producers)
+        except OSError as error:
+            raise StorageFailure(directory, error) from error
+
+
+def _fields(segment: Segment) -> tuple[Any, ...]:
+    """Return what is written of a segment, for `_segment`."""
+    known = segment.known_timestamp
+    return segment.base_offset, segment.size, segment.created_ms, segment.first_timestamp, *known
+
+
+def _segment(storage: Storage, directory: str, fields: Sequence[Any]) -> Segment:
+    base_offset, size, created_ms, first_timestamp, *known = fields
     segment = Segment(storage, directory, base_offset, size, created_ms=created_ms)
     segment.first_timestamp = first_timestamp
     segment.known_timestamp = known[0], known[1]

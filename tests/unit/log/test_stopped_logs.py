@@ -131,7 +131,7 @@ def test_a_directory_with_leftovers_is_left_out() -> None:
     storage.manager.tick()
     assert any(path.endswith(".deleted") for path in storage.fs.files)
     storage.manager.close()
-    assert contents(storage.fs, PATH).endswith(b"{}")
+    assert contents(storage.fs, PATH).endswith(b"\n[]")
     storage.manager = storage.start()
     assert not any(path.endswith(".deleted") for path in storage.fs.files)
     assert values(storage.manager.logs["t", 0]) == [b"3"]
