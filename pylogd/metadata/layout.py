@@ -151,8 +151,8 @@ def decode_topic(path: str, data: bytes) -> Assignment:
     try:
         partitions = document["partitions"]
         seen: dict[tuple[int, ...], tuple[int, ...]] = {}  # partitions with the same replicas share the tuple
-        found = (_ids(partitions[str(index)]) for index in range(len(partitions)))
-        replicas = [seen.setdefault(brokers, brokers) for brokers in found]
+        found = (partitions[str(index)] for index in range(len(partitions)))
+        replicas = [seen.get(tuple(one)) or seen.setdefault(tuple(one), _ids(one)) for one in found]
         if not replicas or not all(replicas):
             raise ValueError("a topic has partitions, and they have replicas")
         return Assignment(
@@ -214,9 +214,8 @@ def decode_states(
             leader, leader_epoch, isr, partition_epoch, *more = found.get(str(index)) or _NO_STATE
             known = before[index] if index < len(before) else None
             if known is None or known.partition_epoch != partition_epoch or known.replicas != replicas:
-                in_sync = _ids(isr)
                 known = PartitionState(
-                    index, replicas, replicas if in_sync == replicas else in_sync, int(leader), int(leader_epoch),
+                    index, replicas, replicas if tuple(isr) == replicas else _ids(isr), int(leader), int(leader_epoch),
                     int(partition_epoch), adding.get(index, ()), removing.get(index, ()), until.get(index),
                     *_eligible(more),
                 )  # fmt: skip

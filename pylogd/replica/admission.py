@@ -70,6 +70,8 @@ async def _correct(
     while True:
         updates = []
         for topic in topics.all():
+            if not (gone or suspect or any(state.lost for state in topic.partitions)):
+                continue
             after = tuple(_correct_state(node, topic, state, logs, gone, suspect) for state in topic.partitions)
             if any(new is not old for new, old in zip(after, topic.partitions, strict=True)):
                 updates.append(TopicUpdate(topic, after))

@@ -200,8 +200,8 @@ class Partition:
             self._count()
 
     def _count_in_sync(self) -> None:
-        state, least = self.state, self.min_insync_replicas
-        self.enough_in_sync = state is not None and len(state.isr) >= state.effective_min_insync(least)
+        state, least, count = self.state, self.min_insync_replicas, len(self.isr)
+        self.enough_in_sync = state is not None and (count >= least or count >= state.effective_min_insync(least))
 
     def _count(self) -> None:
         """Compute what is committed, after the in-sync set or a proposal of one has changed."""

@@ -68,7 +68,8 @@ class Replication:
         self._running = True
         self._partitions.subscribe(self._changed)
         for partition in list(self._partitions.by_name.values()):
-            self._changed(partition)
+            if partition.role is Role.FOLLOWING:
+                self._changed(partition)
 
     def stop(self) -> Deferred[None]:
         """Stop following. Fires when every fetcher has ended."""

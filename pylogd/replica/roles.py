@@ -10,6 +10,8 @@ from pylogd.machine import MachineTable
 class Role(Enum):
     """The role of this broker for a partition."""
 
+    __hash__ = object.__hash__  # that of Enum is a function in Python, and many partitions change their roles
+
     LEADING = "This broker takes the partition's appends and serves its reads."
     FOLLOWING = "This broker copies the leader's log, or waits for a leader."
     OFFLINE = "The log could not be opened, or its log directory has failed."
@@ -18,6 +20,8 @@ class Role(Enum):
 
 class RoleEvent(Enum):
     """An event that changes the role."""
+
+    __hash__ = object.__hash__
 
     LEAD = "The metadata names this broker as the leader."
     FOLLOW = "The metadata names another leader, or none."
