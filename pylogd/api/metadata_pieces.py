@@ -14,6 +14,7 @@ Must not know: which topics a client may see, what it may do with them.
 from __future__ import annotations
 
 import operator
+import struct
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 _FIRST_WITH_LISTENER_NOT_FOUND = 6
 _MAX_KEPT = 8  # versions and listeners; and answers of each
 _UNKNOWN: Final[tuple[object, bytes]] = (object(), b"")
+#: The index of an encoded partition, in all versions, and where it is.
+_INDEX: Final = struct.Struct(">i")
+_INDEX_AT: Final = 2
 #: Partitions in a block.
 BLOCK: Final = 64
 # What takes as long as adding so many bytes to an answer that is not encoded yet:
@@ -195,8 +199,21 @@ class MetadataPieces:
         return _Piece(topic, codec.join(around, blocks, len(states)), tuple(blocks))
 
     def _encode_states(self, topic: Topic, states: Sequence[PartitionState]) -> list[bytes]:
-        encode, describe = self._partitions.encode, self._describe
-        return [encode(describe(topic, state)) for state in states]
+        """Return encoded partitions. Of those that differ only in their index, as most do, one is encoded.
+
+        While a log directory of a broker is offline, the index says which replicas are offline.
+        """
+        outages = any(broker.outages.offline for broker in self._brokers.values())
+        alike: dict[Hashable, tuple[bytes, bytes]] = {}  # what is before and after the index
+        encoded, pack = [], _INDEX.pack
+        for state in states:
+            key = state.leader, state.leader_epoch, state.replicas, state.isr, state.index if outages else None
+            around = alike.get(key)
+            if around is None:
+                one = self._partitions.encode(self._describe(topic, state))
+                around = alike[key] = one[:_INDEX_AT], one[_INDEX_AT + _INDEX.size :]
+            encoded.append(around[0] + pack(state.index) + around[1])
+        return encoded
 
     def _describe(self, topic: Topic, state: PartitionState) -> MetadataResponsePartition:
         leader, code = state.leader, ErrorCode.NONE

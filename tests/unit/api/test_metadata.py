@@ -12,7 +12,7 @@ from pylogd.api import metadata_pieces
 from pylogd.api.context import RequestContext
 from pylogd.api.metadata_pieces import MetadataPieces
 from pylogd.errors import ErrorCode
-from pylogd.metadata.image import Broker, Endpoint, TopicUpdate
+from pylogd.metadata.image import Broker, Endpoint, Outages, TopicUpdate
 from pylogd.metadata.layout import BROKERS, encode_broker
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
@@ -68,6 +68,31 @@ class TestMetadata:
             (0, 1, [1]),
             (1, 1, [1]),
         ]
+
+    @pytest.mark.parametrize("version", range(14))
+    def test_partitions_that_are_alike_differ_in_their_index(self, parts: Parts, version: int) -> None:
+        for node in (2, 3):
+            other = Broker(node, (Endpoint("PLAINTEXT", "other", 9092),))
+            result_of(parts.metadata.store.create(f"{BROKERS}/{node}", encode_broker(other)))
+        assigned = [[1, 2], [1, 2], [2, 1], [1, 3], [1, 2]]
+        result_of(parts.topic_admin.create_topic("t", assignment=dict(enumerate(assigned))))
+        result_of(parts.metadata.store.delete(f"{BROKERS}/3"))
+        (topic,) = parts.call(MetadataRequest([MetadataRequestTopic(name="t")]), version).topics
+        found = [(one.partition_index, one.leader_id, one.replica_nodes) for one in topic.partitions]
+        assert found == [(index, nodes[0], nodes) for index, nodes in enumerate(assigned)]
+        if version >= 5:
+            assert [one.offline_replicas for one in topic.partitions] == [[], [], [], [3], []]
+
+    def test_a_replica_in_an_offline_log_directory_is_that_of_its_partition_alone(self, parts: Parts) -> None:
+        other, path = Broker(2, (Endpoint("PLAINTEXT", "other", 9092),)), f"{BROKERS}/2"
+        result_of(parts.metadata.store.create(path, encode_broker(other)))
+        made = result_of(parts.topic_admin.create_topic("t", assignment={index: [1, 2] for index in range(3)}))
+        parts.call(ask("t"))
+        failed = Outages(offline=frozenset({(made.topic_id, 1)}))
+        result_of(parts.metadata.store.delete(path))
+        result_of(parts.metadata.store.create(path, encode_broker(replace(other, outages=failed))))
+        (topic,) = parts.call(ask("t")).topics
+        assert [one.offline_replicas for one in topic.partitions] == [[], [2], []]
 
     def test_by_id(self, parts: Parts) -> None:
         made = parts.create("t")
