@@ -249,6 +249,19 @@ class LargeCluster:
         """Whether a controller knows a live leader of every partition."""
         return self._each_partition("led", lambda state, alive: state.leader in alive)
 
+    def leaders_know(self) -> bool:
+        """Whether every leader that the controller has chosen has read of each partition that it leads."""
+        found = self.controller()
+        return found is not None and all(
+            self._knows(state, topic.name) for topic in found.metadata.topics.all() for state in topic.partitions
+        )
+
+    def _knows(self, state: PartitionState, name: str) -> bool:
+        """Whether the leader in this state, or a later one, knows that it leads."""
+        leader = self.members.get(state.leader)
+        topic = leader.metadata.topics.get(name) if leader is not None and leader.alive else None
+        return topic is not None and topic.partitions[state.index].leader_epoch >= state.leader_epoch
+
     def _each_partition(self, what: str, test: Callable[[PartitionState, set[int]], bool]) -> bool:
         """Return whether a test is true of all partitions that a controller knows, and the ids of running brokers."""
         found = self.controller()

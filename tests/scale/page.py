@@ -24,6 +24,7 @@ class Column(NamedTuple):
 
 _COLUMNS: Final = (
     Column("led again, s", "led", ",.2f"),
+    Column("leaders know, s", "leading", ",.2f"),
     Column("known to all, s", "known", ",.2f"),
     Column("reads", "reads", ",.0f"),
     Column("requests to read", "requests", ",.0f"),
@@ -33,6 +34,13 @@ _COLUMNS: Final = (
     Column("largest write, KB", "largest", ",.0f", 1e-3),
     Column("controller, ms", "controller", ",.0f", 1e3),
     Column("other broker, ms", "other", ",.1f", 1e3),
+)
+_RETURN_COLUMNS: Final = (
+    Column("known to all, s", "known", ",.2f"),
+    Column("in sync again, s", "in_sync", ",.2f"),
+    *(column for column in _COLUMNS if column.field in {"reads", "requests", "writes"}),
+    Column("of these refused", "refused", ",.0f"),
+    *(column for column in _COLUMNS if column.field in {"events", "bytes", "largest", "controller", "other"}),
 )
 _ANSWERS: Final = (
     Column("all topics, MB", "bytes", ",.2f", 1e-6),
@@ -45,6 +53,8 @@ _ANSWERS: Final = (
     Column("after an in-sync change of one, ms", "named_changed", ",.3f", 1e3),
 )
 _LED_SECONDS: Final = 6.0
+#: Up to so many brokers the return of a rack is simulated.
+RETURNED: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +78,9 @@ def page(sizes: Sequence[Size]) -> list[str]:
     """Return RESULTS.md."""
     lines = [*_introduction(sizes), "", *_verdict(sizes)]
     for name in sizes[0].costs:
+        columns = _RETURN_COLUMNS if name == "a rack returns" else _COLUMNS
         lines += ["", f"## {name[0].upper()}{name[1:]}", "", *_EXPLANATIONS.get(name, ()), *_table(
-            _COLUMNS, [(one, one.costs[name]) for one in sizes])]  # fmt: skip
+            columns, [(one, one.costs[name]) for one in sizes if name in one.costs])]  # fmt: skip
     lines += [
         "", "## Clients' Metadata requests", "",
         "The real handler of a broker that is not the controller, with the registries of the simulation. Processor "
@@ -92,6 +103,12 @@ _EXPLANATIONS: Final = {
     "a rack dies": [
         "The third of the brokers that has the controller, at once. Each partition has a replica in each of the three "
         "racks.", "",
+    ],
+    "a rack returns": [
+        "All brokers of that rack are started again, at once. When all know them, their replicas catch up: within one "
+        "second, one leader after the other writes those of all its partitions into the in-sync sets. A write is "
+        "refused if another leader has changed one of its topics meanwhile; it is then repeated with fewer topics. "
+        f"Only up to {RETURNED:,} brokers.", "",
     ],
 }  # fmt: skip
 
@@ -132,8 +149,9 @@ def _introduction(sizes: Sequence[Size]) -> list[str]:
 def _verdict(sizes: Sequence[Size]) -> list[str]:
     """Return which sizes have every partition led again in time, after whatever happens."""
     late = {
-        name: [one.brokers for one in sizes if one.costs[name].led > _LED_SECONDS] for name in sizes[0].costs
-    }  # fmt: skip
+        name: [one.brokers for one in sizes if name in one.costs and one.costs[name].led > _LED_SECONDS]
+        for name in sizes[0].costs
+    }
     found = [f"{name}: not with {', '.join(format(count, ',') for count in counts)} brokers"
              for name, counts in late.items() if counts]  # fmt: skip
     return [
@@ -165,7 +183,8 @@ def charts(sizes: Sequence[Size]) -> dict[str, str]:
     made = {}
     for name, title, unit, column in _PLOTS:
         lines = [
-            (happened, [(one.brokers, getattr(one.costs[happened], column.field) * column.scale) for one in sizes])
+            (happened, [(one.brokers, getattr(one.costs[happened], column.field) * column.scale)
+                        for one in sizes if happened in one.costs])
             for happened in sizes[0].costs
         ]  # fmt: skip
         made[name] = plots.growth(title, unit, "brokers", [line for line in lines if all(cost for _, cost in line[1])])

@@ -24,21 +24,26 @@ _ELECTION_SECONDS: Final = 2.0
 class Cost:
     """What a scenario cost.
 
-    led: seconds until every partition has a live leader. known: until every broker knows. reads (of nodes), requests
-    (to read), writes, events (of watches), bytes (that were read): at ZooKeeper. largest: bytes of the largest write.
-    controller, other: processor seconds of the controller, and of the median of the other brokers.
+    led: seconds until every partition has a live leader. leading: until each leader knows what it leads. known: until
+    every broker knows. reads (of nodes), requests (to read), writes, refused (of these, since another broker had
+    written), events (of watches), bytes (that were read): at ZooKeeper. largest: bytes of the largest write.
+    controller, other: processor seconds of the controller, and of the median of the other brokers. in_sync: seconds
+    until all replicas are in sync, if that was waited for.
     """
 
     led: float
+    leading: float
     known: float
     reads: int
     requests: int
     writes: int
+    refused: int
     events: int
     bytes: int
     largest: int
     controller: float
     other: float
+    in_sync: float = 0.0
 
 
 def started(cluster: LargeCluster, seeded: bool = False) -> LargeCluster:
@@ -63,11 +68,14 @@ def started(cluster: LargeCluster, seeded: bool = False) -> LargeCluster:
     return cluster
 
 
-def make_whole(cluster: LargeCluster) -> None:
-    """Start the brokers that an earlier scenario killed, and wait until all replicas are in sync again."""
+def make_whole(cluster: LargeCluster) -> float:
+    """Start the brokers that an earlier scenario killed, and wait until all replicas are in sync again.
+
+    Returns after how many seconds all were accepted, and known to all.
+    """
     missing = [node for node, member in cluster.members.items() if not member.alive]
     cluster.start(missing)
-    _settle(cluster, missing)
+    return _settle(cluster, missing)
 
 
 def a_broker_dies(cluster: LargeCluster) -> Cost:
@@ -103,6 +111,19 @@ def a_rack_dies(cluster: LargeCluster) -> Cost:
     return _after(cluster, kill)
 
 
+def a_rack_returns(cluster: LargeCluster) -> Cost:
+    """Start all brokers of a rack that has died, at once. Leaders write them into their in-sync sets within a second.
+
+    Returns in `known` when all were accepted and known to all, and in `in_sync` when all replicas were in sync again.
+    """
+    if len(cluster.live()) == cluster.count:
+        a_rack_dies(cluster)
+    cluster.reset()
+    begun = cluster.time.now
+    known = make_whole(cluster)
+    return replace(_cost(cluster, 0.0, 0.0, known), in_sync=cluster.time.now - begun)
+
+
 def zookeeper_elects(cluster: LargeCluster) -> Cost:
     """Take the store away from all brokers for as long as an election of its servers takes; no session ends."""
 
@@ -129,10 +150,10 @@ def a_rolling_restart(cluster: LargeCluster, brokers: int) -> Cost:
     for node in range(1, brokers + 1):
         longest = max(longest, _restart(cluster, node))
         _settle(cluster, [node])
-    all_together = _cost(cluster, longest, longest)
+    all_together = _cost(cluster, longest, longest, longest)
     each = {
         name: round(getattr(all_together, name) / brokers)
-        for name in ("reads", "requests", "writes", "events", "bytes")
+        for name in ("reads", "requests", "writes", "refused", "events", "bytes")
     }
     return replace(
         all_together, **each, controller=all_together.controller / brokers, other=all_together.other / brokers
@@ -148,15 +169,19 @@ def _restart(cluster: LargeCluster, node: int) -> float:
     return unled
 
 
-def _settle(cluster: LargeCluster, started: Iterable[int]) -> None:
-    """Wait until brokers that were started are ready and known to all, and all their replicas in sync."""
-    cluster.run(lambda: cluster.all_ready() and cluster.all_know(), _SETTLE_SECONDS)
+def _settle(cluster: LargeCluster, started: Iterable[int]) -> float:
+    """Wait until brokers that were started are ready and known to all, and all their replicas in sync.
+
+    Returns how long the first of these took.
+    """
+    known = cluster.run(lambda: cluster.all_ready() and cluster.all_know(), _SETTLE_SECONDS)
     given_up = cluster.time.now + _SETTLE_SECONDS
     while not cluster.all_in_sync():
         assert cluster.time.now < given_up, "not all replicas are in sync"
         cluster.readmit(started)
         again = cluster.time.now + CATCH_UP_SECONDS + RETRY_SECONDS  # what was refused is proposed again
         cluster.run(partial(_in_sync_or_late, cluster, again), _SETTLE_SECONDS)
+    return known
 
 
 def _in_sync_or_late(cluster: LargeCluster, late: float) -> bool:
@@ -169,15 +194,16 @@ def _after(cluster: LargeCluster, happens: Callable[[], object], and_then: Calla
     cluster.reset()
     happens()
     led = cluster.run(lambda: and_then() and cluster.led(), _SETTLE_SECONDS)
-    known = led + cluster.run(cluster.all_know, _SETTLE_SECONDS)
-    return _cost(cluster, led, known)
+    leading = led + cluster.run(cluster.leaders_know, _SETTLE_SECONDS)
+    known = leading + cluster.run(cluster.all_know, _SETTLE_SECONDS)
+    return _cost(cluster, led, leading, known)
 
 
-def _cost(cluster: LargeCluster, led: float, known: float) -> Cost:
+def _cost(cluster: LargeCluster, led: float, leading: float, known: float) -> Cost:
     counts = cluster.server.counts
     return Cost(
-        led, known, counts["reads"], counts["requests"], counts["writes"], counts["events"], counts["bytes"],
-        cluster.server.largest, *cluster.processor(),
+        led, leading, known, counts["reads"], counts["requests"], counts["writes"], counts["refused"],
+        counts["events"], counts["bytes"], cluster.server.largest, *cluster.processor(),
     )  # fmt: skip
 
 

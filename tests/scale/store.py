@@ -15,7 +15,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.metadata.errors import InvalidNode
+from pylogd.metadata.errors import InvalidNode, StoreError
 from pylogd.metadata.interfaces import ANY_VERSION, Create, Delete, Node, Operation, Result, SetData, Watch, WatchEvent
 from pylogd.metadata.zookeeper import MAX_MULTI_BYTES, READ_NODES
 from tests.simulation.store import SimStore, SimTree
@@ -43,7 +43,7 @@ class Latencies:
 class Server:
     """The queues of all servers, and counts since the last `reset`. Each session is at one server, which it reads from.
 
-    counts: `reads` of nodes, `requests` to read, `bytes` read, `writes`, `events` of watches.
+    counts: `reads` of nodes, `requests` to read, `bytes` read, `writes`, `refused` ones of these, `events` of watches.
     largest: the most bytes that a write has had.
     """
 
@@ -194,7 +194,15 @@ class ScaleStore(SimStore):
         asked = list(operations)
         if written_bytes(asked) > MAX_MULTI_BYTES:
             return fail(InvalidNode(asked[-1].path))
-        return self._call(_Work(lambda: self._tree.multi(asked, self.session_id), lambda: self._of.write(asked)))
+
+        def work() -> Sequence[Result]:
+            try:
+                return self._tree.multi(asked, self.session_id)
+            except StoreError:
+                self._of.counts["refused"] += 1
+                raise
+
+        return self._call(_Work(work, lambda: self._of.write(asked)))
 
 
 def _only(results: Sequence[Result]) -> Any:
