@@ -50,11 +50,12 @@ log = Logger()
 
 #: The most paths that a write names; after a larger one everything is read again.
 MAX_PATHS: Final = 1000
-#: Up to so many brokers read without a pause. For each more, a pause between two reads is longer by so many seconds.
+#: Up to so many brokers read without a pause. For each more, a pause between two reads is longer by so many seconds:
+#: two and a half times what a server takes for the two requests of one broker, so that it has time for writes.
 UNPACED_BROKERS: Final = 100
 _PAUSE_SECONDS: Final = 0.000_5
-#: The longest pause, in seconds.
-MOST_PAUSE_SECONDS: Final = 0.4
+#: The longest pause, in seconds. It is that of 2,100 brokers.
+MOST_PAUSE_SECONDS: Final = 1.0
 #: Brokers that are not in a pause begin to read one after the other, on average one in each such time, in seconds.
 _APART_SECONDS: Final = 0.000_15
 _RESTING = (FeedState.WATCHED, FeedState.FAILED)

@@ -338,6 +338,28 @@ class TestPauses:
         clock.advance(MOST_PAUSE_SECONDS)
         assert reader.read == [None, ["/a"], ["/b", "/c", "/d"]]
 
+    @pytest.mark.parametrize(("count", "pause"), [(600, 0.25), (1000, 0.45), (2000, 0.95), (5000, MOST_PAUSE_SECONDS)])
+    def test_a_pause_grows_with_the_cluster(
+        self,
+        paced: ChangeFeed,
+        writer: ChangeFeed,
+        reader: Reader,
+        clock: Clock,
+        brokers: list[int],
+        count: int,
+        pause: float,
+    ) -> None:
+        """Else the reads of more brokers would leave a server of ZooKeeper less time for writes."""
+        brokers[0] = count
+        write(writer, "a")
+        result_of(Deferred.fromCoroutine(paced.catch_up()))  # a read, at a known time
+        write(writer, "b")
+        clock.advance(pause - 0.01)
+        write(writer, "c")
+        assert reader.read == [None, ["/a"]]
+        clock.advance(0.02)
+        assert reader.read == [None, ["/a"], ["/b", "/c"]]
+
     def test_brokers_of_a_large_cluster_read_one_after_the_other(
         self, store: SqliteStore, clock: Clock, brokers: list[int]
     ) -> None:
