@@ -25,8 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -58,6 +59,9 @@ _PAUSE_SECONDS: Final = 0.000_5
 MOST_PAUSE_SECONDS: Final = 1.0
 #: Brokers that are not in a pause begin to read one after the other, on average one in each such time, in seconds.
 _APART_SECONDS: Final = 0.000_15
+#: The longest wait before a write is repeated for the first time, in seconds for each broker, and before any attempt.
+_BACKOFF_SECONDS: Final = 0.002_5
+_MOST_BACKOFF_SECONDS: Final = 1.0
 _RESTING = (FeedState.WATCHED, FeedState.FAILED)
 
 
@@ -92,6 +96,7 @@ class ChangeFeed:
         self._waiters: list[tuple[int, Deferred[None]]] = []
         self._own: dict[int, Change] = {}  # this broker's writes that it has not read back, by version of `/changes`
         self._forget: Callable[[], None] | None = None
+        self._backing_off: set[Deferred[None]] = set()
 
     @property
     def in_new_session(self) -> bool:
@@ -114,8 +119,10 @@ class ChangeFeed:
         return Deferred.fromCoroutine(start())
 
     def stop(self) -> None:
-        """Read nothing more. Writes that were not read back fail with `StoreClosed`."""
+        """Read nothing more. Writes that were not read back, or wait to be repeated, fail with `StoreClosed`."""
         self._end_pause()
+        for wait in list(self._backing_off):
+            wait.cancel()
         self._machine.handle(FeedEvent.STOP)
         if self._forget is not None:
             self._forget()
@@ -145,6 +152,23 @@ class ChangeFeed:
     async def catch_up(self) -> None:
         """Wait until the readers have what the store has now, whoever wrote it. Raises what `get` raises."""
         await self.seen((await self._store.get(CHANGES)).stat.version)
+
+    async def back_off(self, attempt: int) -> None:
+        """Wait before a write is repeated that another broker's write has prevented: each broker for another time.
+
+        attempt: from 0; the longest wait doubles with each. Without a clock there is no wait. Raises `StoreClosed`.
+        """
+        if self._clock is None:
+            return
+        most = min(self._brokers() * _BACKOFF_SECONDS * 2**attempt, _MOST_BACKOFF_SECONDS)
+        wait = deferLater(self._clock, most * share(self._store.session_id, self._seen))
+        self._backing_off.add(wait)
+        try:
+            await wait
+        except CancelledError:
+            raise StoreClosed("the metadata is closed") from None
+        finally:
+            self._backing_off.discard(wait)
 
     def seen(self, version: int) -> Deferred[None]:
         """Return a Deferred that fires when the readers have read up to that version of `/changes`."""

@@ -3,8 +3,8 @@
 Strategy: changes are collected while a write is in progress, and then written together, all of a topic's in one
 versioned write. If another broker has changed one of the topics meanwhile, nothing of the write is done: the changes
 are checked against the present states, and written again if they are still valid. When the brokers of a rack return,
-all leaders write at the same time, each to topics that others write to; so the next attempts write fewer topics
-together, of which more are done.
+all leaders write at the same time, each to topics that others write to; so a leader waits before the next attempt, each
+for another time, and then writes fewer topics together, of which more are done.
 
 Rules: only the leader of a partition changes its in-sync set, in the leader epoch in which it leads, and only from the
 state that it knows. A broker may join only if it is alive, not stopping, and not before the time that a smooth
@@ -119,6 +119,7 @@ class IsrWriter:
                 if any(path.startswith(BROKER_EPOCHS) for path in conflicts):
                     await self._cluster.look_again()
                 if conflicts:
+                    await self._feed.back_off(attempt)
                     await self._feed.catch_up()
             except PylogdError as error:
                 return _fail(outcomes, left, error)

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pylogd.controller.election import AT_ONCE
+from pylogd.replica.isr_updater import RETRY_SECONDS
 from tests.scale import clients, scenarios
 from tests.scale.__main__ import measure
 from tests.scale.cluster import LargeCluster
@@ -56,6 +57,17 @@ def test_the_brokers_of_a_rack_return_together() -> None:
     assert len(brokers.live()) == 6
     scenarios.make_whole(brokers)
     assert len(brokers.live()) == 9 and brokers.all_in_sync()
+
+
+def test_leaders_that_write_to_the_same_topics_at_once_get_out_of_each_others_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a wait before the next attempt, half of 525 writes are refused, and some leaders give up for a second."""
+    monkeypatch.setattr("tests.scale.cluster.CATCH_UP_SECONDS", 0.05)
+    monkeypatch.setattr("tests.scale.scenarios.CATCH_UP_SECONDS", 0.05)
+    cost = scenarios.a_rack_returns(cluster(24, 60))
+    assert cost.in_sync < RETRY_SECONDS
+    assert cost.refused <= cost.writes / 3
 
 
 def test_a_rolling_restart_leaves_no_partition_without_a_leader() -> None:

@@ -20,7 +20,7 @@ from pylogd.metadata.change_log import KEPT, TRIM_EVERY
 from pylogd.metadata.change_notes import Change, News, decode_change, encode_change
 from pylogd.metadata.changes import MAX_PATHS, MOST_PAUSE_SECONDS, UNPACED_BROKERS, ChangeFeed
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
-from pylogd.metadata.errors import ConnectionLost, StoreError, StoreFailure, TopicExists, UnknownTopic
+from pylogd.metadata.errors import ConnectionLost, StoreClosed, StoreError, StoreFailure, TopicExists, UnknownTopic
 from pylogd.metadata.interfaces import Create, IMetadataStore, SessionState, Watch
 from pylogd.metadata.layout import CHANGE_LOG
 from pylogd.metadata.sqlite import SqliteStore, ThreadWorker
@@ -424,6 +424,43 @@ class TestPauses:
         paced.stop()
         clock.advance(MOST_PAUSE_SECONDS)
         assert reader.read == [None, ["/a"]]
+
+
+class TestBackoff:
+    """The wait before a write is repeated that another broker's write has prevented."""
+
+    def waits(self, store: SqliteStore, sessions: int, attempt: int, brokers: int) -> list[float]:
+        """Return how long feeds in different sessions wait, in seconds."""
+        clock, ended = Clock(), dict[int, float]()
+        for session in range(sessions):
+            in_session = cast(Any, InSession(store, session))
+            feed = ChangeFeed(in_session, cast(IReactorTime, clock), lambda: brokers)
+            done = Deferred.fromCoroutine(feed.back_off(attempt))
+            done.addCallback(lambda _, session=session: ended.setdefault(session, clock.seconds()))
+        clock.pump([0.001] * 1100)
+        assert len(ended) == sessions
+        return list(ended.values())
+
+    def test_brokers_wait_for_different_times(self, store: SqliteStore) -> None:
+        waits = self.waits(store, 20, 0, 40)
+        assert max(waits) <= 0.11 and len(set(waits)) >= 10
+
+    def test_a_wait_grows_with_attempts_and_brokers_up_to_a_second(self, store: SqliteStore) -> None:
+        first, second, many = (max(self.waits(store, 20, *of)) for of in ((0, 40), (1, 40), (4, 2000)))
+        assert first < second < many <= 1.01
+
+    def test_a_feed_that_stops_ends_the_wait(self, store: SqliteStore) -> None:
+        clock = Clock()
+        feed = ChangeFeed(store, cast(IReactorTime, clock), lambda: 40)
+        result_of(feed.start())
+        done = Deferred.fromCoroutine(feed.back_off(0))
+        feed.stop()
+        with pytest.raises(StoreClosed):
+            result_of(done)
+        assert not clock.getDelayedCalls()
+
+    def test_without_a_clock_there_is_no_wait(self, feed: ChangeFeed) -> None:
+        result_of(Deferred.fromCoroutine(feed.back_off(4)))
 
 
 def test_a_failed_read_back_is_reported_and_the_next_write_reads_all(
