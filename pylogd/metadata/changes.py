@@ -161,7 +161,7 @@ class ChangeFeed:
         if self._clock is None:
             return
         most = min(self._brokers() * _BACKOFF_SECONDS * 2**attempt, _MOST_BACKOFF_SECONDS)
-        wait = deferLater(self._clock, most * share(self._store.session_id, self._seen))
+        wait: Deferred[None] = deferLater(self._clock, most * share(self._store.session_id, self._seen))
         self._backing_off.add(wait)
         try:
             await wait
