@@ -59,9 +59,10 @@ _PAUSE_SECONDS: Final = 0.000_5
 MOST_PAUSE_SECONDS: Final = 1.0
 #: Brokers that are not in a pause begin to read one after the other, on average one in each such time, in seconds.
 _APART_SECONDS: Final = 0.000_15
-#: The longest wait before a write is repeated for the first time, in seconds for each broker, and before any attempt.
-_BACKOFF_SECONDS: Final = 0.002_5
-_MOST_BACKOFF_SECONDS: Final = 1.0
+#: The longest wait before a write is repeated for the first time, in seconds, is this times the square of the number of
+#: brokers, since as many may write, and all others then read each write. The second is the longest before any attempt.
+_BACKOFF_SECONDS: Final = 0.000_1
+_MOST_BACKOFF_SECONDS: Final = 4.0
 _RESTING = (FeedState.WATCHED, FeedState.FAILED)
 
 
@@ -160,7 +161,7 @@ class ChangeFeed:
         """
         if self._clock is None:
             return
-        most = min(self._brokers() * _BACKOFF_SECONDS * 2**attempt, _MOST_BACKOFF_SECONDS)
+        most = min(self._brokers() ** 2 * _BACKOFF_SECONDS * 2**attempt, _MOST_BACKOFF_SECONDS)
         wait: Deferred[None] = deferLater(self._clock, most * share(self._store.session_id, self._seen))
         self._backing_off.add(wait)
         try:

@@ -437,17 +437,17 @@ class TestBackoff:
             in_session = cast(Any, InSession(store, session))
             feed = ChangeFeed(in_session, cast(IReactorTime, clock), lambda: brokers)
             Deferred.fromCoroutine(feed.back_off(attempt)).addCallback(lambda _: ended.append(clock.seconds()))
-        clock.pump([0.001] * 1100)
+        clock.pump([0.001] * 4100)
         assert len(ended) == sessions
         return ended
 
     def test_brokers_wait_for_different_times(self, store: SqliteStore) -> None:
         waits = self.waits(store, 20, 0, 40)
-        assert max(waits) <= 0.11 and len(set(waits)) >= 10
+        assert max(waits) <= 0.17 and len(set(waits)) >= 10
 
-    def test_a_wait_grows_with_attempts_and_brokers_up_to_a_second(self, store: SqliteStore) -> None:
+    def test_a_wait_grows_with_attempts_and_brokers_up_to_four_seconds(self, store: SqliteStore) -> None:
         first, second, many = (max(self.waits(store, 20, *of)) for of in ((0, 40), (1, 40), (4, 2000)))
-        assert first < second < many <= 1.01
+        assert first < second < 1 < many <= 4.01
 
     def test_a_feed_that_stops_ends_the_wait(self, store: SqliteStore) -> None:
         clock = Clock()
