@@ -1,5 +1,7 @@
 """Simulate large clusters, and write a page with plots: `python -m tests.scale [--brokers 10 67] [--results FILE]`.
 
+`--only "a rack dies" --brokers 2000 --servers 3` runs one scenario and prints what it cost.
+
 Each size is a process of its own. A size has six topics a broker with 16 or 17 partitions each, as the fleet of the
 Kuaishou talk has (2,000 brokers in 30 clusters, 12,000 topics, 200,000 partitions: about 67 brokers in a cluster).
 """
