@@ -27,7 +27,6 @@ from typing import Final, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -45,7 +44,7 @@ from pylogd.metadata.interfaces import (
     WatchEvent,
 )
 from pylogd.metadata.layout import CHANGE_LOG, CHANGES
-from pylogd.metadata.spread import share
+from pylogd.metadata.spread import share, sleep
 
 log = Logger()
 
@@ -162,7 +161,7 @@ class ChangeFeed:
         if self._clock is None:
             return
         most = min(self._brokers() ** 2 * _BACKOFF_SECONDS * 2**attempt, _MOST_BACKOFF_SECONDS)
-        wait: Deferred[None] = deferLater(self._clock, most * share(self._store.session_id, self._seen))
+        wait = sleep(self._clock, most * share(self._store.session_id, self._seen))
         self._backing_off.add(wait)
         try:
             await wait

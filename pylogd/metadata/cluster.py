@@ -50,7 +50,7 @@ from pylogd.metadata.layout import (
     encode_producer_block,
 )
 from pylogd.metadata.registrations import Registrations, announcement
-from pylogd.metadata.spread import share
+from pylogd.metadata.spread import share, sleep
 from pylogd.metadata.together import all_of
 
 log = Logger()
@@ -379,7 +379,7 @@ class Cluster:
         while stat is not None:
             if clock is None or stat.created != held.created or clock.seconds() >= deadline:
                 raise self._in_use(other)
-            await _sleep(clock, _LOOK_SECONDS)
+            await sleep(clock, _LOOK_SECONDS)
             stat = await self._store.exists(path)
 
     def _in_use(self, other: Broker) -> NodeIdInUse:
@@ -482,9 +482,3 @@ class Cluster:
             )
             return
         log.failure("Unexpected error while reading the brokers of the cluster", failure=failure)
-
-
-def _sleep(clock: IReactorTime, seconds: float) -> Deferred[None]:
-    done: Deferred[None] = Deferred(lambda _: later.cancel())
-    later = clock.callLater(seconds, done.callback, None)
-    return done

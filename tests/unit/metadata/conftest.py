@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from pylogd.config import Settings
+from pylogd.metadata.change_notes import Change
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import BrokerConfigs
 from pylogd.metadata.eligibility import min_insync_of
+from pylogd.metadata.errors import StoreError
 from pylogd.metadata.image import Broker, Endpoint, TopicChange
-from pylogd.metadata.interfaces import IMetadataStore
+from pylogd.metadata.interfaces import Create, IMetadataStore
 from pylogd.metadata.isr_writer import IsrWriter
 from pylogd.metadata.sqlite import SqliteStore
 from pylogd.metadata.topic_admin import TopicAdmin
@@ -74,3 +77,32 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 @pytest.fixture
 def peer(store: SqliteStore) -> Peer:
     return Peer(store, 1)
+
+
+class Reader:
+    """A feed's user that records what it is asked to read, and fails when the test says so."""
+
+    def __init__(self) -> None:
+        self.read: list[Sequence[str] | None] = []
+        self.told = 0  # new states
+        self.broken: StoreError | None = None
+
+    async def reload(self, store: IMetadataStore) -> None:
+        if self.broken:
+            raise self.broken
+        self.read.append(None)
+
+    async def refresh(self, store: IMetadataStore, change: Change) -> None:
+        if self.broken:
+            raise self.broken
+        self.read.append(change.paths)
+        self.told += len(change.states)
+
+
+@pytest.fixture
+def reader() -> Reader:
+    return Reader()
+
+
+def write(feed: ChangeFeed, name: str, paths: Sequence[str] | None = None) -> None:
+    result_of(Deferred.fromCoroutine(feed.write([Create(f"/{name}")], paths or [f"/{name}"])))
