@@ -27,6 +27,7 @@ from pylogd.errors import BrokerUnavailable
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint
 from pylogd.metadata.service import Metadata
+from pylogd.quotas.clients import ClientQuotas
 from pylogd.replica.admission import admit
 from pylogd.replica.configs import log_config
 from pylogd.replica.replication import Replication
@@ -278,10 +279,8 @@ class SimBroker:
         self.node_id = node_id
         self.fs = SimFiles()
         self.settings = Settings({"node.id": node_id, "log.dirs": "/data", **settings})
-        self.boots = 0
-        self.machine_boots = 0
-        self.alive = False
-        self.ready = False
+        self.boots = self.machine_boots = 0
+        self.alive = self.ready = False
         self.connections: list[SimConnection] = []
         self._starts = settings
 
@@ -309,6 +308,7 @@ class SimBroker:
         self._identify()
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
+        self.client_quotas = ClientQuotas(self.metadata.entity_configs, self.settings, self.clock.seconds)
         self.disks = make_disks(self)
         self.logs = LogManager(
             ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, seconds=self.clock.seconds,
