@@ -90,6 +90,7 @@ class MetadataPieces:
         self._generation = -1  # of the topics
         self._brokers: Mapping[int, Broker] = {}
         self._brokers_generation = -1
+        self._has_outages = False  # whether a log directory of a broker is offline
         self._encoded_brokers: dict[int, tuple[object, bytes]] = {}  # with its `Broker`; empty if out of reach
         self._reachable: frozenset[int] = frozenset()
         self._head: tuple[int, Around] | None = None  # and the controller in it
@@ -135,6 +136,7 @@ class MetadataPieces:
                 for name in affected:
                     self._pieces.pop(name, None)
         self._brokers, self._brokers_generation = now, context.broker.cluster.generation
+        self._has_outages = any(broker.outages.offline for broker in now.values())
         self._encode_brokers(context)
         self._head = None
 
@@ -203,7 +205,7 @@ class MetadataPieces:
 
         While a log directory of a broker is offline, the index says which replicas are offline.
         """
-        outages = any(broker.outages.offline for broker in self._brokers.values())
+        outages = self._has_outages
         alike: dict[Hashable, tuple[bytes, bytes]] = {}  # what is before and after the index
         encoded, pack = [], _INDEX.pack
         for state in states:
