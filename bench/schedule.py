@@ -166,4 +166,6 @@ def _reason(error: BaseException) -> str:
         return f"can't: {error}"
     if isinstance(error, Missing):
         return f"missing: {error}"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"failed: its client did not end within {error.timeout:.0f} s"
     return f"failed: {last_line(str(error)) or type(error).__name__}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 from itertools import groupby
 from pathlib import Path
 from xml.etree import ElementTree
@@ -123,8 +124,17 @@ def test_what_makes_a_row_void() -> None:
 class Broker:
     """A broker in a row: notes its rounds, and fails in the one with a given number."""
 
-    def __init__(self, name: str, rate: float, turns: list[str], fails: int = 99, seconds: float = 2.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        rate: float,
+        turns: list[str],
+        fails: int = 99,
+        seconds: float = 2.0,
+        error: Exception | None = None,
+    ) -> None:
         self.name, self.rate, self.turns, self.fails, self.seconds = name, rate, turns, fails, seconds
+        self.error = error or RuntimeError("it fell over")
         self.closed = False
 
     def rounds(self) -> Rounds:
@@ -134,7 +144,7 @@ class Broker:
             count = yield Ready(self.rate)
             while count:
                 if done == self.fails:
-                    raise RuntimeError("it fell over")
+                    raise self.error
                 done += 1
                 self.turns.append(f"{self.name}{count}")
                 count = yield {"rate": self.rate, "messages": float(count), "seconds": self.seconds}
@@ -178,6 +188,12 @@ def test_a_broker_that_fails_once_has_no_result() -> None:
     found = by_turns([Broker("nats", 10, turns), Broker(PYLOGD, 10, turns, fails=1)], 3)
     assert found[PYLOGD].samples == [] and found[PYLOGD].why_not == "failed: it fell over"
     assert len(found["nats"].samples) == 3
+
+
+def test_a_client_that_does_not_end_is_told_without_its_command() -> None:
+    stuck = subprocess.TimeoutExpired(["/somewhere/client", "produce"], 300.0)
+    found = by_turns([Broker("nats", 10, [], fails=0, error=stuck)], 1)
+    assert found["nats"].why_not == "failed: its client did not end within 300 s"
 
 
 def test_slow_brokers_are_left_out_but_for_those_of_targets() -> None:
