@@ -238,7 +238,7 @@ freeze: $(VENV)/.bench ## as root: freeze and slow a disk below a running broker
 bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md, whose notes stay (at most 12 minutes)
 	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)
 
-bench-partitions: install ## what 1,000 to 100,000 idle partitions cost; writes bench/PARTITIONS.md (15 minutes; BENCH_ARGS="--partitions 1000 --rounds 1": 1)
+bench-partitions: install ## what 1,000 and 10,000 idle partitions cost; writes bench/PARTITIONS.md (15 minutes; BENCH_ARGS="--partitions 1000 --rounds 1": 1)
 	$(BIN)/python -m bench.partitions --write $(BENCH_ARGS)
 
 bench-transactions: $(VENV)/.bench java ## compare transactions with Apache Kafka's; writes bench/TRANSACTIONS.md (35 minutes; BENCH_ARGS="--only 'one broker: Java' --pairs 3": 4)
