@@ -306,8 +306,7 @@ class SimBroker:
         self.metadata = Metadata(self.settings, cast(Any, self.store), self.clock)
         self.cluster = self.metadata.cluster
         self._identify()
-        self.topics = self.metadata.topics
-        self.broker_configs = self.metadata.broker_configs
+        self.topics, self.broker_configs = self.metadata.topics, self.metadata.broker_configs
         self.client_quotas = ClientQuotas(self.metadata.entity_configs, self.settings, self.clock.seconds)
         self.disks = make_disks(self)
         self.logs = LogManager(
