@@ -221,7 +221,7 @@ def _restore_producers(
 
 
 def _fields(segment: Segment) -> tuple[Any, ...]:
-    """Return what is written of a segment, for `_segment`."""
+    """Return the fields of a segment as the file has them; `_segment` makes a segment of them again."""
     known = segment.known_timestamp
     return segment.base_offset, segment.size, segment.created_ms, segment.first_timestamp, *known
 

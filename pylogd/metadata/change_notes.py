@@ -42,8 +42,8 @@ class Change(NamedTuple):
     states: Mapping[str, News] = MappingProxyType({})
 
 
-#: The key under which a note has new states, if they are few. Earlier releases look under "states" only, where they
-#: expect whole state nodes; without it they read the nodes.
+#: The key under which a note has new states, if they are few. Earlier releases do not know it: they look for a key
+#: "states", and read the state nodes from the store if it is missing.
 _CHANGED: Final = "changed"
 #: The key of many new states, compressed with zlib and encoded as base64. Earlier releases do not know the key, and
 #: read the nodes.

@@ -101,5 +101,5 @@ class WaitingFetch(Wait[None], Generic[K]):
             self._take(reply, self._what)
 
     def failed(self, error: Exception) -> None:
-        """Give the error to the pipeline, in place of a reply."""
+        """Tell the pipeline that there is no reply, because of this error."""
         self._take(fail(error), self._what)

@@ -31,8 +31,10 @@ _GATE_AT = _REST.size + 4
 _READ_COMMITTED = 1
 _LENGTH = 4  # bytes in front of a request
 
+#: The fields that `_REST` reads: the session epoch; the number of topics, and the topic's id; the number of partitions,
+#: and of the partition its index, leader epoch, offset, last fetched epoch, log start offset and most bytes; the end.
 _Rest: TypeAlias = "tuple[int, int, bytes, int, int, int, int, int, int, int, bytes]"
-#: What `_REST` has, or the session epoch alone, where no partition is named.
+#: What a request says: all of these fields, or the session epoch alone if it names no partition.
 Named: TypeAlias = "_Rest | tuple[int]"
 
 
@@ -74,7 +76,10 @@ class KnownSessionFetch:
         return data[_HEAD] == self._heads[len(data)] and data[self._common_at] == self._common
 
     def named_in(self, data: bytes) -> Named | None:
-        """Return what the request in `data` says; None if it differs elsewhere, or names more than one partition."""
+        """Return what the request in `data` says of the session and of one partition, or of none.
+
+        None if it names several partitions, or anything else in it differs from the known request.
+        """
         size = len(data)
         if data[_HEAD] != self._heads.get(size) or data[self._common_at] != self._common:
             return None

@@ -88,9 +88,10 @@ async def send(calls: Calls, request: Any, node_id: int | None = None, fit: Fit 
 
 
 async def _any_broker(calls: Calls, asked: Question, timeout: float | None) -> Any:
-    """Return the response of any broker, which has `timeout` seconds; None for one try of the client's own time.
+    """Return the response of any broker.
 
-    A connection without an answer is closed, so the next try is another broker's. At most `_BROKERS` have one.
+    timeout: seconds after which the next broker is asked; at most `_BROKERS` are. None to ask one, and wait as long as
+    the client waits. A connection on which no answer came is closed, so that the next try goes to another broker.
     """
     if timeout is None:
         return await calls.send(asked)

@@ -19,7 +19,7 @@ from pylogd.errors import ErrorCode, KafkaError
 
 
 async def _begin(calls: Calls, silent: Iterable[int], timeout: float | None) -> tuple[Answers, GroupAnswers, EndSearch]:
-    """Return what collects the answers of brokers, of which some are known."""
+    """Learn the brokers if none is known. Return their answers, those about groups, and the search for log ends."""
     if not calls.metadata.brokers:
         await calls.call(lambda: refresh(calls))
     answers = Answers(calls, silent, timeout)

@@ -33,7 +33,10 @@ class EndSearch:
         self._answers = answers
 
     async def find(self, partitions: Iterable[TopicPartition], nodes: Sequence[int], timeout: float | None) -> None:
-        """Find the log end offsets of partitions. nodes: the brokers to ask who leads them, until one answers."""
+        """Find the log end offsets of partitions.
+
+        nodes: brokers that know the leaders of partitions; they are asked one after the other, until one answers.
+        """
         wanted = sorted(partitions)
         with suppress(KafkaError):  # ends that can't be found for now are not known
             await self._calls.call(lambda: self._attempt(wanted, nodes), timeout)
