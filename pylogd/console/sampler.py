@@ -43,6 +43,7 @@ log = Logger()
 _SLOW_EVERY: Final = 6
 _BUSY_FACTOR: Final = 2.0
 _LONGEST_PAUSE: Final = 60.0
+_NEXT_BROKER_SECONDS: Final = 5.0  # without an answer, until another broker is asked about the cluster
 
 
 class ClusterSampler:
@@ -139,11 +140,12 @@ class ClusterSampler:
         self.last = sample
 
     async def _ask_brokers(self, sample: Sample) -> None:
-        await refresh(self._calls)
+        await refresh(self._calls, timeout=_NEXT_BROKER_SECONDS)
         metadata = self._calls.metadata
         sample.cluster_id, sample.controller = metadata.cluster_id, metadata.controller_id
         try:
-            described = {one.node_id: one for one in (await self._operations.describe_cluster()).brokers}
+            cluster = await self._operations.describe_cluster(_NEXT_BROKER_SECONDS)
+            described = {one.node_id: one for one in cluster.brokers}
         except PylogdError:
             described = {}  # an older broker
         sample.brokers = {

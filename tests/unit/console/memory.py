@@ -17,7 +17,7 @@ from pylogd.console.clusters import ClusterOptions
 from pylogd.console.login import Login
 from pylogd.console.sampler import ClusterSampler
 from pylogd.console.service import ConsoleOptions, ConsoleService
-from pylogd.errors import BrokerUnavailable, PylogdError, UnsupportedByBroker
+from pylogd.errors import BrokerUnavailable, PylogdError, RequestTimedOut, UnsupportedByBroker
 from pylogd.schemas.bodies import BoundedSite
 from pylogd.wire.messages import APIS
 from tests.console.recorded import NODES, Answers, Record
@@ -29,13 +29,15 @@ NOW_MS = 1_800_000_000_000
 class MemoryCalls:
     """`Calls` that a record answers. dead: brokers that do not answer. unknown: APIs that they do not know.
 
-    versions: the highest version of an API. seen: the requests. changes: answers to APIs that the record has none for.
+    silent: brokers that accept connections and do not answer. versions: the highest version of an API. seen: the
+    requests. changes: answers to APIs that the record has none for.
     """
 
     def __init__(self, record: Record, clock: Clock) -> None:
         self.metadata = Metadata([("127.0.0.1", 9001)])
         self.record = record
         self.dead: set[int] = set()
+        self.silent: set[int] = set()
         self.unknown: set[type[Any]] = set()
         self.versions: dict[type[Any], int] = {}
         self.seen: list[Any] = []
@@ -45,6 +47,8 @@ class MemoryCalls:
     async def send(self, question: Question) -> Any:
         """Answer a request, or fail as a real network does."""
         node = question.target if isinstance(question.target, int) else NODES[0]
+        if question.target is None and self.silent:
+            raise RequestTimedOut("no answer for as long as the client waits")
         if node in self.dead:
             raise BrokerUnavailable(f"broker {node} can't be reached")
         if question.api in self.unknown:
@@ -62,6 +66,10 @@ class MemoryCalls:
         """Answer requests, each by its response or its error."""
         outcomes: list[Any] = []
         for question in questions:
+            if question.target is None and self.silent and timeout is not None:
+                self.silent.pop()  # its connection is closed, so that the next question goes to another broker
+                outcomes.append(RequestTimedOut(f"no answer within {timeout} s"))
+                continue
             try:
                 outcomes.append(await self.send(question))
             except PylogdError as error:

@@ -87,6 +87,15 @@ def test_a_broker_that_does_not_answer_is_a_gap_and_a_reason() -> None:
     assert not unknown, "what was known of the ends stays"
 
 
+@pytest.mark.parametrize("silent", [{1}, {1, 2}])
+def test_beside_a_silent_broker_another_one_is_asked_about_the_cluster(silent: set[int]) -> None:
+    console = MemoryConsole()
+    console.calls.silent = set(silent)
+    console.sample()
+    sample = console.sampler.last
+    assert (sample.number, sample.error, len(sample.brokers)) == (1, None, 3)
+
+
 def test_without_any_broker_the_last_sample_stays_with_the_reason() -> None:
     console = MemoryConsole()
     console.sample()
