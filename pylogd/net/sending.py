@@ -13,17 +13,18 @@ _MOST_PARTS: Final = 1024
 _LEAST_BYTES: Final = 1 << 14
 
 
-def send_now(transport: Any, parts: Sequence[Any]) -> Sequence[Any]:
+def send_now(transport: Any, parts: Sequence[Any], least: int = _LEAST_BYTES) -> Sequence[Any]:
     """Write as much as a connection's socket accepts at once. Return the rest, for `transport.writeSequence`.
 
     Twisted copies what is written twice, and sends at most 128 KB a call. Nothing is sent here if the transport holds
-    earlier bytes, encrypts, or is being closed, or if there is little to send. Errors are left for the transport.
+    earlier bytes, encrypts, or is being closed, or if there are fewer than `least` bytes. Errors are left for the
+    transport.
     """
     if not isinstance(transport, tcp.Connection) or transport.TLS or transport.disconnecting or not transport.connected:
         return parts
     if transport._tempDataBuffer or len(transport.dataBuffer) > transport.offset:
         return parts
-    if sum(map(len, parts)) < _LEAST_BYTES:
+    if sum(map(len, parts)) < least:
         return parts
     try:
         sent = transport.socket.sendmsg(parts[:_MOST_PARTS])
@@ -31,6 +32,6 @@ def send_now(transport: Any, parts: Sequence[Any]) -> Sequence[Any]:
         return parts
     for at, part in enumerate(parts):
         if sent < len(part):
-            return [memoryview(part)[sent:], *parts[at + 1 :]]
+            return [bytes(memoryview(part)[sent:]), *parts[at + 1 :]]
         sent -= len(part)
     return ()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
+from twisted.internet import reactor, tcp
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionLost, ConnectionRefusedError, DNSLookupError
 from twisted.internet.protocol import Factory
@@ -74,6 +76,33 @@ def test_requests_are_pipelined_and_answered_in_order(wired: Wired) -> None:
     wired.peer.answer(MetadataResponse(cluster_id="b"), split=3)
     assert second[0].cluster_id == "b"
     assert wired.connection.in_flight == 0
+
+
+class WithoutOptions(tcp.Connection):
+    """A transport over a local pair of sockets, which have no options of TCP."""
+
+    def setTcpNoDelay(self, enabled: bool) -> None: ...
+
+    def setTcpKeepAlive(self, enabled: bool) -> None: ...
+
+
+def test_a_request_leaves_at_once_and_those_behind_it_together() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        connection = BrokerConnection(Clock(), "broker:9092")
+        connection.transport = transport = WithoutOptions(ours, connection, reactor)
+        transport.connected = True
+        connection.connectionMade()
+        for _ in range(3):
+            connection.request(MetadataRequest(), version=1)
+        first = theirs.recv(1 << 16)
+        assert len(first) == 4 + int.from_bytes(first[:4], "big")
+        transport.doWrite()
+        assert len(theirs.recv(1 << 16)) == 2 * len(first)
+        connection.connectionLost()
+        transport.stopWriting()
 
 
 def test_a_callback_may_ask_again(wired: Wired) -> None:
