@@ -361,7 +361,6 @@ class PartitionHosting:
         if replicated:
             self._registry.replicated[key] = partition
             self._replicas.fetch_waits.add(isr, key)
-            isr.watch()
             self._watermarks.watch()
         elif self._registry.replicated.pop(key, None) is not None:
             self._replicas.fetch_waits.remove(isr, key)

@@ -2,9 +2,9 @@
 
 Strategy: a follower is added when it fetches and has caught up. Every half of `replica.lag.time.max.ms`, at most a
 second, followers that lag are removed; only partitions that changed since all in-sync followers were caught up are
-looked at. In both cases the partition proposes a new set, the metadata is written with the version on which the
-proposal is based, and the new set counts when it comes back as a state of the partition. Proposals of one turn of the
-reactor, or that are made while a write is in progress, are written together.
+looked at, and while there are none the timer is off. In both cases the partition proposes a new set, the metadata is
+written with the version on which the proposal is based, and the new set counts when it comes back as a state of the
+partition. Proposals of one turn of the reactor, or that are made while a write is in progress, are written together.
 
 Rules: a proposal stays until a newer state of the partition is known, since a write without an answer may have been
 done; it is written again once a second. A proposal that is refused because the replica may not join is withdrawn if
@@ -72,14 +72,11 @@ class IsrUpdater(Watcher):
         self._flush: IDelayedCall | None = None
         self._look: IDelayedCall | None = None
 
-    def watch(self) -> None:
-        """Start to check for lagging followers: there are partitions with followers now."""
-        if self._look is None and not self._stopped:
-            self._look = self._clock.callLater(self._pause(), self._look_again)
-
     def try_complete(self, key: Hashable) -> bool:
         """Note that a partition has changed."""
         self._unsettled[key] = None
+        if self._look is None:
+            self._look_later()
         return False
 
     def fail(self, error: Exception) -> bool:
@@ -98,11 +95,15 @@ class IsrUpdater(Watcher):
     def _pause(self) -> float:
         return min(self._most_lag() / 2, RETRY_SECONDS)
 
+    def _look_later(self) -> None:
+        if self._look is None and not self._stopped:
+            self._look = self._clock.callLater(self._pause(), self._look_again)
+
     def _look_again(self) -> None:
         self._look = None
-        if self._partitions:
-            self.watch()
-            self.look()
+        self.look()
+        if self._unsettled:
+            self._look_later()
 
     def look(self) -> None:
         """Propose to remove followers that lag, and write proposals again that were not decided."""
@@ -143,6 +144,7 @@ class IsrUpdater(Watcher):
         partition.propose_isr(isr, self._clock.seconds())
         self._proposed[partition.key] = partition
         self._unsettled[partition.key] = None
+        self._look_later()
         self._later()
 
     def _later(self) -> None:

@@ -106,6 +106,25 @@ def test_lagging_followers_leave_the_in_sync_set(parts: Parts) -> None:
     assert case.asked[0][0][0].isr == (1, 2)
 
 
+def test_the_timer_runs_only_while_a_follower_may_lag(parts: Parts) -> None:
+    case = Case(parts, (1, 2, 3))
+    assert not _timers(parts, case)
+    parts.append("t")
+    assert len(_timers(parts, case)) == 1
+    parts.time.advance(1)
+    assert len(_timers(parts, case)) == 1
+    case.fetched(2, 1)
+    case.fetched(3, 1)
+    parts.time.advance(1)
+    assert not _timers(parts, case)
+    assert not case.asked
+
+
+def _timers(parts: Parts, case: Case) -> list[Any]:
+    calls: Sequence[Any] = parts.time.getDelayedCalls()
+    return [call for call in calls if getattr(call.func, "__self__", None) is case.keeper]
+
+
 @pytest.mark.parametrize("told_before", [False, True], ids=["answered", "told before the answer"])
 def test_written_sets_are_counted(parts: Parts, told_before: bool) -> None:
     """Stores often tell of a change before they answer the write."""
@@ -121,10 +140,9 @@ def test_written_sets_are_counted(parts: Parts, told_before: bool) -> None:
     case.fetched(3, 0)
     write((1, 2, 3))
     parts.append("t")
-    parts.time.advance(11)
-    case.fetched(2, 1)
-    case.keeper.look()
-    parts.time.advance(0)
+    for _ in range(11):
+        parts.time.advance(1)
+        case.fetched(2, 1)
     write((1, 2))
     case.fetched(3, 1)
     write((1, 2, 3))
