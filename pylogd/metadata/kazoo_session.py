@@ -21,10 +21,11 @@ Must not know: paths, what the requests are.
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
@@ -143,6 +144,18 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
+
+    def select(
+        self, readers: Sequence[socket.socket], writers: Sequence[socket.socket], _: Any, timeout: float | None = None
+    ) -> tuple[list[socket.socket], list[socket.socket], list[socket.socket]]:
+        """Wait at most `timeout` seconds, as `select.select` does. kazoo's makes an epoll object for each call."""
+        poll = select.poll()
+        for readable in readers:
+            poll.register(readable, select.POLLIN)
+        for writable in writers:
+            poll.register(writable, select.POLLOUT)
+        ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        return [one for one in readers if one.fileno() in ready], [one for one in writers if one.fileno() in ready], []
 
     def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
         pair = socket.socketpair()
