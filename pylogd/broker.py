@@ -56,6 +56,7 @@ from pylogd.net.work_meter import WorkMeter
 from pylogd.quotas.clients import ClientQuotas
 from pylogd.replica.admission import admit
 from pylogd.replica.configs import cleaner_config, log_config
+from pylogd.replica.disk_calls import DiskCalls
 from pylogd.replica.outages import OutageReporter
 from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
@@ -115,9 +116,10 @@ class Broker:
         self._make_authorization(settings)
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
         self._make_replicas()
+        self._check_pool = ThreadPool(reactor, 1, "pylogd-check")  # Python's queue wakes two threads where more wait
         self.outages = OutageReporter(
-            self.partitions, self.logs, self.cluster.report_outages, reactor, self.replica_parts.disk_calls,
-            settings.integer("log.dir.check.interval.ms") / 1000,
+            self.partitions, self.logs, self.cluster.report_outages, reactor,
+            DiskCalls(self._check_pool.defer, self.disks), settings.integer("log.dir.check.interval.ms") / 1000,
         )  # fmt: skip
         self.replication = Replication(
             self.replicas, self.partitions, self.replica_throttle, self.connect, settings, reactor, self.node_id,
@@ -472,8 +474,8 @@ class Broker:
         self._undo.append(stop)
 
     async def _stop_pool(self) -> None:
-        self._pool.stop()
-        self._login_pool.stop()
+        for pool in (self._pool, self._check_pool, self._login_pool):
+            pool.stop()
 
 
 def _nothing() -> None:
