@@ -317,10 +317,13 @@ class PartitionHosting:
             topic.name, topic.topic_id, state.index, stored, self._node_id, self._storage_failed,
             self._logs.high_watermarks.pop(key, 0),
         )  # fmt: skip
+        partition.min_insync_replicas = config.min_insync_replicas
         if stored is not None:
+            if stored.config is not config.log and stored.config != config.log:
+                stored.config = config.log
             self._flushers.add(partition, config.log)
         self._registry.add(partition)
-        self.refresh(partition, state, config)
+        self.refresh(partition, state)
 
     # -- changes of hosted partitions
 

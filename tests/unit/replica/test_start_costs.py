@@ -23,7 +23,7 @@ from tests.hotpath import instructions
 FEW, MANY = 50, 250
 SLACK = 1.0 if sys.version_info[:2] == (3, 11) else 1.5
 TOPIC_ID = bytes(range(16))
-MOST_TO_CREATE, MOST_TO_LOAD, MOST_TO_HOST, MOST_TO_SETTLE = 1760, 1120, 1135, 93
+MOST_TO_CREATE, MOST_TO_LOAD, MOST_TO_HOST, MOST_TO_SETTLE = 1760, 1120, 1056, 93
 
 
 def for_each(cost: Callable[[int], int]) -> float:
