@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -175,7 +174,7 @@ class Listeners:
         certificates = None
         if listener.protocol.tls:
             certificates = await self._load_certificates(listener)
-            security = replace(security, principal=certificates.principal)
+            security = security._replace(principal=certificates.principal)
         handler = await self._handler(listener)
         factory = BrokerFactory(
             self._reactor, handler, self._warm, self._limits(listener.name), listener.name, security,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from pylogd.config import GROUP_SETTINGS, PROFILES, SETTINGS, TOPIC_SETTINGS, ConfigType, Mode, Setting, Value
@@ -107,7 +106,7 @@ def profiles() -> str:
         parts.append(f"\n## {profile.name}\n\n" + "\n".join(textwrap.wrap(profile.purpose, 118)) + "\n\n")
         parts.append("| setting | value | default | why |\n| --- | --- | --- | --- |\n")
         for name, value, why in profile.choices:
-            setting = replace(SETTINGS[name], default=SETTINGS[name].parse(value))
+            setting = SETTINGS[name]._replace(default=SETTINGS[name].parse(value))
             parts.append(f"| `{name}` | {_shown(setting)} | {_shown(SETTINGS[name])} | {why} |\n")
     return "".join(parts)
 

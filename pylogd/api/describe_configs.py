@@ -14,7 +14,6 @@ Gaps: broker loggers (type 8) have no settings here: INVALID_REQUEST.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -140,7 +139,7 @@ def _for_all_brokers(entry: ConfigEntry) -> ConfigEntry | None:
     """Return the setting as it was set for all brokers, or None if it was not."""
     for synonym in entry.synonyms:
         if synonym.source is ConfigSource.DYNAMIC_DEFAULT_BROKER and synonym.name == entry.name:
-            return replace(entry, value=synonym.value, source=synonym.source, synonyms=(synonym,))
+            return entry._replace(value=synonym.value, source=synonym.source, synonyms=(synonym,))
     return None
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pylogd.config.values import ConfigError
 
@@ -53,8 +52,7 @@ class SecurityProtocol(Enum):
 OWN_NAMES: Final = tuple(f"{protocol.value}:{protocol.value}" for protocol in SecurityProtocol)
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(NamedTuple):
     """One address: where to listen or, with an empty `endpoint`, the address to advertise.
 
     `host` is without brackets, empty for every interface or for one that only the endpoint knows; `port` 0 is chosen

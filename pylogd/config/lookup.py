@@ -8,7 +8,6 @@ mechanism.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -35,7 +34,7 @@ def broker_setting(name: str) -> Setting | None:
         rest = name[len(LISTENER_PREFIX) :]
         for base in _PER_LISTENER:
             if rest.endswith(f".{base.name}") and len(rest) > len(base.name) + 1 and rest == rest.lower():
-                return replace(base, name=name, default=None, nullable=True, synonyms=())
+                return base._replace(name=name, default=None, nullable=True, synonyms=())
     return found
 
 

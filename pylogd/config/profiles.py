@@ -11,7 +11,6 @@ are ours; the reasons name what the talk says.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -26,8 +25,7 @@ class Choice(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """A named set of settings. purpose: the use of such a cluster, and its trade-offs."""
 
     name: str

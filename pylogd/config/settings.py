@@ -14,10 +14,9 @@ Must not know: where dynamic and topic overrides are kept (`metadata.configs`), 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pylogd.config.authorization import check_authorization
 from pylogd.config.broker import SETTINGS
@@ -64,8 +63,7 @@ class ConfigSource(IntEnum):
 Layers: TypeAlias = Sequence[tuple[ConfigSource, Mapping[str, Value]]]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigSynonym:
+class ConfigSynonym(NamedTuple):
     """A setting and a source that could supply the value of another setting."""
 
     name: str
@@ -73,8 +71,7 @@ class ConfigSynonym:
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
+class Replaced(NamedTuple):
     """The result of reloading static settings, by name.
 
     `changed`: the effective values before and after. `pending`: the effective values, and those of the next start.
@@ -86,8 +83,7 @@ class Replaced:
     overruled: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class ConfigEntry(NamedTuple):
     """A setting as DescribeConfigs shows it.
 
     `value` is None if unset or sensitive. Synonyms are in order of precedence; the first supplies the effective value.

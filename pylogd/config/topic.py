@@ -9,7 +9,6 @@ what the topic says, and has no synonym.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -36,8 +35,7 @@ def _shipped_default(setting: Setting) -> Value:
 
 def _topic(name: str, broker_name: str, doc: str) -> Setting:
     broker = SETTINGS[broker_name]
-    return replace(
-        broker,
+    return broker._replace(
         name=name,
         default=_shipped_default(broker),
         doc=doc,

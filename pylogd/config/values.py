@@ -13,9 +13,8 @@ Must not know: files, the reactor, who reads a setting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from pylogd.errors import PylogdError
 
@@ -68,8 +67,7 @@ _INTEGER_RANGES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting.
 
     `minimum` and `maximum` are inclusive and bound numbers; `choices` bounds text and the members of lists.

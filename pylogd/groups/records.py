@@ -14,7 +14,6 @@ Must not know: groups in memory, logs.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pylogd.replica.internal_records import INT, LONG, SHORT, InvalidRecord, RecordCursor, bytes_field, text_field
@@ -62,8 +61,7 @@ class Committed(NamedTuple):
     expires_ms: int = NEVER
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMember:
+class StoredMember(NamedTuple):
     """A member in a group's record. The timeouts are in milliseconds."""
 
     member_id: str
@@ -76,8 +74,7 @@ class StoredMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StoredGroup:
+class StoredGroup(NamedTuple):
     """The value of a group's record: one generation with its members."""
 
     protocol_type: str

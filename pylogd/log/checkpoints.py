@@ -23,9 +23,9 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from pylogd.log.errors import LINK, CorruptFile
 from pylogd.log.files import (
@@ -242,8 +242,7 @@ def parse_id(text: str) -> bytes:
     return value
 
 
-@dataclass(slots=True, frozen=True)
-class MetaProperties:
+class MetaProperties(NamedTuple):
     """The owner of a data directory.
 
     cluster_id: None if it is not known yet. directory_id: empty if the file was written by a program that sets none.

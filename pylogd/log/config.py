@@ -5,8 +5,8 @@ The defaults here are for tests and tools only: the broker passes every value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _GIB = 1 << 30
@@ -20,8 +20,7 @@ class TimestampType(Enum):
     LOG_APPEND_TIME = "LogAppendTime"
 
 
-@dataclass(slots=True, frozen=True)
-class LogConfig:
+class LogConfig(NamedTuple):
     """The settings, named like those of topics, with underscores. A retention limit of -1 means no limit.
 
     validate_records, validate_compressed: whether the records of a client are inspected before they are appended, and

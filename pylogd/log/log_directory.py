@@ -18,6 +18,7 @@ import sys
 import uuid
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pylogd.log import checkpoints
 from pylogd.log.checkpoints import MetaProperties, TopicPartition
@@ -69,8 +70,7 @@ DATA_DIRECTORY_FILES = frozenset(
 )
 
 
-@dataclass(slots=True, frozen=True)
-class PartitionUsage:
+class PartitionUsage(NamedTuple):
     """The size of a partition in bytes."""
 
     topic: str
@@ -78,8 +78,7 @@ class PartitionUsage:
     size: int
 
 
-@dataclass(slots=True, frozen=True)
-class DirectoryUsage:
+class DirectoryUsage(NamedTuple):
     """The partitions in a data directory, and the size of its volume in bytes (-1 if unknown).
 
     failed: it is offline. cordoned: it takes no new partitions.

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -28,8 +27,7 @@ log = Logger()
 _VERSION: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class DelegationToken:
+class DelegationToken(NamedTuple):
     """A delegation token (KIP-48). Principals are texts, `User:alice`; times are in milliseconds since 1970.
 
     owner: who it speaks for. requester: who asked for it. renewers: who may renew it besides the owner. max_ms: up to

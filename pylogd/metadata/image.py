@@ -112,8 +112,7 @@ class IsrChange:
     epochs: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SmoothWait:
+class SmoothWait(NamedTuple):
     """The progress of a smooth expansion, as the partition's leader saw it when it last checked the groups.
 
     until_ms: `PartitionState.latest_until_ms`. epochs: of each new replica that is not in sync, the broker epoch in
@@ -181,8 +180,7 @@ class TopicUpdate(NamedTuple):
     after: tuple[PartitionState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """The address at which clients reach a listener of a broker. protocol: its security protocol, by Kafka's name."""
 
     listener: str

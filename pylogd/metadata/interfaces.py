@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
@@ -41,8 +41,7 @@ ANY_VERSION: Final = -1
 MAX_DATA_BYTES: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStat:
+class NodeStat(NamedTuple):
     """The metadata of a node: everything that a store knows besides its data.
 
     version: counts the writes of its data from 0. created, modified: transaction numbers of the store. A node that was
@@ -56,8 +55,7 @@ class NodeStat:
     owner: int
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A node's data and metadata."""
 
     data: bytes
@@ -73,8 +71,7 @@ class EventType(Enum):
     CHILDREN = "children"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
+class WatchEvent(NamedTuple):
     """A change to a watched node; CHILDREN means that its set of children changed."""
 
     type: EventType

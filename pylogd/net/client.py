@@ -24,9 +24,8 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet import defer
 from twisted.internet.abstract import isIPAddress, isIPv6Address
@@ -61,8 +60,7 @@ _SESSION_SHARES = 0.85, 0.95
 _CLOSE_SECONDS = 5.0  # what was written may take this long to leave after `close`
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionSecurity:
+class ConnectionSecurity(NamedTuple):
     """How connections are secured.
 
     tls: returns the TLS options for a host name, such as `client_tls.ClientTls`; None for plain TCP. conversation:

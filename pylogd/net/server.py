@@ -10,8 +10,7 @@ Must not know: any single API. Requests go to the one `RequestHandler` that the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
@@ -52,8 +51,7 @@ _COMMON_ENDS = (ConnectionAborted, ConnectionDone, ConnectionLost)
 LEAST_PROGRESS_BYTES = 1 << 15  # of an unfinished request in each `request.receive.timeout.ms`
 
 
-@dataclass(slots=True, frozen=True)
-class ServerLimits:
+class ServerLimits(NamedTuple):
     """Limits of the connections of one listener; each is the setting named behind it."""
 
     max_request_bytes: int  # socket.request.max.bytes
@@ -72,8 +70,7 @@ class ServerLimits:
     max_elements: int = MAX_ELEMENTS  # request.max.elements
 
 
-@dataclass(slots=True, frozen=True)
-class ListenerSecurity:
+class ListenerSecurity(NamedTuple):
     """How the connections of a listener are protected, and how their clients say who they are.
 
     name: the security protocol. tls, sasl: its parts. principal: makes the principal of a TLS client's certificate;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from pylogd.config import Settings
@@ -11,7 +10,7 @@ from pylogd.log.compaction.cleaner import CleanerConfig
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.wire.records import speedups
 
-_FIELDS: Final = frozenset(field.name for field in fields(LogConfig))
+_FIELDS: Final = frozenset(LogConfig._fields)
 
 
 def log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:

@@ -19,8 +19,7 @@ It must not know how brokers are found and connected to, or what a partition's s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -61,8 +60,7 @@ Connect = Callable[[int], "Deferred[Any]"]
 """Opens a connection to the broker of that id; fires with an IConnection."""
 
 
-@dataclass(slots=True, frozen=True)
-class FetcherConfig:
+class FetcherConfig(NamedTuple):
     """The `replica.*` settings of a fetcher; times in seconds. broker_epoch: returns this broker's epoch."""
 
     node_id: int

@@ -12,10 +12,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import mul
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -61,8 +60,7 @@ _MOST_UNITS: Final = 2048
 _MOST_NAMES: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class InternalTopicOptions:
+class InternalTopicOptions(NamedTuple):
     """The name and settings of an internal topic.
 
     partitions, replication_factor: the settings with which it is created. timeout: the setting that says for how many

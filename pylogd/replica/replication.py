@@ -9,7 +9,6 @@ Must not know: requests, how a fetcher works.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, DeferredList
@@ -64,7 +63,7 @@ class Replication:
 
     def start(self, cluster_id: str | None = None) -> None:
         """Follow partitions from now on. Leaders refuse a `cluster_id` that is not theirs."""
-        self._config = replace(self._config, cluster_id=cluster_id)
+        self._config = self._config._replace(cluster_id=cluster_id)
         self._running = True
         self._partitions.subscribe(self._changed)
         for partition in list(self._partitions.by_name.values()):

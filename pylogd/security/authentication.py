@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -96,8 +96,7 @@ class AuthenticationCounts:
     expired: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AuthenticationLimits:
+class AuthenticationLimits(NamedTuple):
     """Limits of a listener, in milliseconds.
 
     session_ms: `connections.max.reauth.ms` by mechanism; 0 for no limit. failure_delay_ms:
@@ -108,8 +107,7 @@ class AuthenticationLimits:
     failure_delay_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The answer to the client: an error, or the mechanism's message and, at the end, the session's length."""
 
     error: ErrorCode = ErrorCode.NONE

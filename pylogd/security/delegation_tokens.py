@@ -13,8 +13,7 @@ from __future__ import annotations
 import hmac
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -36,8 +35,7 @@ _NO_TOKEN: Final = "no such token"
 _MOST_BYTES: Final = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLimits:
+class TokenLimits(NamedTuple):
     """Times in milliseconds, and a number; the comment of each names its setting."""
 
     max_lifetime_ms: int  # delegation.token.max.lifetime.ms
@@ -164,7 +162,7 @@ class TokenManager:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
 
     async def _set_expiry(self, token: DelegationToken, expires_ms: int) -> int:
-        changed = replace(token, expires_ms=min(token.max_ms, expires_ms))
+        changed = token._replace(expires_ms=min(token.max_ms, expires_ms))
         await self._tokens.put(changed)
         return changed.expires_ms
 

@@ -6,14 +6,12 @@ all of its services. It is asked once for each authentication of a connection, o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pylogd.security.principal import Principal
 
 
-@dataclass(frozen=True, slots=True)
-class Authentication:
+class Authentication(NamedTuple):
     """The properties of an authenticated connection.
 
     listener: the name of the listener. protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. host: the client's

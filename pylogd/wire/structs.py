@@ -9,8 +9,7 @@ their default value are not written.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pylogd.wire.emit import ReadEmitter, WriteEmitter
 from pylogd.wire.exceptions import UnsupportedVersion
@@ -21,8 +20,7 @@ from pylogd.wire.values import ZERO_UUID, Message
 _MARKER = struct.Struct(">b")
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """A field of a struct at one version. `type` is None if the field does not exist at that version."""
 
     name: str

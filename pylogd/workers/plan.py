@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -67,11 +67,11 @@ def _worker(
     settings: Settings, shared: Sequence[Listener], store: tuple[Path, Path] | None, number: int
 ) -> Settings:  # fmt: skip
     """Return the settings of a worker; `number` counts from 1."""
-    own = [replace(listener, port=listener.port + number) for listener in shared]
-    common = [replace(listener, name=_BOOTSTRAP + listener.name) for listener in shared]
+    own = [listener._replace(port=listener.port + number) for listener in shared]
+    common = [listener._replace(name=_BOOTSTRAP + listener.name) for listener in shared]
     addresses = {listener.name: listener for listener in settings.advertised_listeners}
     told = [_told(listener, addresses.get(listener.name), number) for listener in own]
-    told += [replace(listener, name=_BOOTSTRAP + listener.name) for listener in told]
+    told += [listener._replace(name=_BOOTSTRAP + listener.name) for listener in told]
     directories = [Path(directory) / f"{WORKER_FOLDER}{number}" for directory in settings.words("log.dirs")]
     more = {
         "node.id": str(settings.integer("node.id") + number - 1),
@@ -86,7 +86,7 @@ def _worker(
         more["metadata.store"] = f"{UNIX_SCHEME}{store[1]}"
     metrics = metrics_listener(settings.text("metrics.listener"))
     if metrics is not None and metrics.port:
-        more["metrics.listener"] = str(replace(metrics, port=metrics.port + number - 1)).rpartition("//")[2]
+        more["metrics.listener"] = str(metrics._replace(port=metrics.port + number - 1)).rpartition("//")[2]
     return settings.with_overrides(more)
 
 
@@ -111,11 +111,11 @@ def _with_port(listener: Listener, count: int) -> Listener:
     """
     if not listener.endpoint.startswith("tcp"):
         raise ConfigError(f"with --workers a listener is an address, not {listener.endpoint}", "listeners")
-    return listener if listener.port else replace(listener, port=free_row(count + 1))
+    return listener if listener.port else listener._replace(port=free_row(count + 1))
 
 
 def _told(own: Listener, advertised: Listener | None, number: int) -> Listener:
     """Return the advertised address of a worker's own listener. Its port is counted up like the listener's port."""
     if advertised is None:
-        return replace(own, host=socket.gethostname()) if own.wildcard else own
-    return replace(own, host=advertised.host, port=advertised.port + number if advertised.port else own.port)
+        return own._replace(host=socket.gethostname()) if own.wildcard else own
+    return own._replace(host=advertised.host, port=advertised.port + number if advertised.port else own.port)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pylogd.log.append_result import AppendResult
@@ -42,7 +41,7 @@ class CompactedStorage(MemoryStorage):
 
     def configure(self, log: Log, **settings: Any) -> None:
         """Change settings while the log is in use."""
-        self.config = replace(self.config, **settings)
+        self.config = self.config._replace(**settings)
         log.config = self.config
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pylogd.log.append_result import AppendResult
@@ -61,7 +60,7 @@ class MemoryStorage:
         self.now_ms = START_MS  # the wall clock
         self.seconds = 1000.0  # the monotonic one
         self.fs.now_ms = self.now_ms
-        self.config = replace(config or LogConfig(), **settings)
+        self.config = (config or LogConfig())._replace(**settings)
         self.manager = self.start()
 
     def start(self) -> LogManager:

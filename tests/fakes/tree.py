@@ -6,7 +6,7 @@ It implements the rules of `IMetadataStore` independently; the contract suite ch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pylogd.metadata.errors import (
     BadVersion,
@@ -141,7 +141,7 @@ class Leader:
             return None, [(operation.path, None)]
         if len(operation.data) > MAX_DATA_BYTES:
             raise InvalidNode(operation.path)
-        stat = replace(node.stat, version=node.stat.version + 1, modified=self.zxid)
+        stat = node.stat._replace(version=node.stat.version + 1, modified=self.zxid)
         return stat.version, [(operation.path, Node(operation.data, stat))]
 
     def _create(self, session: int, operation: Create) -> tuple[Result, Changes]:

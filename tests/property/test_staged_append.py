@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -119,7 +118,7 @@ def do_other(log: Log, storage: MemoryStorage, kind: str, argument: int) -> None
     if kind == "truncate":
         truncate_to(log, max(log.log_end_offset - argument, 0))
     elif kind == "retain":
-        log.config = replace(log.config, retention_ms=0 if argument else -1)
+        log.config = log.config._replace(retention_ms=0 if argument else -1)
         retain(log, storage.now_ms)
     elif kind == "flush":
         log.flush()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pylogd.log.config import NO_LIMIT
 from pylogd.log.log import Log
 from pylogd.log.segment import Segment
 
 
-@dataclass(slots=True, frozen=True)
-class LogToClean:
+class LogToClean(NamedTuple):
     """A log of which something may be compacted.
 
     first_dirty_offset, end_offset: the offsets (the end exclusive) that have not been compacted yet and may be now.

@@ -22,8 +22,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from pylogd.log.checkpoints import TopicPartition
 from pylogd.log.compaction.candidates import LogToClean, log_to_clean
@@ -58,8 +58,7 @@ _MAX_CHECK_BYTES = 16 << 20
 _MIN_CHECK_BYTES = 1 << 16
 
 
-@dataclass(slots=True, frozen=True)
-class CleanerConfig:
+class CleanerConfig(NamedTuple):
     """The settings `log.cleaner.…`. Sizes in bytes; `dedupe_buffer_bytes` is for all threads of a cleaner together."""
 
     enabled: bool = True

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
 from pylogd.log.compaction.throttle import Throttle
@@ -34,7 +33,7 @@ class Cleaners:
     ) -> None:
         self._stopping = threading.Event()
         throttle = Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
-        own = replace(config, dedupe_buffer_bytes=config.dedupe_buffer_bytes // max(len(parts), 1))
+        own = config._replace(dedupe_buffer_bytes=config.dedupe_buffer_bytes // max(len(parts), 1))
         self._cleaners = {
             path: Cleaner(manager, own, now_ms=now_ms, seconds=seconds, path=path, throttle=throttle) for path in parts
         }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pylogd.log.errors import StorageError
 
@@ -73,8 +73,7 @@ class CompactionResult:
     keys: int = 0
 
 
-@dataclass(slots=True, frozen=True)
-class CompactedSegment:
+class CompactedSegment(NamedTuple):
     """A new segment, written and synced under its `.cleaned` names.
 
     replaces: the base offsets of the segments that it replaces.

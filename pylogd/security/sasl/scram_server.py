@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pylogd.security.principal import Principal
 from pylogd.security.sasl.conversation import AuthenticationFailed, Challenge, Step, Success
@@ -29,8 +28,7 @@ from pylogd.security.sasl.scram import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ScramIdentity:
+class ScramIdentity(NamedTuple):
     """A user or a delegation token, with its credential. expires_ms: in milliseconds since 1970, None for never."""
 
     principal: Principal

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -303,7 +302,7 @@ class TestInAThread:
         parts.threads.hold = True
         waiting = ask(parts, "d", encode_batch([(None, b"v", NOW_MS, [LARGE])], compression=4))
         log = parts.partitions.by_name["d", 0].log
-        log.config = replace(log.config, cleanup_policy=frozenset({"compact"}))
+        log.config = log.config._replace(cleanup_policy=frozenset({"compact"}))
         parts.threads.release()
         assert answers(waiting)[0].error_code == INVALID
 

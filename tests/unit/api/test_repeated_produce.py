@@ -6,7 +6,6 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -115,7 +114,7 @@ _CHANGES: dict[str, tuple[Callable[[Rig], object], int]] = {
     ),
     "another leader epoch": (lambda rig: rig.parts.set_state(_TOPIC, leader_epoch=3), ErrorCode.NONE),
     "smaller batches": (
-        lambda rig: setattr(rig.partition.log, "config", replace(rig.partition.log.config, max_message_bytes=10)),
+        lambda rig: setattr(rig.partition.log, "config", rig.partition.log.config._replace(max_message_bytes=10)),
         ErrorCode.MESSAGE_TOO_LARGE,
     ),
     "no log": (lambda rig: rig.partition.go_offline(), ErrorCode.KAFKA_STORAGE_ERROR),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 
 import pytest
 
@@ -114,9 +113,9 @@ def test_a_compacted_log_refuses_records_without_keys(policy: set[str], codec: C
         with pytest.raises(InvalidRecord, match="without a key"):
             log.append(batch(b"c", key=None, compression=codec), leader_epoch=0)
     assert values(log) == [b"a" * 200, b"b"] * 2
-    log.config = replace(log.config, cleanup_policy=frozenset({"delete"}))
+    log.config = log.config._replace(cleanup_policy=frozenset({"delete"}))
     log.append(batch(b"c", key=None), leader_epoch=0)
-    log.config = replace(log.config, cleanup_policy=frozenset({"compact"}))
+    log.config = log.config._replace(cleanup_policy=frozenset({"compact"}))
     with pytest.raises(InvalidRecord):
         log.append(batch(b"d", key=None), leader_epoch=0)
     storage.check()
@@ -186,10 +185,10 @@ def test_settings_change_while_the_log_is_in_use() -> None:
     storage = MemoryStorage()
     log = storage.create()
     append(log, b"x" * 100)
-    log.config = replace(log.config, max_message_bytes=100)
+    log.config = log.config._replace(max_message_bytes=100)
     with pytest.raises(RecordTooLarge):
         append(log, b"x" * 100)
-    log.config = replace(log.config, max_message_bytes=1000, message_timestamp_type=TimestampType.LOG_APPEND_TIME)
+    log.config = log.config._replace(max_message_bytes=1000, message_timestamp_type=TimestampType.LOG_APPEND_TIME)
     assert append(log, b"x" * 100).log_append_time == START_MS
     storage.check()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from pylogd.log import housekeeping
@@ -62,7 +60,7 @@ def test_what_has_changed_is_maintained(storage: MemoryStorage, rounds: Rounds) 
     logs = [storage.manager.logs["t", index] for index in range(10)]
     append(logs[1], b"w")
     logs[2].delete_records_before(1)
-    logs[3].config = replace(logs[3].config, retention_bytes=0)
+    logs[3].config = logs[3].config._replace(retention_bytes=0)
     logs[4].deletable_offset = 0
     storage.manager.truncate_to("t", 5, 0)
     assert rounds.maintained() == [1, 2, 3, 4, 5]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -178,10 +177,10 @@ def test_retention_by_size_never_goes_below_the_limit() -> None:
     storage = small()
     expected = fill(storage)
     log = storage.manager.logs["t", 0]
-    log.config = replace(log.config, retention_bytes=log.size - SEGMENT // 2)
+    log.config = log.config._replace(retention_bytes=log.size - SEGMENT // 2)
     storage.manager.tick()
     assert values(log) == expected
-    log.config = replace(log.config, retention_bytes=0)
+    log.config = log.config._replace(retention_bytes=0)
     storage.manager.tick()
     assert values(log) == expected[8:]
     storage.check()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ class Listener:
         self.reactor = reactor or ManualReactor()
         unused: Any = None
         self.quotas = quotas
-        self.factory = BrokerFactory(self.reactor, Handler(), unused, replace(LIMITS, **limits), "A", None, quotas)  # type: ignore[arg-type]
+        self.factory = BrokerFactory(self.reactor, Handler(), unused, LIMITS._replace(**limits), "A", None, quotas)  # type: ignore[arg-type]
         self.port = Port()
         self.factory.admission.open(self.port)
         self.factory.hangups._reactor = ManualReactor()
@@ -197,7 +196,7 @@ def test_a_listener_has_a_limit_of_its_own() -> None:
     one, other = Listener(quotas, max_connections=1), Listener(quotas)
     assert [one.connect(), one.connect(), other.connect()] == ["served", "waits", "served"]
     assert (one.port.accepting, other.port.accepting) == (False, True)
-    one.factory.limits = replace(LIMITS, max_connections=2)
+    one.factory.limits = LIMITS._replace(max_connections=2)
     quotas.set_limits(quotas.limits)
     assert one.served == [0, 1]
     one.disconnect()
