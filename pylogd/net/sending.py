@@ -32,6 +32,6 @@ def send_now(transport: Any, parts: Sequence[Any], least: int = _LEAST_BYTES) ->
         return parts
     for at, part in enumerate(parts):
         if sent < len(part):
-            return [bytes(memoryview(part)[sent:]), *parts[at + 1 :]]
+            return [memoryview(part)[sent:], *parts[at + 1 :]]
         sent -= len(part)
     return ()
