@@ -12,8 +12,7 @@
  * are written, and a write that failed is not tried again: Python is told of its exception, and answers. The log's lock
  * is held from the look at its state until it is moved behind the batches, and released before anybody is woken.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_attributes.h"
 #include <stdint.h>
 
 enum { FETCH = 1, END_SIZE = 3 }; /* the API's key; bytes behind the records, which are zero */
@@ -38,14 +37,19 @@ enum {
     X(read) X(end_offset) X(aborted_in) X(length) X(socket) X(direct_above) X(max_chunk) X(authorize) X(principal) \
     X(host) X(topic) X(file) X(fd) \
     X(produce_shape) X(replicas) X(append_queues) X(flush_visible) X(alone) X(enough_in_sync) X(epochs) X(latest) \
-    X(_active) X(indexes) X(offsets) X(max_entries) X(size) X(log_end_offset) X(now_ms) X(index_interval) \
+    X(_active) X(indexes) X(offsets) X(entries) X(max_entries) X(size) X(log_end_offset) X(now_ms) X(index_interval) \
     X(bytes_since_index) X(_max_timestamp) X(_max_timestamp_offset) X(max_frame_bytes) X(fast_accept) X(due) X(write) \
     X(cached) X(note_cached) X(note_run) X(wrote) X(_lock) X(acquire) X(release) X(flush_at) X(appended) \
     X(fetch_waits) X(key) X(check) X(produced)
 
-#define DECLARE(name) PyObject *name;
+/* Names that objects of several classes have on one path, which would take each other's place in the cache. */
+#define ALIASES(X) X(shape_compiled, "compiled") X(limits_compiled, "compiled")
+
+#define DECLARE(name) Attribute name;
+#define DECLARE_ALIAS(alias, text) Attribute alias;
 typedef struct {
     NAMES(DECLARE)
+    ALIASES(DECLARE_ALIAS)
     PyObject *end, *read_keywords, *zero, *most;
 } State;
 
@@ -53,12 +57,14 @@ static int
 prepare(PyObject *module)
 {
     State *state = PyModule_GetState(module);
-#define INTERN(name) \
-    if ((state->name = PyUnicode_InternFromString(#name)) == NULL) \
+#define INTERN_ALIAS(alias, text) \
+    if ((state->alias.name = PyUnicode_InternFromString(text)) == NULL) \
         return -1;
+#define INTERN(name) INTERN_ALIAS(name, #name)
     NAMES(INTERN)
+    ALIASES(INTERN_ALIAS)
     state->end = PyBytes_FromStringAndSize("\0\0\0", END_SIZE);
-    state->read_keywords = PyTuple_Pack(1, state->end_offset);
+    state->read_keywords = PyTuple_Pack(1, state->end_offset.name);
     state->zero = PyLong_FromLong(0);
     state->most = PyLong_FromLong(MOST);
     return state->end == NULL || state->read_keywords == NULL || state->zero == NULL || state->most == NULL ? -1 : 0;
@@ -68,8 +74,10 @@ static int
 clear_state(PyObject *module)
 {
     State *state = PyModule_GetState(module);
-#define FORGET(name) Py_CLEAR(state->name);
+#define FORGET(field) Py_CLEAR(state->field.name);
+#define FORGET_ALIAS(alias, text) FORGET(alias)
     NAMES(FORGET)
+    ALIASES(FORGET_ALIAS)
     Py_CLEAR(state->end);
     Py_CLEAR(state->read_keywords);
     Py_CLEAR(state->zero);
@@ -107,9 +115,9 @@ forget(Answer *answer)
 
 /* Read an attribute that is a number. Return whether there is one. */
 static int
-read_number(PyObject *of, PyObject *name, int64_t *value)
+read_number(PyObject *of, Attribute *name, int64_t *value)
 {
-    PyObject *found = PyObject_GetAttr(of, name);
+    PyObject *found = get(of, name);
     if (found == NULL)
         return 0;
     *value = PyLong_AsLongLong(found);
@@ -119,9 +127,9 @@ read_number(PyObject *of, PyObject *name, int64_t *value)
 
 /* Return whether an attribute is true: 1 or 0; -1 with an exception. */
 static int
-is_true(PyObject *of, PyObject *name)
+is_true(PyObject *of, Attribute *name)
 {
-    PyObject *found = PyObject_GetAttr(of, name);
+    PyObject *found = get(of, name);
     int answer = found == NULL ? -1 : PyObject_IsTrue(found);
     Py_XDECREF(found);
     return answer;
@@ -129,21 +137,21 @@ is_true(PyObject *of, PyObject *name)
 
 /* Return an attribute of an attribute, which is the caller's. */
 static PyObject *
-get_of(PyObject *of, PyObject *first, PyObject *second)
+get_of(PyObject *of, Attribute *first, Attribute *second)
 {
-    PyObject *between = PyObject_GetAttr(of, first);
-    PyObject *found = between == NULL ? NULL : PyObject_GetAttr(between, second);
+    PyObject *between = get(of, first);
+    PyObject *found = between == NULL ? NULL : get(between, second);
     Py_XDECREF(between);
     return found;
 }
 
 static int
-add_to(PyObject *of, PyObject *name, int64_t added)
+add_to(PyObject *of, Attribute *name, int64_t added)
 {
-    PyObject *before = PyObject_GetAttr(of, name), *more = PyLong_FromLongLong(added), *sum = NULL;
+    PyObject *before = get(of, name), *more = PyLong_FromLongLong(added), *sum = NULL;
     if (before != NULL && more != NULL)
         sum = PyNumber_Add(before, more); /* of any size, as in Python */
-    int failed = sum == NULL || PyObject_SetAttr(of, name, sum) < 0;
+    int failed = sum == NULL || set(of, name, sum) < 0;
     Py_XDECREF(before);
     Py_XDECREF(more);
     Py_XDECREF(sum);
@@ -154,14 +162,14 @@ add_to(PyObject *of, PyObject *name, int64_t added)
 
 /* Find the request that is repeated, and the offset that is asked for. */
 static int
-repeats(const State *state, PyObject *connection, PyObject *data, Answer *answer)
+repeats(State *state, PyObject *connection, PyObject *data, Answer *answer)
 {
-    PyObject *known = PyObject_GetAttr(connection, state->known_fetch);
+    PyObject *known = get(connection, &state->known_fetch);
     if (known == NULL || known == Py_None) {
         Py_XDECREF(known);
         return 0;
     }
-    answer->known = PyObject_GetAttr(known, state->compiled);
+    answer->known = get(known, &state->compiled);
     Py_DECREF(known);
     if (answer->known == NULL || !PyTuple_Check(answer->known) || PyTuple_GET_SIZE(answer->known) != KNOWN_SIZE)
         return 0;
@@ -171,40 +179,40 @@ repeats(const State *state, PyObject *connection, PyObject *data, Answer *answer
 
 /* Find the partition, and the log that this broker leads, in the epoch that the client knows. */
 static int
-is_led(const State *state, PyObject *by_id, Answer *answer)
+is_led(State *state, PyObject *by_id, Answer *answer)
 {
     PyObject *partition = PyDict_GetItemWithError(by_id, PyTuple_GET_ITEM(answer->known, KEY));
     if (partition == NULL)
         return 0;
     answer->partition = Py_NewRef(partition);
-    answer->log = PyObject_GetAttr(partition, state->led_log);
+    answer->log = get(partition, &state->led_log);
     if (answer->log == NULL || answer->log == Py_None)
         return 0;
     int64_t epoch = PyLong_AsLongLong(PyTuple_GET_ITEM(answer->known, LEADER_EPOCH)), current;
     if (epoch == -1) /* the client does not say which, or the number is none */
         return !PyErr_Occurred();
-    return read_number(partition, state->leader_epoch, &current) && epoch == current;
+    return read_number(partition, &state->leader_epoch, &current) && epoch == current;
 }
 
 /* Return whether the client has a permission for the topic: 1 or 0; -1 with an exception. permission: the operation and
  * the type of the resource.
  */
 static int
-is_allowed(const State *state, PyObject *broker, PyObject *permission, PyObject *connection, PyObject *partition)
+is_allowed(State *state, PyObject *broker, PyObject *permission, PyObject *connection, PyObject *partition)
 {
-    PyObject *authorizer = PyObject_GetAttr(broker, state->authorizer);
+    PyObject *authorizer = get(broker, &state->authorizer);
     if (authorizer == NULL || authorizer == Py_None) {
         Py_XDECREF(authorizer);
         return authorizer == NULL ? -1 : 1;
     }
-    PyObject *principal = PyObject_GetAttr(connection, state->principal);
-    PyObject *host = principal == NULL ? NULL : PyObject_GetAttr(connection, state->host);
-    PyObject *topic = host == NULL ? NULL : PyObject_GetAttr(partition, state->topic);
+    PyObject *principal = get(connection, &state->principal);
+    PyObject *host = principal == NULL ? NULL : get(connection, &state->host);
+    PyObject *topic = host == NULL ? NULL : get(partition, &state->topic);
     int allowed = -1;
     if (topic != NULL) {
         PyObject *const *wanted = &PyTuple_GET_ITEM(permission, 0);
         PyObject *arguments[] = {authorizer, principal, host, wanted[0], wanted[1], topic};
-        PyObject *result = PyObject_VectorcallMethod(state->authorize, arguments, 6, NULL);
+        PyObject *result = PyObject_VectorcallMethod(state->authorize.name, arguments, 6, NULL);
         allowed = result == NULL ? -1 : PyObject_IsTrue(result);
         Py_XDECREF(result);
     }
@@ -217,24 +225,24 @@ is_allowed(const State *state, PyObject *broker, PyObject *permission, PyObject 
 
 /* Find where the log begins, and where what the client may see of it ends. */
 static int
-find_bounds(const State *state, Answer *answer)
+find_bounds(State *state, Answer *answer)
 {
-    PyObject *unstable = get_of(answer->log, state->producers, state->unstable);
-    int active = unstable == NULL ? -1 : is_true(unstable, state->active);
+    PyObject *unstable = get_of(answer->log, &state->producers, &state->unstable);
+    int active = unstable == NULL ? -1 : is_true(unstable, &state->active);
     Py_XDECREF(unstable);
-    answer->start = PyObject_GetAttr(answer->log, state->log_start_offset);
-    answer->end = PyObject_GetAttr(answer->partition, state->high_watermark);
+    answer->start = get(answer->log, &state->log_start_offset);
+    answer->end = get(answer->partition, &state->high_watermark);
     if (active < 0 || answer->start == NULL || answer->end == NULL)
         return 0;
-    answer->stable = active ? PyObject_GetAttr(answer->partition, state->last_stable_offset) : Py_NewRef(answer->end);
+    answer->stable = active ? get(answer->partition, &state->last_stable_offset) : Py_NewRef(answer->end);
     return answer->stable != NULL;
 }
 
 /* Find the records that were read before for the same limit, as Log.read_again does. */
 static int
-are_kept(const State *state, Answer *answer, PyObject *limit, PyObject *visible)
+are_kept(State *state, Answer *answer, PyObject *limit, PyObject *visible)
 {
-    PyObject *slices = get_of(answer->log, state->_view, state->slices);
+    PyObject *slices = get_of(answer->log, &state->_view, &state->slices);
     PyObject *kept = slices == NULL || !PyDict_Check(slices) ? NULL : PyDict_GetItemWithError(slices, answer->offset);
     Py_XINCREF(kept);
     Py_XDECREF(slices);
@@ -242,7 +250,7 @@ are_kept(const State *state, Answer *answer, PyObject *limit, PyObject *visible)
         || PyLong_AsLongLong(PyTuple_GET_ITEM(kept, KEPT_LIMIT)) != PyLong_AsLongLong(limit)
         || PyLong_AsLongLong(PyTuple_GET_ITEM(kept, BEHIND)) > PyLong_AsLongLong(visible)
         || PyLong_AsLongLong(answer->offset) < PyLong_AsLongLong(answer->start)
-        || is_true(answer->log, state->closed) != 0 || PyErr_Occurred()) {
+        || is_true(answer->log, &state->closed) != 0 || PyErr_Occurred()) {
         Py_XDECREF(kept);
         return 0;
     }
@@ -255,7 +263,7 @@ are_kept(const State *state, Answer *answer, PyObject *limit, PyObject *visible)
  * be told of.
  */
 static int
-find_records(const State *state, Answer *answer, int64_t *size)
+find_records(State *state, Answer *answer, int64_t *size)
 {
     int committed = PyTuple_GET_ITEM(answer->known, COMMITTED) == Py_True;
     PyObject *limit = PyTuple_GET_ITEM(answer->known, LIMIT), *visible = committed ? answer->stable : answer->end;
@@ -265,9 +273,9 @@ find_records(const State *state, Answer *answer, int64_t *size)
         return 0;
     else {
         PyObject *arguments[] = {answer->log, answer->offset, limit, visible};
-        answer->records = PyObject_VectorcallMethod(state->read, arguments, 3, state->read_keywords);
+        answer->records = PyObject_VectorcallMethod(state->read.name, arguments, 3, state->read_keywords);
         if (answer->records == NULL || answer->records == Py_None
-            || !read_number(answer->records, state->length, size))
+            || !read_number(answer->records, &state->length, size))
             return 0;
     }
     if (*size < PyLong_AsLongLong(PyTuple_GET_ITEM(answer->known, LEAST)) || PyErr_Occurred())
@@ -275,7 +283,7 @@ find_records(const State *state, Answer *answer, int64_t *size)
     if (!committed)
         return 1;
     PyObject *arguments[] = {answer->log, answer->offset, answer->records, answer->stable};
-    PyObject *aborted = PyObject_VectorcallMethod(state->aborted_in, arguments, 4, NULL);
+    PyObject *aborted = PyObject_VectorcallMethod(state->aborted_in.name, arguments, 4, NULL);
     int any = aborted == NULL ? -1 : PyObject_IsTrue(aborted);
     Py_XDECREF(aborted);
     return any == 0;
@@ -296,10 +304,10 @@ make_head(Answer *answer, PyObject *data, int64_t size)
 
 /* Count the answer, in the order of fetch.answer_repeated. Return -1 with an exception. */
 static int
-count(const State *state, const Answer *answer, PyObject *requests, int64_t size)
+count(State *state, const Answer *answer, PyObject *requests, int64_t size)
 {
-    if (add_to(answer->partition, state->fetches, 1) < 0
-        || add_to(answer->partition, state->fetched_bytes, size) < 0)
+    if (add_to(answer->partition, &state->fetches, 1) < 0
+        || add_to(answer->partition, &state->fetched_bytes, size) < 0)
         return -1;
     PyObject *before = PyList_GetItem(requests, FETCH), *one = PyLong_FromLong(1), *sum = NULL;
     if (before != NULL && one != NULL)
@@ -312,19 +320,19 @@ count(const State *state, const Answer *answer, PyObject *requests, int64_t size
  * pylogd.wire.session.DirectOutput. Return how many bytes have left; -1 if this was not tried; -2 with an exception.
  */
 static int64_t
-send_now(const State *state, const Answer *answer, PyObject *output, int64_t size)
+send_now(State *state, const Answer *answer, PyObject *output, int64_t size)
 {
     int64_t above, most, sent = -2;
     if (answer->kept == NULL || PyLong_AsLongLong(PyTuple_GET_ITEM(answer->kept, ZEROS)) < END_SIZE)
         return -1;
-    if (!read_number(output, state->direct_above, &above) || !read_number(output, state->max_chunk, &most))
+    if (!read_number(output, &state->direct_above, &above) || !read_number(output, &state->max_chunk, &most))
         return -2;
     if (size + END_SIZE <= above || size + END_SIZE > most)
         return -1;
-    PyObject *open = PyObject_GetAttr(output, state->socket), *length = PyLong_FromLongLong(size + END_SIZE);
+    PyObject *open = get(output, &state->socket), *length = PyLong_FromLongLong(size + END_SIZE);
     int number = open == NULL ? -1 : PyObject_AsFileDescriptor(open); /* -1 with an exception if it is closed */
     PyObject *socket = number < 0 ? NULL : PyLong_FromLong(number);
-    PyObject *descriptor = get_of(answer->records, state->file, state->fd); /* not kept: a file may be closed */
+    PyObject *descriptor = get_of(answer->records, &state->file, &state->fd); /* not kept: a file may be closed */
     Py_XDECREF(open);
     if (socket != NULL && length != NULL && descriptor != NULL) {
         PyObject *const *kept = &PyTuple_GET_ITEM(answer->kept, 0);
@@ -356,7 +364,7 @@ answer_repeated(PyObject *self, PyObject *const *args, Py_ssize_t number)
                                          "connection, data, output");
         return NULL;
     }
-    const State *state = PyModule_GetState(self);
+    State *state = PyModule_GetState(self);
     PyObject *connection = args[5], *data = args[6], *reply = NULL;
     Answer answer = {0};
     int64_t size = 0;
@@ -401,14 +409,14 @@ drop(Append *append)
 
 /* Find the shape that is repeated, and the partition that such requests are for. Return whether there is one. */
 static int
-finds_partition(const State *state, PyObject *const *parts, PyObject *connection, Append *append)
+finds_partition(State *state, PyObject *const *parts, PyObject *connection, Append *append)
 {
-    PyObject *known = PyObject_GetAttr(connection, state->produce_shape);
+    PyObject *known = get(connection, &state->produce_shape);
     if (known == NULL || known == Py_None) {
         Py_XDECREF(known);
         return 0;
     }
-    append->known = PyObject_GetAttr(known, state->compiled);
+    append->known = get(known, &state->shape_compiled);
     Py_DECREF(known);
     if (append->known == NULL || !PyTuple_Check(append->known) || PyTuple_GET_SIZE(append->known) != SHAPE_SIZE)
         return 0;
@@ -419,9 +427,9 @@ finds_partition(const State *state, PyObject *const *parts, PyObject *connection
 
 /* Return whether a client may write to the partition, as far as permissions say: 1 or 0; -1 with an exception. */
 static int
-may_write(const State *state, PyObject *const *parts, PyObject *connection, const Append *append)
+may_write(State *state, PyObject *const *parts, PyObject *connection, const Append *append)
 {
-    PyObject *topic = PyObject_GetAttr(append->partition, state->topic);
+    PyObject *topic = get(append->partition, &state->topic);
     int internal = topic == NULL ? -1 : PySet_Contains(parts[INTERNAL], topic);
     Py_XDECREF(topic);
     return internal ? -(internal < 0)
@@ -432,57 +440,60 @@ may_write(const State *state, PyObject *const *parts, PyObject *connection, cons
  * `_answer` and Partition.append_batches see it. Find the log.
  */
 static int
-is_immediate(const State *state, PyObject *broker, Append *append)
+is_immediate(State *state, PyObject *broker, Append *append)
 {
     PyObject *partition = append->partition;
     int64_t acks = PyLong_AsLongLong(PyTuple_GET_ITEM(append->known, ACKS));
     if (acks == -1 && PyErr_Occurred()) /* it is no number: nothing may be called with an exception set */
         return 0;
-    append->replicas = PyObject_GetAttr(broker, state->replicas);
-    PyObject *queues = append->replicas == NULL ? NULL : PyObject_GetAttr(append->replicas, state->append_queues);
+    append->replicas = get(broker, &state->replicas);
+    PyObject *queues = append->replicas == NULL ? NULL : get(append->replicas, &state->append_queues);
     int queued = queues == NULL ? -1 : PySequence_Contains(queues, partition);
     Py_XDECREF(queues);
     if (queued || (acks != 1 && acks != -1))
         return 0;
-    if (acks == -1 && (is_true(partition, state->flush_visible) != 0 || is_true(partition, state->alone) != 1
-                       || is_true(partition, state->enough_in_sync) != 1))
+    if (acks == -1 && (is_true(partition, &state->flush_visible) != 0 || is_true(partition, &state->alone) != 1
+                       || is_true(partition, &state->enough_in_sync) != 1))
         return 0;
-    append->log = PyObject_GetAttr(partition, state->led_log);
+    append->log = get(partition, &state->led_log);
     return append->log != NULL && append->log != Py_None;
 }
 
 /* Find the segment that is appended to, in the log's latest epoch, with space in its index for as many as are taken. */
 static int
-finds_segment(const State *state, Append *append, PyObject *epoch)
+finds_segment(State *state, Append *append, PyObject *epoch)
 {
-    PyObject *latest = get_of(append->log, state->epochs, state->latest);
+    PyObject *latest = get_of(append->log, &state->epochs, &state->latest);
     int same = latest == NULL ? 0 : PyObject_RichCompareBool(latest, epoch, Py_EQ);
     Py_XDECREF(latest);
-    append->segment = same == 1 ? PyObject_GetAttr(append->log, state->_active) : NULL;
+    append->segment = same == 1 ? get(append->log, &state->_active) : NULL;
     if (append->segment == NULL)
         return 0;
-    PyObject *indexes = PyObject_GetAttr(append->segment, state->indexes);
-    PyObject *offsets = indexes == NULL || indexes == Py_None ? NULL : PyObject_GetAttr(indexes, state->offsets);
+    PyObject *indexes = get(append->segment, &state->indexes);
+    PyObject *offsets = indexes == NULL || indexes == Py_None ? NULL : get_of(indexes, &state->offsets, &state->entries);
     int64_t entries = offsets == NULL ? -1 : PyObject_Size(offsets), most;
     Py_XDECREF(indexes);
     Py_XDECREF(offsets);
-    return entries >= 0 && read_number(append->segment, state->max_entries, &most) && entries + MOST < most;
+    return entries >= 0 && read_number(append->segment, &state->max_entries, &most) && entries + MOST < most;
 }
 
 /* Return what pylogd.log.batch_runs.LogState says, or NULL. */
 static PyObject *
-state_of(const State *state, const Append *append, PyObject *epoch)
+state_of(State *state, const Append *append, PyObject *epoch)
 {
     PyObject *log = append->log, *segment = append->segment;
     PyObject *from[] = {segment, log, NULL, log, log, log, segment, segment, segment};
-    PyObject *names[] = {state->size, state->log_end_offset, NULL, state->now_ms, state->log_start_offset,
-                         state->index_interval, state->bytes_since_index, state->_max_timestamp,
-                         state->_max_timestamp_offset};
+    Attribute *names[] = {&state->size, &state->log_end_offset, NULL, &state->now_ms, &state->log_start_offset,
+                          &state->index_interval, &state->bytes_since_index, &state->_max_timestamp,
+                          &state->_max_timestamp_offset};
     PyObject *found = PyTuple_New(LOG_STATE);
     for (int i = 0; found != NULL && i < LOG_STATE; i++) {
-        PyObject *value = from[i] == NULL ? Py_NewRef(epoch)
-                          : names[i] == state->now_ms ? PyObject_CallMethodNoArgs(log, names[i])
-                                                      : PyObject_GetAttr(from[i], names[i]);
+        PyObject *value = from[i] == NULL ? Py_NewRef(epoch) : get(from[i], names[i]);
+        if (names[i] == &state->now_ms && value != NULL) {
+            PyObject *clock = value;
+            value = PyObject_CallNoArgs(clock);
+            Py_DECREF(clock);
+        }
         if (value == NULL)
             Py_CLEAR(found);
         else
@@ -493,9 +504,9 @@ state_of(const State *state, const Append *append, PyObject *epoch)
 
 /* Have the function of the shape find and check the requests. Return whether it has taken any. */
 static int
-takes(const State *state, Append *append, PyObject *data, PyObject *session)
+takes(State *state, Append *append, PyObject *data, PyObject *session)
 {
-    PyObject *epoch = PyObject_GetAttr(append->partition, state->leader_epoch), *arguments[9] = {NULL};
+    PyObject *epoch = get(append->partition, &state->leader_epoch), *arguments[9] = {NULL};
     int ready = epoch != NULL && finds_segment(state, append, epoch);
     if (ready) {
         arguments[0] = Py_NewRef(Py_None);
@@ -503,10 +514,10 @@ takes(const State *state, Append *append, PyObject *data, PyObject *session)
         arguments[2] = Py_NewRef(state->zero);
         arguments[3] = Py_NewRef(state->most);
         arguments[5] = Py_NewRef(PyTuple_GET_ITEM(append->known, SHAPE));
-        ready = (arguments[4] = PyObject_GetAttr(session, state->max_frame_bytes)) != NULL
-                && (arguments[6] = get_of(append->log, state->fast_accept, state->compiled)) != NULL
+        ready = (arguments[4] = get(session, &state->max_frame_bytes)) != NULL
+                && (arguments[6] = get_of(append->log, &state->fast_accept, &state->limits_compiled)) != NULL
                 && arguments[6] != Py_None && (arguments[7] = state_of(state, append, epoch)) != NULL
-                && (arguments[8] = get_of(append->log, state->producers, state->due)) != NULL;
+                && (arguments[8] = get_of(append->log, &state->producers, &state->due)) != NULL;
     }
     if (ready)
         append->taken = PyObject_Vectorcall(PyTuple_GET_ITEM(append->known, TAKE), arguments, 9, NULL);
@@ -532,23 +543,23 @@ call(PyObject *name, PyObject *const *arguments, size_t count)
  * Return -1 with an exception.
  */
 static int
-note_written(const State *state, const Append *append, PyObject *buffers, PyObject *size, PyObject *behind)
+note_written(State *state, const Append *append, PyObject *buffers, PyObject *size, PyObject *behind)
 {
     PyObject *log = append->log, *segment = append->segment, *const *taken = &PyTuple_GET_ITEM(append->taken, 0);
-    PyObject *cached = PyObject_GetAttr(segment, state->cached);
+    PyObject *cached = get(segment, &state->cached);
     PyObject *written[] = {segment, buffers, size};
-    int failed = cached == NULL || (cached != Py_None && call(state->note_cached, written, 3) < 0);
+    int failed = cached == NULL || (cached != Py_None && call(state->note_cached.name, written, 3) < 0);
     Py_XDECREF(cached);
     if (!failed && PyList_GET_SIZE(taken[ENTRIES])) {
         PyObject *run[] = {segment, size, taken[SINCE_INDEX], taken[STAMP], taken[STAMP_OFFSET], taken[ENTRIES]};
-        failed = call(state->note_run, run, 6) < 0;
+        failed = call(state->note_run.name, run, 6) < 0;
     } else if (!failed)
-        failed = PyObject_SetAttr(segment, state->bytes_since_index, taken[SINCE_INDEX]) < 0
-                 || PyObject_SetAttr(segment, state->_max_timestamp, taken[STAMP]) < 0
-                 || PyObject_SetAttr(segment, state->_max_timestamp_offset, taken[STAMP_OFFSET]) < 0
-                 || PyObject_SetAttr(segment, state->size, behind) < 0;
+        failed = set(segment, &state->bytes_since_index, taken[SINCE_INDEX]) < 0
+                 || set(segment, &state->_max_timestamp, taken[STAMP]) < 0
+                 || set(segment, &state->_max_timestamp_offset, taken[STAMP_OFFSET]) < 0
+                 || set(segment, &state->size, behind) < 0;
     if (!failed && PyList_GET_SIZE(taken[WROTE])) {
-        PyObject *wrote = get_of(log, state->producers, state->wrote);
+        PyObject *wrote = get_of(log, &state->producers, &state->wrote);
         failed = wrote == NULL;
         for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(taken[WROTE]); i++) {
             PyObject *result = PyObject_Call(wrote, PyList_GET_ITEM(taken[WROTE], i), NULL);
@@ -557,7 +568,7 @@ note_written(const State *state, const Append *append, PyObject *buffers, PyObje
         }
         Py_XDECREF(wrote);
     }
-    return failed || PyObject_SetAttr(log, state->log_end_offset, taken[END_OFFSET]) < 0 ? -1 : 0;
+    return failed || set(log, &state->log_end_offset, taken[END_OFFSET]) < 0 ? -1 : 0;
 }
 
 enum { LEFT, APPENDED, NOT_WRITTEN, BROKEN };
@@ -567,10 +578,10 @@ enum { LEFT, APPENDED, NOT_WRITTEN, BROKEN };
  * either; BROKEN with an exception that nobody expects.
  */
 static int
-append_taken(const State *state, Append *append, PyObject *data, PyObject *session)
+append_taken(State *state, Append *append, PyObject *data, PyObject *session)
 {
     int64_t before;
-    if (!takes(state, append, data, session) || !read_number(append->segment, state->size, &before))
+    if (!takes(state, append, data, session) || !read_number(append->segment, &state->size, &before))
         return LEFT;
     PyObject *bytes = PyTuple_GET_ITEM(append->taken, DATA), *buffers = PyTuple_Pack(1, bytes);
     PyObject *size = PyLong_FromSsize_t(PyBytes_GET_SIZE(bytes));
@@ -578,7 +589,7 @@ append_taken(const State *state, Append *append, PyObject *data, PyObject *sessi
     int found = LEFT;
     if (buffers != NULL && size != NULL && behind != NULL) {
         PyObject *written[] = {append->segment, buffers, size};
-        if (call(state->write, written, 3) < 0)
+        if (call(state->write.name, written, 3) < 0)
             found = NOT_WRITTEN;
         else
             found = note_written(state, append, buffers, size, behind) < 0 ? BROKEN : APPENDED;
@@ -591,17 +602,17 @@ append_taken(const State *state, Append *append, PyObject *data, PyObject *sessi
 
 /* Do as `append_taken`, with the log's lock. */
 static int
-append_locked(const State *state, Append *append, PyObject *data, PyObject *session)
+append_locked(State *state, Append *append, PyObject *data, PyObject *session)
 {
-    PyObject *lock = PyObject_GetAttr(append->log, state->_lock), *held = NULL;
+    PyObject *lock = get(append->log, &state->_lock), *held = NULL;
     if (lock != NULL && lock != Py_None)
-        held = PyObject_CallMethodNoArgs(lock, state->acquire);
+        held = PyObject_CallMethodNoArgs(lock, state->acquire.name);
     int found = LEFT;
     if (held != NULL) {
         found = append_taken(state, append, data, session);
         PyObject *type, *error, *trace, *released;
         PyErr_Fetch(&type, &error, &trace);
-        released = PyObject_CallMethodNoArgs(lock, state->release);
+        released = PyObject_CallMethodNoArgs(lock, state->release.name);
         if (released != NULL)
             PyErr_Restore(type, error, trace);
         else {
@@ -621,33 +632,33 @@ append_locked(const State *state, Append *append, PyObject *data, PyObject *sess
  * `_append_compiled` do. Return -1 with an exception.
  */
 static int
-note_appended(const State *state, const Append *append)
+note_appended(State *state, const Append *append)
 {
     PyObject *partition = append->partition, *const *taken = &PyTuple_GET_ITEM(append->taken, 0);
-    int alone = is_true(partition, state->alone), waits = alone == 1 ? is_true(partition, state->flush_visible) : 0;
+    int alone = is_true(partition, &state->alone), waits = alone == 1 ? is_true(partition, &state->flush_visible) : 0;
     if (alone < 0 || waits < 0
-        || (alone && !waits && PyObject_SetAttr(partition, state->high_watermark, taken[END_OFFSET]) < 0))
+        || (alone && !waits && set(partition, &state->high_watermark, taken[END_OFFSET]) < 0))
         return -1;
-    PyObject *flush_at = PyObject_GetAttr(partition, state->flush_at);
+    PyObject *flush_at = get(partition, &state->flush_at);
     int flushes = flush_at == NULL ? -1 : PyObject_RichCompareBool(taken[END_OFFSET], flush_at, Py_GT);
     Py_XDECREF(flush_at);
     if (flushes < 0)
         return -1;
     if (flushes) {
         PyObject *appended[] = {append->replicas, partition};
-        if (call(state->appended, appended, 2) < 0)
+        if (call(state->appended.name, appended, 2) < 0)
             return -1;
     } else {
-        PyObject *waits_for_records = PyObject_GetAttr(append->replicas, state->fetch_waits);
-        PyObject *key = waits_for_records == NULL ? NULL : PyObject_GetAttr(partition, state->key);
+        PyObject *waits_for_records = get(append->replicas, &state->fetch_waits);
+        PyObject *key = waits_for_records == NULL ? NULL : get(partition, &state->key);
         PyObject *check[] = {waits_for_records, key};
-        int failed = key == NULL || call(state->check, check, 2) < 0;
+        int failed = key == NULL || call(state->check.name, check, 2) < 0;
         Py_XDECREF(waits_for_records);
         Py_XDECREF(key);
         if (failed)
             return -1;
     }
-    return add_to(partition, state->produced, PyLong_AsLongLong(taken[COUNT]));
+    return add_to(partition, &state->produced, PyLong_AsLongLong(taken[COUNT]));
 }
 
 /* Have Python answer after a write that failed, with the exception, which is taken. */
@@ -684,7 +695,7 @@ append_repeated(PyObject *self, PyObject *const *args, Py_ssize_t number)
                                          "otherwise, failed, connection, data, session");
         return NULL;
     }
-    const State *state = PyModule_GetState(self);
+    State *state = PyModule_GetState(self);
     PyObject *connection = args[PARTS], *answer = NULL;
     Append append = {0};
     int allowed = finds_partition(state, args, connection, &append) ? may_write(state, args, connection, &append) : -1;

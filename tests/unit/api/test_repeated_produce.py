@@ -238,3 +238,30 @@ def test_bad_arguments_raise(way: None) -> None:
             module.append_repeated(*arguments)
     with pytest.raises(TypeError):
         module.append_repeated(*usual[:-1])
+
+
+def test_a_class_that_changes_is_asked_anew(rig: Rig) -> None:
+    """The compiled function remembers where attributes are in the instances of a class."""
+    rig.ask()
+    kind, kept = type(rig.partition), {"produced": 100}
+    slot, added = (
+        vars(kind)["produced"],
+        property(lambda _: kept["produced"], lambda _, value: kept.update(produced=value)),
+    )
+    with patch.object(kind, "produced", added):
+        rig.ask()
+        assert kept == {"produced": 101}
+    assert vars(kind)["produced"] is slot
+    before = rig.partition.produced
+    rig.ask()
+    assert (rig.partition.produced, kept) == (before + 1, {"produced": 101})
+
+
+def test_an_attribute_without_a_value_is_left_to_python(rig: Rig) -> None:
+    segment = rig.partition.log.active
+    state = segment.known_timestamp
+    del segment._max_timestamp
+    rig.transport.arrive(rig.frame())
+    rig.transport.pump()
+    assert rig.transport.disconnected or rig.transport.disconnecting
+    segment.known_timestamp = state
