@@ -21,6 +21,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 from pylogd.log.caching import CachedRange
 from pylogd.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
@@ -142,15 +143,16 @@ class Segment:
             if written != size:
                 write_all(storage.fs, file.fd, memoryview(b"".join(buffers))[written:], position + written)
         except OSError as error:
-            self._undo_write()
-            raise StorageFailure(self.path, error) from error
+            self.write_failed(error)
 
-    def _undo_write(self) -> None:
+    def write_failed(self, error: OSError) -> NoReturn:
+        """Undo a write at the end that failed. Raises StorageFailure."""
         self.torn = True
         try:
             self.truncate_torn()
-        except OSError as error:
-            _log.warning("%s: could not truncate to byte %d after a failed write: %s", self.path, self.size, error)
+        except OSError as also:
+            _log.warning("%s: could not truncate to byte %d after a failed write: %s", self.path, self.size, also)
+        raise StorageFailure(self.path, error) from error
 
     def truncate_torn(self) -> None:
         """Truncate what a failed write left after the end, if it is still there. Raises OSError."""

@@ -121,11 +121,14 @@ _CHANGES = st.lists(
 
 
 class Side:
-    """A broker on a file system in memory, with or without the fast path, and new connections to it on request."""
+    """A broker on a file system in memory, with or without the fast path, and new connections to it on request.
 
-    def __init__(self, directory: Path, *, fast: bool, **settings: object) -> None:
+    kind: other parts, such as those with real files.
+    """
+
+    def __init__(self, directory: Path, *, fast: bool, kind: type[Parts] = Parts, **settings: object) -> None:
         directory.mkdir()
-        self.parts = Parts(directory, **settings)
+        self.parts = kind(directory, **settings)
         configs: Any
         for name, configs in TOPICS.items():
             self.parts.create(name, **configs)

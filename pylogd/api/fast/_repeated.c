@@ -13,7 +13,9 @@
  * is held from the look at its state until it is moved behind the batches, and released before anybody is woken.
  */
 #include "_attributes.h"
+#include <errno.h>
 #include <stdint.h>
+#include <unistd.h>
 
 enum { FETCH = 1, END_SIZE = 3 }; /* the API's key; bytes behind the records, which are zero */
 
@@ -40,17 +42,18 @@ enum {
     X(_active) X(indexes) X(offsets) X(entries) X(max_entries) X(size) X(log_end_offset) X(now_ms) X(index_interval) \
     X(bytes_since_index) X(_max_timestamp) X(_max_timestamp_offset) X(max_frame_bytes) X(fast_accept) X(due) X(write) \
     X(cached) X(note_cached) X(note_run) X(wrote) X(_lock) X(acquire) X(release) X(flush_at) X(appended) \
-    X(fetch_waits) X(key) X(check) X(produced)
+    X(fetch_waits) X(key) X(check) X(produced) X(storage) X(fs) X(pwritev) X(write_failed)
 
 /* Names that objects of several classes have on one path, which would take each other's place in the cache. */
-#define ALIASES(X) X(shape_compiled, "compiled") X(limits_compiled, "compiled")
+#define ALIASES(X) X(shape_compiled, "compiled") X(limits_compiled, "compiled") \
+    X(segment_file, "file") X(segment_fd, "fd")
 
 #define DECLARE(name) Attribute name;
 #define DECLARE_ALIAS(alias, text) Attribute alias;
 typedef struct {
     NAMES(DECLARE)
     ALIASES(DECLARE_ALIAS)
-    PyObject *end, *read_keywords, *zero, *most;
+    PyObject *end, *read_keywords, *zero, *most, *system_write;
 } State;
 
 static int
@@ -67,6 +70,12 @@ prepare(PyObject *module)
     state->read_keywords = PyTuple_Pack(1, state->end_offset.name);
     state->zero = PyLong_FromLong(0);
     state->most = PyLong_FromLong(MOST);
+    PyObject *os = PyImport_ImportModule("os");
+    if (os == NULL)
+        return -1;
+    if ((state->system_write = PyObject_GetAttrString(os, "pwritev")) == NULL)
+        PyErr_Clear(); /* some systems do not have it */
+    Py_DECREF(os);
     return state->end == NULL || state->read_keywords == NULL || state->zero == NULL || state->most == NULL ? -1 : 0;
 }
 
@@ -82,6 +91,7 @@ clear_state(PyObject *module)
     Py_CLEAR(state->read_keywords);
     Py_CLEAR(state->zero);
     Py_CLEAR(state->most);
+    Py_CLEAR(state->system_write);
     return 0;
 }
 
@@ -573,6 +583,54 @@ note_written(State *state, const Append *append, PyObject *buffers, PyObject *si
 
 enum { LEFT, APPENDED, NOT_WRITTEN, BROKEN };
 
+/* Have Python undo a write that failed. Return NOT_WRITTEN, with its exception. */
+static int
+undo_write(State *state, PyObject *segment, int number)
+{
+    PyObject *type, *error, *trace;
+    errno = number;
+    PyErr_SetFromErrno(PyExc_OSError);
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    PyObject *failed[] = {segment, error};
+    call(state->write_failed.name, failed, 2);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return NOT_WRITTEN;
+}
+
+/* Write to the end of a segment, as Segment.write does, whose call os.pwritev would be. Return APPENDED; NOT_WRITTEN with
+ * an exception; LEFT if Segment.write has to: its call is another, it has no file, or not all of the bytes were written,
+ * which are written again then, to the same place.
+ */
+static int
+write_now(State *state, PyObject *segment, PyObject *bytes, int64_t position)
+{
+    int found = LEFT, number = 0;
+    int64_t fd;
+    ssize_t written, size = PyBytes_GET_SIZE(bytes);
+    PyObject *system = get_of(segment, &state->storage, &state->fs);
+    PyObject *pwritev = system == NULL ? NULL : get(system, &state->pwritev);
+    PyObject *file = pwritev == NULL || pwritev != state->system_write ? NULL : get(segment, &state->segment_file);
+    if (file != NULL && read_number(file, &state->segment_fd, &fd) && fd >= 0 && fd <= INT_MAX) {
+        Py_BEGIN_ALLOW_THREADS
+        written = pwrite((int)fd, PyBytes_AS_STRING(bytes), (size_t)size, (off_t)position);
+        number = errno;
+        Py_END_ALLOW_THREADS
+        if (written == size)
+            found = APPENDED;
+        else if (written < 0 && number != EINTR)
+            found = undo_write(state, segment, number);
+    }
+    if (found == LEFT)
+        PyErr_Clear();
+    Py_XDECREF(system);
+    Py_XDECREF(pwritev);
+    Py_XDECREF(file); /* not before: another thread may abandon the log meanwhile */
+    return found;
+}
+
 /* Take the requests and append them, as Log.append_batches does. The caller holds the log's lock. Return LEFT if
  * nothing was done, maybe with an exception; NOT_WRITTEN with the exception of a write, after which nothing has changed
  * either; BROKEN with an exception that nobody expects.
@@ -589,10 +647,11 @@ append_taken(State *state, Append *append, PyObject *data, PyObject *session)
     int found = LEFT;
     if (buffers != NULL && size != NULL && behind != NULL) {
         PyObject *written[] = {append->segment, buffers, size};
-        if (call(state->write.name, written, 3) < 0)
-            found = NOT_WRITTEN;
-        else
-            found = note_written(state, append, buffers, size, behind) < 0 ? BROKEN : APPENDED;
+        found = write_now(state, append->segment, bytes, before);
+        if (found == LEFT)
+            found = call(state->write.name, written, 3) < 0 ? NOT_WRITTEN : APPENDED;
+        if (found == APPENDED && note_written(state, append, buffers, size, behind) < 0)
+            found = BROKEN;
     }
     Py_XDECREF(buffers);
     Py_XDECREF(size);

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -20,7 +22,7 @@ from pylogd.wire.fast import compiled
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from pylogd.wire.schema import response_codec
 from pylogd.wire.session import ClientSession
-from tests.fakes.parts import batch
+from tests.fakes.parts import RealParts, batch
 from tests.property.test_request_batches import Side
 
 _TOPIC, _VERSION = "usual", 10
@@ -41,7 +43,7 @@ class _Authorizer:
 class Rig:
     """A broker and one connection, whose next request may repeat the last one."""
 
-    def __init__(self, folder: Path, acks: int, **settings: object) -> None:
+    def __init__(self, folder: Path, acks: int, **settings: Any) -> None:
         self.side = Side(folder / "broker", fast=True, **settings)
         self.parts = self.side.parts
         self.partition = self.parts.partitions.by_name[_TOPIC, 0]
@@ -188,8 +190,8 @@ def test_produced_requests_are_counted(rig: Rig) -> None:
 @pytest.mark.parametrize("error", [LogClosed("closed"), ZeroDivisionError("a bug")])
 def test_another_error_of_a_write_is_for_the_general_path(rig: Rig, error: Exception) -> None:
     """A closed log is reported by it; a bug closes the connection, with a traceback in the log."""
-    end, segment = rig.partition.log.log_end_offset, type(rig.partition.log.active)
-    with patch.object(segment, "write", side_effect=error):
+    end = rig.partition.log.log_end_offset
+    with patch.object(rig.parts.fs, "pwritev", side_effect=error):
         rig.transport.arrive(rig.frame())
         rig.transport.pump()
     assert rig.partition.log.log_end_offset == end
@@ -199,8 +201,70 @@ def test_another_error_of_a_write_is_for_the_general_path(rig: Rig, error: Excep
     rig.partition.log._lock.release()
 
 
-def test_no_reference_is_lost_or_kept(rig: Rig) -> None:
+@pytest.fixture(params=[1, -1])
+def disk_rig(request: pytest.FixtureRequest, way: None, tmp_path: Path) -> Iterator[Rig]:
+    """A broker with real files, whose writes the compiled function makes by itself."""
+    made = _on_disk(tmp_path, request.param)
+    yield made
+    made.close()
+
+
+def _on_disk(folder: Path, acks: int) -> Rig:
+    return Rig(folder, acks, kind=RealParts, log_dirs=str(folder / "logs"), log_cleaner_enable=False)
+
+
+def test_files_are_those_of_python(tmp_path: Path) -> None:
+    rigs = []
+    for name in ("plain", "usual"):
+        (tmp_path / name).mkdir()
+        with patch.object(fast_produce, "_repeated", None) if name == "plain" else nullcontext():
+            rigs.append(_on_disk(tmp_path / name, 1))
+        for _ in range(3):
+            assert rigs[-1].ask() == ErrorCode.NONE
+    plain, usual = (Path(rig.partition.log.active.path).read_bytes() for rig in rigs)
+    assert len(plain) == rigs[1].partition.log.active.size
+    assert plain == usual
+    for rig in rigs:
+        rig.close()
+
+
+def _assert_not_written(rig: Rig) -> None:
+    """Ask for an append that the system refuses: nothing of it is left, and the lock is free."""
+    log, segment = rig.partition.log, rig.partition.log.active
+    end, size = log.log_end_offset, segment.size
+    assert rig.ask() == ErrorCode.KAFKA_STORAGE_ERROR
+    assert (log.log_end_offset, segment.size, Path(segment.path).stat().st_size) == (end, size, size)
+    assert log._lock is not None
+    assert log._lock.acquire(blocking=False)
+    log._lock.release()
+
+
+def test_a_write_that_fails_is_undone_and_not_tried_again(disk_rig: Rig) -> None:
+    """The file can't be written by its descriptor any more."""
+    segment = disk_rig.partition.log.active
+    assert segment.file is not None
+    unwritable = os.open(segment.path, os.O_RDONLY)
+    os.dup2(unwritable, segment.file.fd)
+    os.close(unwritable)
+    again = patch.object(type(segment), "write", side_effect=AssertionError)
+    with again if fast_produce._repeated is not None else nullcontext():
+        _assert_not_written(disk_rig)
+
+
+def test_a_write_that_the_system_cuts_off_is_undone(disk_rig: Rig) -> None:
+    """The file may grow by less than a batch."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (disk_rig.partition.log.active.size + 40, most))
+    try:
+        _assert_not_written(disk_rig)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_no_reference_is_lost_or_kept(way: None, tmp_path: Path, disk: bool) -> None:
     """After requests that are appended, refused, left to Python, and not written."""
+    rig = _on_disk(tmp_path, 1) if disk else Rig(tmp_path, -1)
     log, partition = rig.partition.log, rig.partition
     segment = log.active
     known = rig.protocol.produce_shape
@@ -208,7 +272,7 @@ def test_no_reference_is_lost_or_kept(rig: Rig) -> None:
 
     def requests() -> None:
         rig.ask()
-        with patch.object(type(segment), "write", side_effect=LogClosed("closed")):
+        with patch.object(rig.parts.fs, "pwritev", side_effect=LogClosed("closed")):
             rig.ask()
         rig.ask()
         rig.ask()
@@ -226,6 +290,7 @@ def test_no_reference_is_lost_or_kept(rig: Rig) -> None:
     gc.collect()  # exceptions and their tracebacks refer to each other
     after = [sys.getrefcount(one) for one in kept]
     assert [now - then for now, then in zip(after, before, strict=True)] == [0] * len(kept)
+    rig.close()
 
 
 def test_bad_arguments_raise(way: None) -> None:
