@@ -42,7 +42,7 @@ enum {
     X(_active) X(indexes) X(offsets) X(entries) X(max_entries) X(size) X(log_end_offset) X(now_ms) X(index_interval) \
     X(bytes_since_index) X(_max_timestamp) X(_max_timestamp_offset) X(max_frame_bytes) X(fast_accept) X(due) X(write) \
     X(cached) X(note_cached) X(note_run) X(wrote) X(_lock) X(acquire) X(release) X(flush_at) X(appended) \
-    X(fetch_waits) X(key) X(check) X(produced) X(storage) X(fs) X(pwritev) X(write_failed)
+    X(fetch_waits) X(key) X(check) X(_watched) X(produced) X(storage) X(fs) X(pwritev) X(write_failed)
 
 /* Names that objects of several classes have on one path, which would take each other's place in the cache. */
 #define ALIASES(X) X(shape_compiled, "compiled") X(limits_compiled, "compiled") \
@@ -687,6 +687,25 @@ append_locked(State *state, Append *append, PyObject *data, PyObject *session)
     return found;
 }
 
+/* Call Purgatory.check, unless nobody waits for a change of the partition. Return -1 with an exception. */
+static int
+wake(State *state, const Append *append)
+{
+    PyObject *waits = get(append->replicas, &state->fetch_waits);
+    PyObject *watched = waits == NULL ? NULL : get(waits, &state->_watched);
+    PyObject *key = watched == NULL ? NULL : get(append->partition, &state->key);
+    int failed = key == NULL;
+    if (!failed && (!PyDict_Check(watched) || PyDict_GetItemWithError(watched, key) != NULL)) {
+        PyObject *check[] = {waits, key};
+        failed = call(state->check.name, check, 2) < 0;
+    } else if (!failed)
+        failed = PyErr_Occurred() != NULL;
+    Py_XDECREF(waits);
+    Py_XDECREF(watched);
+    Py_XDECREF(key);
+    return failed ? -1 : 0;
+}
+
 /* Commit what was appended, wake who waits for it, and count it, as ReplicaManager.append_batches and Python's
  * `_append_compiled` do. Return -1 with an exception.
  */
@@ -707,16 +726,8 @@ note_appended(State *state, const Append *append)
         PyObject *appended[] = {append->replicas, partition};
         if (call(state->appended.name, appended, 2) < 0)
             return -1;
-    } else {
-        PyObject *waits_for_records = get(append->replicas, &state->fetch_waits);
-        PyObject *key = waits_for_records == NULL ? NULL : get(partition, &state->key);
-        PyObject *check[] = {waits_for_records, key};
-        int failed = key == NULL || call(state->check.name, check, 2) < 0;
-        Py_XDECREF(waits_for_records);
-        Py_XDECREF(key);
-        if (failed)
-            return -1;
-    }
+    } else if (wake(state, append) < 0)
+        return -1;
     return add_to(partition, &state->produced, PyLong_AsLongLong(taken[COUNT]));
 }
 

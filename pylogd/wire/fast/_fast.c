@@ -38,6 +38,7 @@ enum {
     FETCH_BODY = 63,    /* bytes of a response between its header and the size of its records, */
     FETCH_OFFSETS = 34, /* and where in them the offsets are */
     FETCH_END = 3,      /* bytes behind the records: no tagged fields */
+    TAKEN = 10,         /* what a run has */
     FETCH_MOST = RESPONSE_HEAD + FETCH_BODY + 5,
 };
 
@@ -419,20 +420,29 @@ last_batches(const Found *found, Py_ssize_t count, int64_t offset)
     return batches;
 }
 
+/* Return a run: see pylogd.log.batch_runs.Taken. */
 static PyObject *
 encode_run(const Requests *requests, const Found *found, Py_ssize_t count, Py_ssize_t end, Py_ssize_t size, Log log)
 {
     PyObject *data = encode_batches(found, count, size, &log);
     PyObject *replies = encode_responses(requests, found, count, &log);
     PyObject *batches = last_batches(found, count, log.offset);
-    PyObject *entries = note_batches(found, count, &log), *run = NULL;
-    if (data != NULL && replies != NULL && batches != NULL && entries != NULL)
-        run = Py_BuildValue("nnOOLLLLOO", count, end, data, replies, (long long)log.offset, (long long)log.since_index,
-                            (long long)log.max_timestamp, (long long)log.max_timestamp_offset, entries, batches);
-    Py_XDECREF(data);
-    Py_XDECREF(replies);
-    Py_XDECREF(batches);
-    Py_XDECREF(entries);
+    PyObject *entries = note_batches(found, count, &log), *run = PyTuple_New(TAKEN);
+    PyObject *parts[] = {
+        PyLong_FromSsize_t(count), PyLong_FromSsize_t(end), data, replies, PyLong_FromLongLong(log.offset),
+        PyLong_FromLongLong(log.since_index), PyLong_FromLongLong(log.max_timestamp),
+        PyLong_FromLongLong(log.max_timestamp_offset), entries, batches,
+    };
+    int complete = run != NULL;
+    for (int i = 0; i < TAKEN; i++) {
+        complete = complete && parts[i] != NULL;
+        if (run != NULL)
+            PyTuple_SET_ITEM(run, i, parts[i]);
+        else
+            Py_XDECREF(parts[i]);
+    }
+    if (!complete)
+        Py_CLEAR(run);
     return run;
 }
 

@@ -176,7 +176,9 @@ def test_a_quota_ends_the_repeats(rig: Rig) -> None:
 
 def test_a_fetch_that_waits_is_woken(rig: Rig) -> None:
     woken: list[object] = []
-    with patch.object(type(rig.parts.replicas.fetch_waits), "check", lambda _, key: woken.append(key)):
+    waits = rig.parts.replicas.fetch_waits
+    waits.add(cast(Any, object()), (_TOPIC, 0))
+    with patch.object(type(waits), "check", lambda _, key: woken.append(key)):
         rig.ask()
     assert woken == [(_TOPIC, 0)]
 
