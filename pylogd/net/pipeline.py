@@ -402,12 +402,13 @@ class Pipeline:
 
     def answer_repeated(self, data: bytes) -> bool:
         """Offer what one read brought, which may repeat the last request, to be answered now. Return whether it was."""
-        if self._state is not _READING or self._slots or self._receiver is not None or not self._sender.idle:
+        sender = self._sender  # asked for what makes it `idle`, since that would be a call for each request
+        if self._state is not _READING or self._slots or self._receiver or sender.unsent or sender.queued is not None:
             return False
         try:
             if self._repeats_batch:
                 return self._answer_repeated_batch(data)
-            reply = self._handler.handle_repeated(self._connection, data, self._sender)
+            reply = self._handler.handle_repeated(self._connection, data, sender)
         except Exception:
             self._end(explain(Failure(), None), None)
             return True

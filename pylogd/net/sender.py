@@ -100,13 +100,15 @@ class Sender:
     """The one writer of a connection's transport.
 
     socket, direct_above, max_chunk: see `DirectOutput`. Only while the sender is `idle` may anybody else send.
+    unsent: bytes given to the transport since it last had sent all. queued: parts behind the current slice; None if
+    there are none, and no slice.
     """
 
     direct_above = COPIED_BYTES
 
     __slots__ = (
-        "_at", "_connected", "_end", "_feeder", "_max_unsent", "_parts", "_slice", "_transport", "_unsent", "_waiting",
-        "_warm", "_warm_to", "max_chunk", "socket",
+        "_at", "_connected", "_end", "_feeder", "_max_unsent", "_slice", "_transport", "_waiting", "_warm", "_warm_to",
+        "max_chunk", "queued", "socket", "unsent",
     )  # fmt: skip
 
     def __init__(self, transport: Any, warm: Warm, feeder: Feeder, *, max_chunk: int, max_unsent: int) -> None:
@@ -117,12 +119,11 @@ class Sender:
         self._feeder = feeder
         self.max_chunk = max_chunk
         self._max_unsent = max_unsent
-        # Parts queued behind the current slice; None if there are none. An empty deque takes 760 bytes.
-        self._parts: deque[bytes | Slice] | None = None
+        self.queued: deque[bytes | Slice] | None = None  # an empty deque takes 760 bytes
         self._slice: Slice | None = None
         self._at = self._end = 0
         self._warm_to = 0  # the slice is known to be in the page cache up to here
-        self._unsent = 0  # bytes given to the transport since it last had sent all
+        self.unsent = 0
         self._waiting = False  # for a cold chunk
         self._connected = True
         transport.registerProducer(self, False)
@@ -130,24 +131,24 @@ class Sender:
     @property
     def congested(self) -> bool:
         """Whether the peer is so far behind that no more requests should be taken from it."""
-        parts = self._parts
-        return self._unsent > self._max_unsent or (parts is not None and len(parts) > MAX_QUEUED_PARTS)
+        parts = self.queued
+        return self.unsent > self._max_unsent or (parts is not None and len(parts) > MAX_QUEUED_PARTS)
 
     @property
     def idle(self) -> bool:
         """Whether all that was sent has left this process."""
-        return not self._unsent and self._parts is None
+        return not self.unsent and self.queued is None
 
     def send(self, parts: Sequence[Any]) -> None:
         """Send `parts`, each bytes or a Slice, behind all that was sent before."""
-        waiting = self._parts
+        waiting = self.queued
         if waiting is not None:
             waiting += parts
             return
         try:
             data = b"".join(parts)
         except TypeError:  # there is a slice among them
-            self._parts = deque(parts)
+            self.queued = deque(parts)
             self._pump()
         else:
             self.write(data)
@@ -159,12 +160,12 @@ class Sender:
         """
         length = records.length + len(tail)
         if sent < 0:
-            if length <= COPIED_BYTES and self._parts is None and (data := records.copy()) is not None:
+            if length <= COPIED_BYTES and self.queued is None and (data := records.copy()) is not None:
                 self.write(b"".join((head, data, tail)))  # few: one call, and no queue
                 return
             if (
-                self._parts is not None
-                or self._unsent
+                self.queued is not None
+                or self.unsent
                 or not self.direct_above < length <= self.max_chunk
                 or len(tail) > records.zeros
                 or records.in_blocks
@@ -178,7 +179,7 @@ class Sender:
         if sent < len(head):  # the socket is full, or the records are cold
             self.send([head[sent:], records, tail])
             return
-        self._parts = deque()
+        self.queued = deque()
         self._slice = records
         self._end = records.position + length
         self._at = self._warm_to = self._end - left
@@ -186,7 +187,7 @@ class Sender:
 
     def resumeProducing(self) -> None:
         """Send more, or report that all is sent: the transport has nothing left to send."""
-        self._unsent = 0
+        self.unsent = 0
         if self._waiting:
             return
         self._pump()
@@ -196,7 +197,7 @@ class Sender:
     def stopProducing(self) -> None:
         """Drop what is queued: the connection is closed."""
         self._connected = False
-        self._parts = self._slice = None
+        self.queued = self._slice = None
 
     def close(self) -> None:
         """Close the connection once the bytes given to the transport have left; slices that wait are dropped."""
@@ -206,7 +207,7 @@ class Sender:
 
     def write(self, data: bytes, flags: int = 0) -> None:
         """Send as much as the socket takes, if nothing waits before it; leave the rest to the transport."""
-        if not self._unsent:
+        if not self.unsent:
             try:
                 sent = self.socket.send(data, flags)
             except OSError:
@@ -214,17 +215,17 @@ class Sender:
             if sent == len(data):
                 return
             data = data[sent:]
-        self._unsent += len(data)
+        self.unsent += len(data)
         self._transport.write(data)
 
     def _pump(self) -> None:
         """Send queued parts until all have left, the socket is full, a chunk is cold or the turn's share is used up."""
-        parts = self._parts
+        parts = self.queued
         if parts is None:
             return
         share = self.max_chunk
         while self._slice is not None or parts:
-            if self._unsent:
+            if self.unsent:
                 return  # resumeProducing follows
             if share <= 0:
                 self._transport.startWriting()
@@ -236,7 +237,7 @@ class Sender:
                 if not sent:
                     return
                 share -= sent
-        self._parts = None
+        self.queued = None
 
     def _write_to_next_slice(self, parts: deque[bytes | Slice], most: int) -> int:
         """Write the parts before the next slice that is not copied. Return how many bytes were copied (<= `most`)."""
@@ -360,7 +361,7 @@ class CopyingSender(Sender):
 
     def write(self, data: bytes | memoryview, flags: int = 0) -> None:
         if not self._transport.send_now(data):
-            self._unsent += len(data)
+            self.unsent += len(data)
 
     def _write_views(self, views: list[memoryview]) -> int:
         data = b"".join(views)

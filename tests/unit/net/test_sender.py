@@ -230,7 +230,7 @@ def test_a_peer_that_takes_nothing_has_no_more_copied_for_it(rig: Rig) -> None:
     regions = [rig.region(at, size) for at in range(40)]
     for region in regions:
         rig.sender.send([b"head", region, b"tail"])
-    waiting = [part for part in rig.sender._parts or () if not isinstance(part, bytes)]
+    waiting = [part for part in rig.sender.queued or () if not isinstance(part, bytes)]
     assert len(waiting) > 30
     expected = b"".join(b"head" + rig.content[at : at + size] + b"tail" for at in range(40))
     assert rig.transport.received() + rig.transport.pump() == expected
