@@ -480,7 +480,8 @@ finds_segment(State *state, Append *append, PyObject *epoch)
     if (append->segment == NULL)
         return 0;
     PyObject *indexes = get(append->segment, &state->indexes);
-    PyObject *offsets = indexes == NULL || indexes == Py_None ? NULL : get_of(indexes, &state->offsets, &state->entries);
+    int known = indexes != NULL && indexes != Py_None;
+    PyObject *offsets = known ? get_of(indexes, &state->offsets, &state->entries) : NULL;
     int64_t entries = offsets == NULL ? -1 : PyObject_Size(offsets), most;
     Py_XDECREF(indexes);
     Py_XDECREF(offsets);
@@ -600,9 +601,9 @@ undo_write(State *state, PyObject *segment, int number)
     return NOT_WRITTEN;
 }
 
-/* Write to the end of a segment, as Segment.write does, whose call os.pwritev would be. Return APPENDED; NOT_WRITTEN with
- * an exception; LEFT if Segment.write has to: its call is another, it has no file, or not all of the bytes were written,
- * which are written again then, to the same place.
+/* Write to the end of a segment, as Segment.write does where its call is os.pwritev. Return APPENDED; NOT_WRITTEN with an
+ * exception; LEFT if Segment.write has to: its call is another, it has no file, or not all of the bytes were written.
+ * Then they are written again, to the same place.
  */
 static int
 write_now(State *state, PyObject *segment, PyObject *bytes, int64_t position)
