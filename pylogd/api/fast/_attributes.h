@@ -1,8 +1,8 @@
 /* Read and write attributes, as Python does, in a tenth of the instructions where they are slots (`__slots__`).
  *
- * Strategy: an inline cache, as the interpreter has one for each place in its bytecode: for each name, it keeps the class
- * of the object that was asked last, and where the slot is in its instances. A class has a new version, or none, once it
- * or a class that it inherits from has changed, so that nothing outdated is used.
+ * Strategy: an inline cache, as the interpreter has one for each place in its bytecode: for each name, it keeps the
+ * class of the object that was asked last, and where the slot is in its instances. A class has a new version, or none,
+ * once it or a class that it inherits from has changed, so that nothing outdated is used.
  *
  * Rules: what is no slot of exactly this kind, or has no value, is left to PyObject_GetAttr and PyObject_SetAttr.
  */

@@ -5,7 +5,7 @@
  * Strategy: the same steps on the same objects, which are asked for attributes as Python would ask them. Of a Fetch,
  * where the sender allows it, also the call that sends head and records (`FileSystem.send_resident`). Of Produce
  * requests, a function of `_fast.c` finds and checks the batches; here is what surrounds it in Python: look-ups, write,
- * accounting.
+ * accounting. Slots are read in place (`_attributes.h`), and real files are written without `Segment.write`.
  *
  * Rules: whatever is not as usual, any exception included, is left to the function in Python, which begins anew: until
  * the answer is certain, nothing is changed here. Only then it is counted, and sent. Batches change something when they
@@ -601,9 +601,9 @@ undo_write(State *state, PyObject *segment, int number)
     return NOT_WRITTEN;
 }
 
-/* Write to the end of a segment, as Segment.write does where its call is os.pwritev. Return APPENDED; NOT_WRITTEN with an
- * exception; LEFT if Segment.write has to: its call is another, it has no file, or not all of the bytes were written.
- * Then they are written again, to the same place.
+/* Write to the end of a segment, as Segment.write does where its call is os.pwritev. Return APPENDED; NOT_WRITTEN with
+ * an exception; LEFT if Segment.write has to: its call is another, it has no file, or not all of the bytes were
+ * written. Then they are written again, to the same place.
  */
 static int
 write_now(State *state, PyObject *segment, PyObject *bytes, int64_t position)
