@@ -1,4 +1,4 @@
-/* Read and write attributes, as Python does, in a tenth of the instructions where they are slots (`__slots__`).
+/* Read and write attributes, as Python does, but without its search for those that are slots (`__slots__`).
  *
  * Strategy: an inline cache, as the interpreter has one for each place in its bytecode: for each name, it keeps the
  * class of the object that was asked last, and where the slot is in its instances. A class has a new version, or none,
