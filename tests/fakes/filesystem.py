@@ -11,11 +11,18 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 Buffer = bytes | bytearray | memoryview
+
+
+def _directly_in(path: str, names: Iterable[str]) -> list[str]:
+    """Return those files and directories that are in a directory, without those in directories below it."""
+    prefix = path if path == "/" else f"{path}/"
+    start = len(prefix)
+    return [name for name in names if name.startswith(prefix) and name != prefix and "/" not in name[start:]]
 
 
 class Inode:
@@ -222,12 +229,10 @@ class MemoryFileSystem:
     def _sync_entries(self, path: str) -> None:
         contents = self._contents.setdefault(path, {})
         contents.clear()
-        contents.update(
-            {os.path.basename(name): inode for name, inode in self.files.items() if os.path.dirname(name) == path}
-        )
-        self._durable = {
-            name: names for name, names in self._durable.items() if os.path.dirname(name) != path or name == "/"
-        } | {name: self._contents[name] for name in self.directories - {"/"} if os.path.dirname(name) == path}
+        contents.update({os.path.basename(name): self.files[name] for name in _directly_in(path, self.files)})
+        for name in _directly_in(path, self._durable):
+            del self._durable[name]
+        self._durable.update({name: self._contents[name] for name in _directly_in(path, self.directories)})
 
     def can_sync_volume(self, fd: int) -> bool:
         return True
@@ -238,8 +243,15 @@ class MemoryFileSystem:
         with self._lock:
             for inode in self.files.values():
                 inode.durable = bytes(inode.data)
-            for directory in sorted(self.directories):
-                self._sync_entries(directory)
+            for directory in self.directories:
+                self._contents.setdefault(directory, {}).clear()
+            for name, inode in self.files.items():
+                folder, base = os.path.split(name)
+                self._contents[folder][base] = inode
+            gone = [name for name in self._durable if os.path.dirname(name) in self.directories and name != "/"]
+            for name in gone:
+                del self._durable[name]
+            self._durable.update({name: self._contents[name] for name in self.directories})
 
     def ftruncate(self, fd: int, size: int) -> None:
         path, inode = self._file(fd)
@@ -300,8 +312,8 @@ class MemoryFileSystem:
         with self._lock:
             if path not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-            names = [*self.files, *(self.directories - {"/"})]
-        return [os.path.basename(name) for name in names if os.path.dirname(name) == path]
+            names = [*self.files, *self.directories]
+        return [os.path.basename(name) for name in _directly_in(path, names)]
 
     def isdir(self, path: str) -> bool:
         return path in self.directories
