@@ -26,8 +26,8 @@ from confluent_kafka.admin import (
 
 from pylogd.client import Admin, Consumer, DeliveryFailed, ErrorCode, KafkaError, Producer, TopicPartition
 from pylogd.local.broker import BrokerProcess
+from tests.commands import ok, refused, run
 from tests.integration.conftest import StartBroker
-from tests.integration.test_cli import ok, refused, run
 from tests.integration.test_clients_confluent import make_admin, make_consumer, make_producer
 from tests.zookeeper import ZooKeeper
 

@@ -14,6 +14,7 @@ import pytest
 
 from pylogd.client import Producer
 from pylogd.local.broker import pylogd_command
+from tests.commands import ok, refused, run
 from tests.integration.conftest import Address, StartBroker
 
 SECONDS = 180
@@ -39,7 +40,7 @@ main.main()
 """
 
 
-def run(broker: Address, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run_process(broker: Address, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*pylogd_command(), *arguments],
         input=stdin,
@@ -51,19 +52,29 @@ def run(broker: Address, *arguments: str, stdin: str = "") -> subprocess.Complet
     )
 
 
-def ok(broker: Address, *arguments: str, stdin: str = "") -> str:
-    """Run a command that has to succeed without output on standard error. Return its output."""
-    done = run(broker, *arguments, stdin=stdin)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+class TestProcesses:
+    """What commands print, and their exit status, as a shell sees them. The other tests call them in this process."""
 
+    def test_a_topic_is_created_written_read_and_deleted(self, broker: Address, topic: str) -> None:
+        for arguments, stdin, printed in (
+            (("topics", "create", topic, "--partitions", "1"), "", ""),
+            (("produce", topic, "--key-separator", ":"), "ada:signed up\nbob:signed up\nada:bought a book\n", ""),
+            (("consume", topic, "--until-end"), "", "signed up\nsigned up\nbought a book\n"),
+            (("consume", topic, "--count", "1"), "", "signed up\n"),
+            (("offsets", topic), "", f"{topic}\t0\t0\t3\t3\n"),
+            (("topics", "delete", topic), "", ""),
+        ):
+            done = run_process(broker, *arguments, stdin=stdin)
+            assert (done.returncode, done.stdout, done.stderr) == (0, printed, ""), arguments
 
-def refused(broker: Address, *arguments: str) -> str:
-    """Run a command that has to fail. Return the one line on standard error."""
-    done = run(broker, *arguments)
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
-    return done.stderr
+    def test_errors_are_one_line_and_have_their_exit_status(self, broker: Address) -> None:
+        done = run_process(broker, "topics", "describe", "nowhere")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert done.stderr.startswith("Error: ") and "UNKNOWN_TOPIC_OR_PARTITION" in done.stderr
+        done = run_process(broker, "produce", "nowhere", stdin="hello\n")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == "Error: there is no topic nowhere: --create creates it\n"
+        assert run_process(broker, "produce").returncode == 2
 
 
 class TestTopics:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import pty
@@ -11,56 +10,19 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 import yaml
 from click.shell_completion import BashComplete
-from click.testing import CliRunner
 
 from pylogd.cli.main import pylogd
 from pylogd.client import Consumer, Producer
 from pylogd.local.broker import pylogd_command
-from tests.integration import test_cli as process
+from tests.commands import ok, refused, run
 from tests.integration.conftest import Address
 
-SECONDS = process.SECONDS
+SECONDS = 180
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Outcome(NamedTuple):
-    """The exit status and output of a command."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run(broker: Address, *arguments: str) -> Outcome:
-    """Run a command in this process, which is quicker: there is nothing to import."""
-    is_old = "mix_stderr" in inspect.signature(CliRunner).parameters  # click 8.1
-    before: dict[str, Any] = {"mix_stderr": False} if is_old else {}
-    result = CliRunner(env={"PYLOGD_BOOTSTRAP_SERVER": broker.address}, **before).invoke(pylogd, arguments)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return Outcome(result.exit_code, result.stdout, result.stderr)
-
-
-def ok(broker: Address, *arguments: str, stdin: str | None = None) -> str:
-    """Run a command that has to succeed without output on standard error. Return its output."""
-    if stdin is not None:
-        return process.ok(broker, *arguments, stdin=stdin)
-    done = run(broker, *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-def refused(broker: Address, *arguments: str) -> str:
-    """Run a command that has to fail. Return the one line on standard error."""
-    done = run(broker, *arguments)
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
-    return done.stderr
 
 
 def test_topics_by_expression_with_sizes(broker: Address, topic: str) -> None:
@@ -164,7 +126,7 @@ def test_records_are_copied_by_json(broker: Address, topic: str) -> None:
                 found += [record[1:] for record in consumer.poll(1.0)]
             copies.append(sorted(found))
     assert len(copies[0]) == 6 and copies[0] == copies[1]
-    done = process.run(broker, "produce", topic, "-f", "json", stdin='{"value": "ok"}\n{"value": 7}\n')
+    done = run(broker, "produce", topic, "-f", "json", stdin='{"value": "ok"}\n{"value": 7}\n')
     assert done.returncode == 1 and done.stderr == "Error: line 2: value has to be text or null, not 7\n"
 
 

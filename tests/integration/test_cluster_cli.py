@@ -16,6 +16,7 @@ import pytest
 
 from pylogd.local.broker import free_ports, pylogd_command
 from tests.clusters import PATIENCE_SECONDS
+from tests.commands import run_command
 
 _WAIT = PATIENCE_SECONDS
 #: Longer than the default, so that no broker counts as dead, and loses its leaderships, on a busy machine.
@@ -47,10 +48,7 @@ class Up:
 
     def run(self, *arguments: str, code: int = 0, bootstrap: str | None = None) -> str:
         """Run a command that has to exit with `code`. Return its output."""
-        done = subprocess.run(
-            [*pylogd_command(), *arguments], capture_output=True, text=True, timeout=_WAIT, check=False,
-            env={**os.environ, "PYLOGD_BOOTSTRAP_SERVER": bootstrap or self.bootstrap},
-        )  # fmt: skip
+        done = run_command(*arguments, PYLOGD_BOOTSTRAP_SERVER=bootstrap or self.bootstrap)
         assert done.returncode == code, (arguments, done.stdout, done.stderr, self.errors.read_text())
         return done.stdout
 
@@ -64,6 +62,7 @@ class Up:
             if condition(found):
                 return found
             assert time.monotonic() < deadline, found
+            time.sleep(0.1)
 
     def stop(self) -> int:
         """Send SIGTERM, and return the exit code."""

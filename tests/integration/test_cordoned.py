@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pylogd.errors import ErrorCode, KafkaError
-from pylogd.local.broker import pylogd_command
 from tests.clusters import BrokerCluster
+from tests.commands import Outcome, run_command
 from tests.integration.conftest import StartBroker
 from tests.zookeeper import ZooKeeper
 
@@ -25,8 +24,9 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[BrokerCluster]:
 
 def command(cluster: BrokerCluster, *words: str) -> str:
     """Return the output of `pylogd cluster`."""
-    line = [*pylogd_command(), "cluster", *words, "-b", cluster.bootstrap]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
+    done = run_command("cluster", *words, "-b", cluster.bootstrap)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def create(cluster: BrokerCluster, name: str, factor: int) -> ErrorCode:
@@ -65,9 +65,8 @@ def test_single_directories_are_cordoned_and_uncordoned(start_broker: StartBroke
     first, second = tmp_path / "broker", tmp_path / "second"
     broker = start_broker(arguments=["--data", str(second)])
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [*pylogd_command(), "cluster", *words, "-b", broker.address]
-        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    def run(*words: str) -> Outcome:
+        return run_command("cluster", *words, "-b", broker.address)
 
     def states() -> list[str]:
         return [line.split()[-1] for line in run().stdout.splitlines()]

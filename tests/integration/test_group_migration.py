@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from pylogd.client import Admin, Cluster, Producer
-from pylogd.local.broker import BrokerProcess, pylogd_command
+from pylogd.local.broker import BrokerProcess
+from tests.commands import refused, run_command
 
 SECONDS = 90.0
 PARTITIONS = 6
@@ -128,17 +128,14 @@ def group(broker: BrokerProcess) -> Iterator[Members]:
 
 
 def described(broker: BrokerProcess) -> dict[str, Any]:
-    shown = subprocess.run(
-        [*pylogd_command(), "groups", "describe", "g", "--json", "--bootstrap-server", broker.address],
-        capture_output=True, check=True, timeout=SECONDS,
-    ).stdout  # fmt: skip
-    found: dict[str, Any] = json.loads(shown)[0]
+    found: dict[str, Any] = json.loads(run(broker, "groups", "describe", "g", "--json"))[0]
     return found
 
 
 def run(broker: BrokerProcess, *words: str) -> str:
-    command = [*pylogd_command(), *words, "--bootstrap-server", broker.address]
-    return subprocess.run(command, capture_output=True, check=True, timeout=SECONDS, text=True).stdout
+    done = run_command(*words, "--bootstrap-server", broker.address)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_settings_of_a_group_by_the_command_line(broker: BrokerProcess, admin: Admin, group: Members) -> None:
@@ -162,9 +159,7 @@ def test_features_by_the_command_line(broker: BrokerProcess) -> None:
     assert listed() == [("group.version", 0), ("transaction.version", 1)]
     run(broker, "features", "upgrade")
     assert listed() == [("group.version", 1), ("transaction.version", 2)]
-    with pytest.raises(subprocess.CalledProcessError) as refused:
-        run(broker, "features", "upgrade", "group.version=2")
-    assert "levels 0 to 1, not 2" in refused.value.stderr
+    assert "levels 0 to 1, not 2" in refused(broker, "features", "upgrade", "group.version=2")
 
 
 @pytest.mark.parametrize("strategy", ["range,roundrobin", "cooperative-sticky"])

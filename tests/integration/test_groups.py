@@ -20,6 +20,7 @@ from pylogd.client import Admin, Cluster, Consumer, KafkaError, Producer, Record
 from pylogd.client.core.model import OffsetSpec
 from pylogd.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, pylogd_command
+from tests.commands import run_command
 
 SECONDS = 180.0
 _WORKER = """
@@ -252,8 +253,7 @@ def test_group_commands_list_describe_move_and_delete(
     broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     def run(*words: str) -> str:
-        command = [*pylogd_command(), *words, "--bootstrap-server", broker.address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = run_command(*words, "--bootstrap-server", broker.address)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -276,8 +276,7 @@ def test_group_commands_list_describe_move_and_delete(
     places.write_text(f"{topic} 0 99\n\n")
     assert run("groups", "seek", topic, "--to-file", str(places)).split() == [topic, "0", "7", "10"]
     assert run("groups", "seek", topic, "--to", "start", "--topic", f"{topic}:0").split() == [topic, "0", "10", "0"]
-    far = [*pylogd_command(), "groups", "seek", topic, "--to", "1622505600", "-b", broker.address]
-    done = subprocess.run(far, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = run_command("groups", "seek", topic, "--to", "1622505600", "-b", broker.address)
     assert done.returncode == 1 and "a time is written @1622505600" in done.stderr
     run("groups", "delete", topic, f"{topic}-copy")
     assert topic not in run("groups", "list")

@@ -5,7 +5,6 @@ A real hang, by FIFREEZE, where the host allows it; elsewhere writes and syncs t
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -20,9 +19,10 @@ from bench.kuaishou.disks import check_tools, make_disk
 from pylogd.client import Consumer, Producer
 from pylogd.client.blocking.producer import Delivery
 from pylogd.client.core.model import Partition
-from pylogd.local.broker import BrokerProcess, pylogd_command
+from pylogd.local.broker import BrokerProcess
 from tests import preload
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
+from tests.commands import Outcome, run_command
 from tests.preload import Preload
 from tests.zookeeper import ZooKeeper
 
@@ -60,10 +60,9 @@ class HangingCluster(BrokerCluster):
         (found,) = (index for index in range(2) if (self.second / f"{topic}-{index}").exists())
         return found
 
-    def reopen(self) -> subprocess.CompletedProcess[str]:
+    def reopen(self) -> Outcome:
         """Ask broker 1 to use the second directory again."""
-        command = [*pylogd_command(), "cluster", "reopen", str(SICK), str(self.second), "-b", self.address(SICK)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+        return run_command("cluster", "reopen", str(SICK), str(self.second), "-b", self.address(SICK))
 
 
 class Writers(threading.Thread):

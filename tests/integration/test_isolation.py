@@ -14,6 +14,7 @@ from pylogd.client.blocking.producer import Producer
 from pylogd.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.commands import run_command
 from tests.integration.conftest import StartBroker
 from tests.rawclient import RawClient, create_topic, end_offset, open_files, wait_until
 from tests.zookeeper import ZooKeeper
@@ -111,8 +112,7 @@ def test_reassign_from_latest_refuses_compacted_topics(start_broker: StartBroker
     plan = tmp_path / "plan.json"
     moves = [{"topic": topic, "partition": 0, "replicas": [0]} for topic in ("plain", "compacted")]
     plan.write_text(json.dumps({"version": 1, "partitions": moves}))
-    command = [*pylogd_command(), "reassign", "execute", str(plan), "--from-latest", "1h", "-b", broker.address]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_command("reassign", "execute", str(plan), "--from-latest", "1h", "-b", broker.address)
     assert done.returncode == 1
     assert "would lose the state of internal and compacted topics: compacted. " in done.stderr
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from pylogd.client import Admin, NewTopic, Producer
 from pylogd.errors import ErrorCode, KafkaError
-from pylogd.local.broker import pylogd_command
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
+from tests.commands import Outcome, run_command
 
 StartCluster = Callable[..., BrokerCluster]
 ONLINE, LOGS = {1, 2, 3}, {4, 5}
@@ -25,12 +24,9 @@ class Labelled:
     def __init__(self, cluster: BrokerCluster) -> None:
         self.cluster = cluster
 
-    def run(self, *words: str, ok: bool = True, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, ok: bool = True, text: str = "") -> Outcome:
         """Run a command of `pylogd`."""
-        line = [*pylogd_command(), *words, "-b", self.cluster.bootstrap]
-        done = subprocess.run(
-            line, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, input=text or ""
-        )
+        done = run_command(*words, "-b", self.cluster.bootstrap, stdin=text)
         assert (done.returncode == 0) is ok, done.stderr
         return done
 

@@ -17,8 +17,8 @@ from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
 from tests.clusters import BrokerCluster
+from tests.commands import ok, refused, run
 from tests.integration.conftest import Address, StartBroker
-from tests.integration.test_cli import ok, refused, run
 from tests.rawclient import PATIENCE, RawClient, create_topic, encode, frame
 
 StartCluster = Callable[..., BrokerCluster]

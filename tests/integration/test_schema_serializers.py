@@ -7,7 +7,6 @@ registry for.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +31,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from pylogd.client import Consumer
-from pylogd.local.broker import BrokerProcess, pylogd_command
+from pylogd.local.broker import BrokerProcess
+from tests.commands import run_command
 from tests.integration.test_schema_registry import AT_ONCE, SECONDS, RegistryProcess, ask
 
 CARRIER = '{"type":"record","name":"Carrier","namespace":"air","fields":[{"name":"code","type":"string"}]}'
@@ -82,10 +82,7 @@ def through(broker: BrokerProcess, topic: str, messages: list[bytes]) -> list[by
 
 def command(broker: BrokerProcess, url: str, *arguments: str, given: str = "", code: int = 0) -> str:
     """Run a command of pylogd, and return what it prints."""
-    done = subprocess.run(
-        [*pylogd_command(), *arguments, "-b", broker.address, "--schema-registry", url], input=given,
-        capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+    done = run_command(*arguments, "-b", broker.address, "--schema-registry", url, stdin=given)
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
 
