@@ -18,7 +18,7 @@ import pylogd
 from tests.clusters import start_cluster  # noqa: F401
 from tests.parts import PARTS, part_of
 from tests.secured import secured  # noqa: F401
-from tests.spark_java import LAUNCHER_OPTIONS, driver_options
+from tests.spark_java import LAUNCHER_OPTIONS, driver_options, spark_home
 from tests.zookeeper import own_zookeeper, zookeeper, zookeeper_server  # noqa: F401
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -58,9 +58,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Set the options of every Spark that a test starts, also by a command."""
+    """Set the options and the home of every Spark that a test starts, also by a command."""
     os.environ["SPARK_LAUNCHER_OPTS"] = LAUNCHER_OPTIONS
     os.environ["SPARK_SUBMIT_OPTS"] = driver_options()
+    if (home := spark_home()) is not None:
+        os.environ["SPARK_HOME"] = home
 
 
 def pytest_report_header() -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
 
-from tests.spark_java import LAUNCHER_OPTIONS
+from tests.spark_java import LAUNCHER_OPTIONS, link_spark
 
 
 class Numbers(DataSource):
@@ -72,8 +72,11 @@ class NumbersStream(SimpleDataSourceStreamReader):
 def main(target: Path) -> None:
     """Write the archive to `target`, which appears when it is complete. Files of the job stay beside it."""
     unfinished = target.with_name(f"{target.name}.unfinished")
-    # The collector has to be that of the JVMs that use the archive.
+    # The collector and the paths of the classes have to be those of the JVMs that use the archive.
     os.environ["SPARK_SUBMIT_OPTS"] = f"{LAUNCHER_OPTIONS} -XX:ArchiveClassesAtExit={unfinished} -Xlog:disable"
+    home = link_spark(target.parent)
+    assert home is not None
+    os.environ["SPARK_HOME"] = home
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _use_spark(target.parent)
     unfinished.replace(target)

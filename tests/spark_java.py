@@ -1,10 +1,19 @@
 """How the JVMs of Spark are started in tests, which need them for seconds: without Java's second compiler, whose work
 would not pay off, and with the classes of an earlier Spark (`spark_classes.py`) if `tests/parts.py` had them archived.
+
+Spark's Python processes import pyspark from site-packages, where it is compiled. By default they take it from the
+sources in pyspark.zip of Spark's home, and each process compiles those again, for a second of processor time.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
+import importlib.util
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -22,3 +31,32 @@ def driver_options() -> str:
     if archive is None or not Path(archive).exists():
         return LAUNCHER_OPTIONS
     return f"{LAUNCHER_OPTIONS} -XX:SharedArchiveFile={archive} {_QUIET}"
+
+
+@functools.cache
+def spark_home() -> str | None:
+    """Return a value of SPARK_HOME: links to all of the installed Spark but pyspark.zip. None without Spark.
+
+    It is beside the archive of classes, if there is to be one, which is good for one home only; otherwise it is removed
+    when this process ends.
+    """
+    archive = os.environ.get(ARCHIVE_VARIABLE)
+    if archive is not None:
+        return link_spark(Path(archive).parent)
+    folder = tempfile.mkdtemp(prefix="pylogd-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return link_spark(Path(folder))
+
+
+def link_spark(folder: Path) -> str | None:
+    """Have such a home in a folder, and return its path. Several processes may do this at the same time."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        return None
+    home = folder / "spark-home"
+    home.mkdir(exist_ok=True)
+    for each in Path(found.origin).parent.iterdir():
+        if each.name != "python":  # the folder of pyspark.zip
+            with contextlib.suppress(FileExistsError):
+                (home / each.name).symlink_to(each)
+    return str(home)
