@@ -1,10 +1,15 @@
-"""What of a file is in memory, as the kernel tells it."""
+"""What of a file is in memory, as the kernel tells it.
+
+A kernel short of memory may drop pages at any moment, and keep for a moment those that it was told to drop. So a test
+repeats what it did until the kernel has followed (`eventually`).
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,7 @@ from pylogd.log.residency import missing_bytes
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SIZE = 64 * PAGE
+SECONDS = 60.0
 
 
 @pytest.fixture
@@ -27,16 +33,45 @@ def file(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
+def eventually(attempt: Callable[[], bool]) -> bool:
+    """Return whether an attempt succeeds within seconds."""
+    deadline = time.monotonic() + SECONDS
+    while not (succeeded := attempt()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return succeeded
+
+
 def drop(fd: int) -> None:
     """Have the kernel forget a file's pages, or skip a test on a file system in memory."""
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    if not missing_bytes(fd, 0, SIZE):
+
+    def dropped() -> bool:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return missing_bytes(fd, 0, SIZE) == SIZE
+
+    if not dropped() and not missing_bytes(fd, 0, SIZE):
         pytest.skip("the temporary directory is in memory")
+    assert eventually(dropped)
+
+
+def read_again(file: SegmentFile) -> bytes:
+    """Read a file, so that it is in memory. Return what the tests send before it."""
+    file.read(0, SIZE)
+    return b"head"
+
+
+def leave_only(fd: int, position: int, length: int) -> None:
+    """Drop a file's pages, and read a part without reading ahead."""
+    drop(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    os.pread(fd, length, position)
 
 
 def test_what_was_just_written_is_in_memory(file: int) -> None:
-    assert missing_bytes(file, 0, SIZE) == 0
-    assert missing_bytes(file, 100, 1) == 0
+    def resident() -> bool:
+        os.pwrite(file, bytes(SIZE), 0)
+        return missing_bytes(file, 0, SIZE) == missing_bytes(file, 100, 1) == 0
+
+    assert eventually(resident)
     assert missing_bytes(file, 0, 0) == 0
 
 
@@ -48,11 +83,11 @@ def test_pages_that_were_dropped_are_missing(file: int) -> None:
 
 
 def test_a_part_that_was_read_is_not_missing(file: int) -> None:
-    drop(file)
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
-    os.pread(file, PAGE, 8 * PAGE)
-    assert missing_bytes(file, 8 * PAGE, PAGE) == 0
-    assert missing_bytes(file, 7 * PAGE, 3 * PAGE) == 2 * PAGE
+    def part_is_there() -> bool:
+        leave_only(file, 8 * PAGE, PAGE)
+        return (missing_bytes(file, 8 * PAGE, PAGE), missing_bytes(file, 7 * PAGE, 3 * PAGE)) == (0, 2 * PAGE)
+
+    assert eventually(part_is_there)
 
 
 def test_a_slice_with_both_ends_in_memory_is_cold_if_the_middle_is_not(tmp_path: Path) -> None:
@@ -62,14 +97,13 @@ def test_a_slice_with_both_ends_in_memory_is_cold_if_the_middle_is_not(tmp_path:
     file = SegmentFile(fs, path, os.O_RDWR)
     os.fsync(file.fd)
     found = FileSlice(file, 0, SIZE)
-    assert found.is_warm(0, SIZE)
+    assert eventually(lambda: len(file.read(0, SIZE)) == SIZE and found.is_warm(0, SIZE))
     drop(file.fd)
     os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_RANDOM)
     file.read(0, 1)
     file.read(SIZE - 1, 1)
     assert not found.is_warm(0, SIZE)
-    file.read(0, SIZE)
-    assert found.is_warm(0, SIZE)
+    assert eventually(lambda: len(file.read(0, SIZE)) == SIZE and found.is_warm(0, SIZE))
 
 
 def test_only_what_is_in_memory_is_sent(tmp_path: Path) -> None:
@@ -84,7 +118,7 @@ def test_only_what_is_in_memory_is_sent(tmp_path: Path) -> None:
     with ours, peer:
         ours.setblocking(False)
         peer.setblocking(False)
-        assert found.send_resident(ours.fileno(), b"head", PAGE) == PAGE + 4
+        assert eventually(lambda: found.send_resident(ours.fileno(), read_again(file), PAGE) == PAGE + 4)
         assert peer.recv(SIZE) == b"head" + contents[5 : PAGE + 5]
         for head in (b"", b"head"):
             assert FileSlice(file, SIZE - 5, 5).send_resident(ours.fileno(), head, 6) == -1  # the file ends before
@@ -115,18 +149,21 @@ def test_a_descriptor_that_is_none_tells_nothing() -> None:
 
 def test_kernels_without_cachestat_are_asked_by_mincore(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residency, "pages_in_memory", lambda *_: None)
-    assert missing_bytes(file, 0, SIZE) == 0
+    assert eventually(lambda: os.pwrite(file, bytes(SIZE), 0) == SIZE and missing_bytes(file, 0, SIZE) == 0)
+    os.fsync(file)
     drop(file)
     assert missing_bytes(file, 0, SIZE) == SIZE
     assert missing_bytes(file, PAGE - 1, 2) == 2 * PAGE
 
 
 def test_both_ways_to_ask_agree(file: int) -> None:
-    drop(file)
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
-    os.pread(file, 3 * PAGE, 8 * PAGE)
     ranges = [(0, SIZE), (0, PAGE), (8 * PAGE, PAGE), (7 * PAGE, 100), (9 * PAGE, 5 * PAGE), (SIZE, PAGE), (1 << 40, 1)]
-    found = [residency.pages_in_memory(file, *part) for part in ranges]
-    assert found == [residency.ask_by_ctypes(file, *part) for part in ranges]
-    assert found in ([3, 0, 1, 0, 2, 0, 0], [None] * 7)  # None: a kernel before 6.5
+
+    def agree() -> bool:
+        leave_only(file, 8 * PAGE, 3 * PAGE)
+        found = [residency.pages_in_memory(file, *part) for part in ranges]
+        by_ctypes = [residency.ask_by_ctypes(file, *part) for part in ranges]
+        return found == by_ctypes and found in ([3, 0, 1, 0, 2, 0, 0], [None] * 7)  # None: a kernel before 6.5
+
+    assert eventually(agree)
     assert residency.pages_in_memory(-1, 0, PAGE) is None
