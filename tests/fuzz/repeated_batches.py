@@ -107,7 +107,7 @@ class _Side:
         truncate_fully_and_start_at(log, 0)
         state = partition.state
         partition.state, partition.leader_epoch, partition.high_watermark, partition.produced = None, -1, 0, 0
-        log.config = replace(log.config, max_message_bytes=1 << 20)
+        log.config = log.config._replace(max_message_bytes=1 << 20)
         parts.hosting.refresh(partition, replace(state, replicas=(1,), isr=(1,), leader=1, leader_epoch=0))
         self.visits.key = partition.key
         self.visits.count, self.restless, self._written = 0, False, log.written_bytes
@@ -313,7 +313,7 @@ def _change(chance: random.Random) -> _Change:
             side, replicas=(1, 2), isr=(2,), leader=2, leader_epoch=side.partition.leader_epoch + 1
         ),
         lambda side, _: setattr(
-            side.partition.log, "config", replace(side.partition.log.config, max_message_bytes=100 if low else 1 << 20)
+            side.partition.log, "config", side.partition.log.config._replace(max_message_bytes=100 if low else 1 << 20)
         ),
         lambda side, _: _roll(side),
         lambda side, stack: stack.enter_context(patch.object(side.partition, "enough_in_sync", False)),
