@@ -234,10 +234,10 @@ class Controller:
         self._dirty, self._all_dirty = {}, False
         topics = self._topics.all() if everything else list(filter(None, map(self._topics.get, dirty)))
         snapshot = self._snapshot()
-        if everything:
-            self._misplaced.look(topics, snapshot.brokers)
         try:
             await self._decide(snapshot, topics, snapshot.incarnations if everything else self._known)
+            if everything:
+                self._misplaced.look(topics, snapshot.brokers)
         except (NodeError, StalePartition) as error:
             self._all_dirty = True
             if isinstance(error, NodeError) and error.path == CONTROLLER_EPOCH:
@@ -250,8 +250,9 @@ class Controller:
     async def _decide(self, snapshot: Snapshot, topics: Sequence[Topic], known: dict[int, int]) -> None:
         """Decide on topics and write that, in slices: deciding on 200,000 partitions takes a second.
 
-        What a slice decided about a topic that has changed before the write is decided again on the same snapshot: the
-        last write says that all decisions for `known` have been made.
+        What a slice decided about a topic that has changed before the write is decided again on the same snapshot. That
+        all decisions for `known` have been made is said by the only write, or by a last one when all others are done,
+        so that none of them waits for the others.
         """
         decided: list[TopicUpdate] = []
         writes = Writes(_WRITES_AT_ONCE)  # decisions go on meanwhile, so that the time of writes is not added
@@ -265,6 +266,10 @@ class Controller:
                 await self._next_turn()
                 if not self.active:
                     break
+        if writes.any_begun and self.active:
+            await writes.may_begin()
+            writes.begin(self._write(self._anew(snapshot, decided), self._known))
+            decided = []
         await writes.done()
         if not self.active:
             return

@@ -11,12 +11,16 @@ from twisted.python.failure import Failure
 
 
 class Writes:
-    """Writes that run concurrently, at most `most` of them."""
+    """Writes that run concurrently, at most `most` of them.
+
+    any_begun: whether there has been one.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._under_way: deque[Deferred[None]] = deque()
         self._failures: list[Failure] = []
+        self.any_begun = False
 
     async def may_begin(self) -> None:
         """Wait until another write may begin. Once one has failed, wait for all and raise its error."""
@@ -27,6 +31,7 @@ class Writes:
 
     def begin(self, write: Coroutine[Deferred[Any], Any, None]) -> None:
         """Begin a write."""
+        self.any_begun = True
         self._under_way.append(Deferred.fromCoroutine(write).addErrback(self._failures.append))
 
     async def done(self) -> None:

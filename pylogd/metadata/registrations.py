@@ -40,10 +40,16 @@ _UNKNOWN: Final = -1
 
 
 class Registration(NamedTuple):
-    """A broker's registration, and the session that owns its node."""
+    """A broker's registration, the session that owns its node, and the transaction that wrote the node last."""
 
     broker: Broker
     owner: int
+    modified: int
+
+    def is_from(self, node: Node) -> bool:
+        """Return whether this was decoded from the present content of the node."""
+        stat = node.stat
+        return (self.owner, self.broker.incarnation, self.modified) == (stat.owner, stat.created, stat.modified)
 
 
 def announcement(node_id: int) -> SetData:
@@ -95,11 +101,12 @@ class Registrations:
             self._fired.discard(BROKERS)  # what that event told is read below
             await self._store.children(BROKERS, self._watch(BROKERS))
         nodes = await self._store.children_data(BROKERS)
-        self.found = {}
-        self._names.clear()
-        self._announced.clear()
+        for name in self._names - nodes.keys():
+            self._note(name, None)
         for name, node in nodes.items():
-            self._note(name, node)
+            known = self.found.get(int(name)) if name in self._names else None
+            if known is None or not known.is_from(node):  # else it need not be decoded again
+                self._note(name, node)
         self._seen = version
 
     async def _follow(self) -> None:
@@ -147,7 +154,7 @@ class Registrations:
         except CorruptMetadata as error:
             log.error("Ignoring a broker whose registration can't be read: {error}", error=str(error))
             return
-        self.found[broker.node_id] = Registration(broker, node.stat.owner)
+        self.found[broker.node_id] = Registration(broker, node.stat.owner, node.stat.modified)
         self._names.add(name)
         if broker.announced:
             self._announced.add(name)

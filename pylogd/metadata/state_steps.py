@@ -57,9 +57,11 @@ def _step(old: PartitionState, new: PartitionState) -> Step | None:
     leader_epochs, partition_epochs = new.leader_epoch - old.leader_epoch, new.partition_epoch - old.partition_epoch
     if leader_epochs < 0 or partition_epochs < 0:
         return None
-    position = old.replicas.index
+    position, isr = old.replicas.index, new.isr
     try:
-        return position(new.leader), leader_epochs, partition_epochs, *map(position, new.isr)
+        if len(isr) == 2:  # as when one of three brokers has failed; takes half of the time
+            return position(new.leader), leader_epochs, partition_epochs, position(isr[0]), position(isr[1])
+        return position(new.leader), leader_epochs, partition_epochs, *map(position, isr)
     except ValueError:  # one of them is no replica
         return None
 

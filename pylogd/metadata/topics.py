@@ -55,6 +55,7 @@ TopicListener = Callable[[TopicChange], None]
 _BATCH_TOPICS: Final = 500
 _BATCH_BYTES: Final = 400_000
 _OPERATION_BYTES: Final = 64  # of an operation, besides its path and data
+_WITH_DATA: Final = (SetData, Create)
 #: Of so many changed topics it is known which they were.
 _CHANGES_KEPT: Final = 1000
 #: After so many changes at once, sorting all names is cheaper than finding the place of each.
@@ -184,8 +185,8 @@ class TopicRegistry:
         for update in updates:
             if update.before.name in self.unreadable:  # writing it would fail, and with it the others of its batch
                 continue
-            operations, news = self._update(update, controller_epoch, configs.get(update.before.name))
             path = state_path(update.before.name, update.before.topic_id)
+            operations, news = self._update(update, path, controller_epoch, configs.get(update.before.name))
             size = _size(operations, path)
             if len(batches[-1].paths) == _BATCH_TOPICS or (batches[-1].size + size > _BATCH_BYTES and batches[-1].size):
                 batches.append(_Batch())
@@ -227,17 +228,17 @@ class TopicRegistry:
                 await self._feed.catch_up()  # another broker does the same
 
     def _update(
-        self, update: TopicUpdate, controller_epoch: int | None, configs: Mapping[str, str] | None
+        self, update: TopicUpdate, states: str, controller_epoch: int | None, configs: Mapping[str, str] | None
     ) -> tuple[list[Operation], News | None]:
         """Return what writes a topic's states, and what readers are told: None if one of its other nodes changes too.
 
-        configs: the topic's new settings, None to keep them.
+        states: the path of its state node. configs: the topic's new settings, None to keep them.
         """
         before, after = update
         entry = self._entries.get(before.name)
         if entry is None or entry.topic is not before:
             raise StalePartition(f'topic "{before.name}" has changed')
-        path, config_path = topic_path(before.name), topic_config_path(before.name)
+        path = topic_path(before.name)
         known = before.partitions
         changed = changed_states(known, after)
         # The topic's node is checked too, since the update was worked out from both nodes.
@@ -246,13 +247,13 @@ class TopicRegistry:
         if moves:
             assignment = Assignment.of(before.topic_id, after)
             operations = [SetData(path, encode_topic(assignment), entry.assignment_version)]
+        config_path = topic_config_path(before.name)
         if configs is not None:
             there = entry.nodes[2] != NO_NODE
             operations.append(write_configs(config_path, configs, entry.configs_version if there else None))
         elif moves and entry.nodes[2] != NO_NODE:
             operations.append(Check(config_path, entry.configs_version))  # new replicas have to fit the label in it
         epoch = entry.controller_epoch if controller_epoch is None else controller_epoch
-        states = state_path(before.name, before.topic_id)
         operations.append(SetData(states, encode_states(epoch, after), entry.state_version))
         if moves or configs is not None:
             return operations, None
@@ -340,8 +341,7 @@ class TopicRegistry:
             self._on_broker.setdefault(node_id, set()).add(name)
 
     def _replace(self, before: Topic | None, after: Topic | None) -> None:
-        if before is not None:
-            self._by_id.pop(before.topic_id, None)
+        """Take over a change; a topic of another id is one that was deleted, and then one that was created."""
         if after is not None:
             if self._ordered is not None and after.name not in self._by_name:
                 insort(self._ordered, after.name)
@@ -351,13 +351,18 @@ class TopicRegistry:
             if self._ordered is not None:
                 del self._ordered[bisect_left(self._ordered, before.name)]
             del self._by_name[before.name]
+            self._by_id.pop(before.topic_id, None)
             self._entries.pop(before.name, None)
 
 
 def _size(operations: Sequence[Operation], path: str) -> int:
     """Return about how many bytes operations add to a write, with the path that it notes twice."""
-    data = sum(len(one.data) for one in operations if isinstance(one, SetData | Create))
-    return data + sum(len(one.path) + _OPERATION_BYTES for one in operations) + 2 * len(path)
+    size = 2 * len(path)
+    for one in operations:
+        size += len(one.path) + _OPERATION_BYTES
+        if isinstance(one, _WITH_DATA):
+            size += len(one.data)
+    return size
 
 
 def _placed_anew(known: Sequence[PartitionState], changed: Sequence[PartitionState]) -> bool:
@@ -365,7 +370,7 @@ def _placed_anew(known: Sequence[PartitionState], changed: Sequence[PartitionSta
     for new in changed:
         old = known[new.index]
         if (
-            old.replicas != new.replicas
+            (old.replicas is not new.replicas and old.replicas != new.replicas)
             or old.adding != new.adding
             or old.removing != new.removing
             or old.latest_until_ms != new.latest_until_ms

@@ -118,7 +118,7 @@ def test_the_short_way_of_usual_partitions_leads_to_the_same(
 ) -> None:
     usual = replace(before, adding=(), removing=(), elr=(), last_known_elr=())
     after = decisions.settle(usual, snapshot, unclean, least)
-    with patch.object(decisions, "_shrunk", lambda *_: None):
+    with patch.object(decisions, "_usual", lambda *_: None):
         assert decisions.settle(usual, snapshot, unclean, least) == after
 
 

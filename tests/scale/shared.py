@@ -72,8 +72,8 @@ def shared(time: ScaleTime) -> Iterator[None]:
     def shared_broker(path: str, data: bytes, incarnation: int = 0) -> Any:
         return brokers.of((path, incarnation, data), lambda: decode_broker(path, data, incarnation))
 
-    def shared_registration(broker: Broker, owner: int) -> Registration:
-        found: Registration = registered.of((id(broker), owner), lambda: Registration(broker, owner), broker)
+    def shared_registration(broker: Broker, *node: int) -> Registration:
+        found: Registration = registered.of((id(broker), *node), lambda: Registration(broker, *node), broker)
         return found
 
     def shared_change(data: bytes) -> Change | None:
