@@ -23,4 +23,4 @@ def test_few_instructions_decide_on_a_partition_of_a_failed_broker_and_encode_it
         encode_states(1, update.after)
 
     decide()
-    assert instructions(decide) / _PARTITIONS < 400
+    assert instructions(decide) / _PARTITIONS < 330

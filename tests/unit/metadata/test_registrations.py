@@ -207,5 +207,16 @@ def test_a_registration_that_cannot_be_read_is_left_out_until_it_can(cluster: Cl
     assert cluster.hosts()[11] == "elsewhere"
 
 
+def test_of_all_that_is_read_again_only_what_has_changed_is_decoded(cluster: Cluster) -> None:
+    before = dict(cluster.registrations.found)
+    cluster.register(3, "another session's")
+    cluster.write(SetData(f"{BROKERS}/5", encode_broker(_elsewhere(5))), SetData(f"{BROKERS}/6", b"damaged"))
+    cluster.write(Delete(f"{BROKERS}/7"))
+    result_of(cluster.registrations.read_all())
+    found = cluster.registrations.found
+    assert cluster.hosts() == dict.fromkeys((1, 2, 4, 8, 9, 10), "a") | {3: "another session's", 5: "elsewhere"}
+    assert {node for node, one in found.items() if one is before[node]} == {1, 2, 4, 8, 9, 10}
+
+
 def _elsewhere(node: int) -> Any:
     return Broker(node, (Endpoint("PLAINTEXT", "elsewhere", 1),))
