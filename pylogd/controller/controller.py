@@ -55,8 +55,9 @@ log = Logger()
 _SLICE_PARTITIONS: Final = 4000
 #: Changed topics are written when there are so many.
 _WRITE_TOPICS: Final = 500
-#: Writes under way at a time. In a large cluster each waits at ZooKeeper behind brokers that read earlier ones.
-_WRITES_AT_ONCE: Final = 4
+#: Writes under way at a time. In a large cluster each waits at ZooKeeper behind brokers that read earlier ones, up to
+#: three times as long as the decisions for it take, and so does the read by which this broker takes it over.
+_WRITES_AT_ONCE: Final = 8
 #: Settings that decide who may lead.
 _ELECTION_SETTINGS = ("unclean.leader.election.enable", "min.insync.replicas")
 
