@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -233,7 +234,7 @@ class ReplicaFetcher:
     # -- one coroutine for each state
 
     async def _start(self) -> FetcherEvent:
-        await self._turn()
+        await deferLater(self._clock, 0)
         return FetcherEvent.STARTED
 
     async def _open(self) -> FetcherEvent:
@@ -412,7 +413,7 @@ class ReplicaFetcher:
         for part in self._parts(followed, data, asked):
             self._unyielded += len(part)
             if self._unyielded > PART_BYTES and not self._stopped:
-                await self._turn()
+                await deferLater(self._clock, 0)  # in the reactor's next turn
                 self._unyielded = len(part)
             if not await self._append(followed, part, data):
                 break
@@ -420,12 +421,6 @@ class ReplicaFetcher:
     def _write_failed(self, failure: Failure, followed: FollowedPartition) -> None:
         log.failure("Unexpected error while replicating {partition!r}", failure, partition=followed.partition)
         self._refuse(followed, failure.value)
-
-    def _turn(self) -> Deferred[None]:
-        """Return a Deferred that fires in the reactor's next turn."""
-        turn: Deferred[None] = Deferred()
-        self._clock.callLater(0, turn.callback, None)
-        return turn
 
     def _parts(self, followed: FollowedPartition, data: PartitionData, asked: FetchPosition) -> list[memoryview]:
         """Return the answer's records in parts; one empty part if there are none, since it has offsets to apply too."""
@@ -446,6 +441,11 @@ class ReplicaFetcher:
         if self._followed.get(followed.key) is not followed or not followed.current:
             return False
         try:
+            begin = followed.begin_for(part)
+            if begin is not None:
+                await self._replicas.begin_at(followed.partition, begin)
+                if self._followed.get(followed.key) is not followed or not followed.current:
+                    return False
             done = self._replicas.append_fetched(followed.partition, part, data.high_watermark, data.log_start_offset)
             if done is not None:
                 await done

@@ -33,6 +33,7 @@ PART_BYTES = 1 << 20
 PART_BATCHES = 256
 
 _BATCH_START = struct.Struct(">qi")  # base offset, length of what follows it
+_BATCH_RANGE = struct.Struct(">q15xi")  # base offset; how far behind it the last offset is
 _SOON = 0.02  # seconds, after errors that last until the leader or this broker hears of a change
 
 _PASSING = frozenset(
@@ -128,6 +129,17 @@ class FollowedPartition:
         if not data.records:
             self.succeeded()
         return FETCH
+
+    def begin_for(self, batches: memoryview) -> int | None:
+        """Return the offset at which this empty log has to begin to take `batches`; None if it can take them as it is.
+
+        After DeleteRecords (KIP-107) the leader's log may start inside a batch, which it sends whole.
+        """
+        end = self.partition.log.log_end_offset
+        if self.partition.log.log_start_offset != end or len(batches) < _BATCH_RANGE.size:
+            return None
+        base, last = _BATCH_RANGE.unpack_from(batches)
+        return base if 0 <= base < end <= base + last else None
 
     def succeeded(self) -> None:
         """Note that an answer was applied, so that the next pause is a short one."""

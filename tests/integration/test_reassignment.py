@@ -11,6 +11,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic as KafkaNewTopic
 
 from pylogd.client import Admin, Consumer, Producer
+from pylogd.client.core import model
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 
 StartCluster = Callable[..., BrokerCluster]
@@ -85,6 +86,31 @@ def test_a_reassignment_that_can_not_complete_is_cancelled(start_cluster: StartC
         check(cluster, "moved")
     finally:
         admin.close()
+
+
+def test_a_log_that_starts_inside_a_batch_is_copied(start_cluster: StartCluster) -> None:
+    """DeleteRecords may name any offset; a new replica has to take the batch around it whole."""
+    cluster, moved = start_cluster(), model.TopicPartition("moved", 0)
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, linger_ms=1000) as producer:
+        admin.create_topics([model.NewTopic("moved", assignments={0: [1]})])
+        for delivery in [producer.send("moved", b"%d" % value, partition=0) for value in range(20)]:
+            delivery.result(PATIENCE_SECONDS)
+        assert admin.delete_records({moved: 13}) == {moved: 13}
+        assert set(admin.reassign({moved: [2, 3]}).values()) == {None}
+        cluster.until(
+            lambda: not admin.reassignments() and set(cluster.partitions("moved")[0].isr) == {2, 3},
+            "that the replicas are moved",
+        )
+    with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("moved", 0)])
+        found: list[tuple[int, bytes | None]] = []
+
+        def have_all() -> bool:
+            found.extend((record.offset, record.value) for record in consumer.poll(1))
+            return len(found) >= 7
+
+        cluster.until(have_all, "all records")
+    assert found == [(value, b"%d" % value) for value in range(13, 20)]
 
 
 def test_confluent_kafka_adds_partitions_and_elects_leaders(start_cluster: StartCluster) -> None:

@@ -30,7 +30,7 @@ def test_exactly_once_under_faults(tmp_path: Path) -> None:
     assert result["faults"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("fault", "found"),
     [
@@ -43,8 +43,12 @@ def test_exactly_once_under_faults(tmp_path: Path) -> None:
     ],
 )
 def test_planted_faults_are_found(fault: str, found: str) -> None:
-    seconds = 15 if fault == "late_write" else 4  # for a cycle, another record has to come at the right moment
-    command = [*_COMMAND, "--brokers", "1", "--seconds", f"{seconds}", "--settle", "15", "--plant", fault]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT)
-    assert done.returncode == 1, done.stdout[-4000:] + done.stderr[-4000:]
-    assert re.search(found, done.stdout), done.stdout[-4000:]
+    # For a cycle, another record has to come at the right moment. A busy machine makes few transactions.
+    lengths, printed = (15, 60) if fault == "late_write" else (4, 15, 60), ""
+    for seconds in lengths:
+        command = [*_COMMAND, "--brokers", "1", "--seconds", f"{seconds}", "--settle", "15", "--plant", fault]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT)
+        printed = done.stdout[-4000:] + done.stderr[-4000:]
+        if done.returncode == 1 and re.search(found, done.stdout):
+            return
+    pytest.fail(printed)

@@ -239,6 +239,24 @@ def test_an_out_of_range_follower_asks_for_the_leaders_offsets(case: Case, start
     assert case.partitions[0].log.log_end_offset == becomes
 
 
+def test_a_leaders_log_may_start_inside_a_batch(case: Case) -> None:
+    """After DeleteRecords: the leader sends the batch whole, although the follower asks from inside of it."""
+    log = case.partitions[0].log
+    case.answer(PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, records=b""))
+    for offset in (52, 70):  # where the leader's log starts and ends
+        _, done = case.leader.asked.pop(0)
+        found = ListOffsetsPartitionResponse(0, offset=offset)
+        done.callback(ListOffsetsResponse(topics=[ListOffsetsTopicResponse("t", [found])]))
+        case.turn()
+    assert case.wants() == {0: 52}
+    batches = placed(50, 3, 10) + placed(60, 3, 10)
+    case.answer(PartitionData(0, high_watermark=70, log_start_offset=52, records=batches))
+    assert (log.log_start_offset, log.log_end_offset, case.partitions[0].high_watermark) == (52, 70, 70)
+    assert log.segments[0].base_offset == 50
+    case.answer()  # to the request that would have ended the wait
+    assert case.wants() == {0: 70}
+
+
 def test_a_new_replica_begins_with_the_last_stable_offset(parts: Parts) -> None:
     case = Case(parts, state={"isr": (2,), "adding": (1,), "latest_until_ms": 1})
     for offset, asked in ((0, (-4, 0)), (7, (-1, 1))):
