@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import InvalidAppend, StorageError
+from pylogd.metadata.spread import sleep
 from pylogd.replica.errors import FencedLeaderEpoch, PartitionOffline
 from pylogd.replica.fetch_session_handler import FetchSessionHandler, Key, next_epoch
 from pylogd.replica.fetcher_machine import FETCHER, FetcherEvent, FetcherState
@@ -234,7 +234,7 @@ class ReplicaFetcher:
     # -- one coroutine for each state
 
     async def _start(self) -> FetcherEvent:
-        await deferLater(self._clock, 0)
+        await sleep(self._clock, 0)
         return FetcherEvent.STARTED
 
     async def _open(self) -> FetcherEvent:
@@ -413,7 +413,7 @@ class ReplicaFetcher:
         for part in self._parts(followed, data, asked):
             self._unyielded += len(part)
             if self._unyielded > PART_BYTES and not self._stopped:
-                await deferLater(self._clock, 0)  # in the reactor's next turn
+                await sleep(self._clock, 0)  # in the reactor's next turn
                 self._unyielded = len(part)
             if not await self._append(followed, part, data):
                 break
