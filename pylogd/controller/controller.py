@@ -55,8 +55,8 @@ log = Logger()
 _SLICE_PARTITIONS: Final = 4000
 #: Changed topics are written when there are so many.
 _WRITE_TOPICS: Final = 500
-#: Writes under way at a time. In a large cluster each waits at ZooKeeper behind brokers that read earlier ones, up to
-#: three times as long as the decisions for it take, and so does the read by which this broker takes it over.
+#: The most writes that are sent before the first of them is answered. In a large cluster ZooKeeper answers a write only
+#: after many brokers' reads of earlier ones, which takes up to three times as long as the decisions of the next write.
 _WRITES_AT_ONCE: Final = 8
 #: Settings that decide who may lead.
 _ELECTION_SETTINGS = ("unclean.leader.election.enable", "min.insync.replicas")

@@ -274,7 +274,7 @@ class _Loader:
         return segment.file is None and not all(map(self.fs.exists, required))
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Rebuild the index files of a segment that must have them: only a small last segment may be without."""
+        """Rebuild the index files of a segment. Every segment must have them, except the last one if it is small."""
         _log.warning("Rebuilding the indexes of %s: a file is missing", segment.path)
         path = segment_path(self.directory, segment.base_offset, TRANSACTION_INDEX_SUFFIX)
         aborted = read_transaction_index(self.fs, path, segment.base_offset)

@@ -146,7 +146,7 @@ class Segment:
             self.write_failed(error)
 
     def write_failed(self, error: OSError) -> NoReturn:
-        """Undo a write at the end that failed. Raises StorageFailure."""
+        """Remove what a failed write left behind the end of the segment. Raises StorageFailure in any case."""
         self.torn = True
         try:
             self.truncate_torn()

@@ -140,7 +140,8 @@ def agree_on_fetch(number: int, module: Any) -> bool:
 def _counted_alike(module: Any, fd: int, position: int, length: int) -> bool:
     """Return whether `module` counts a file's pages in memory as ctypes does.
 
-    Between two calls the system may write a page and take it away; it does not do so between each two of a hundred.
+    The system may take a page away between the two calls, so they are repeated: they differ by accident now and then,
+    but not a hundred times in a row.
     """
     return any(
         module.pages_in_memory(fd, position, length) == ask_by_ctypes(fd, position, length) for _ in range(_TIMES)

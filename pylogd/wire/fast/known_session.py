@@ -31,10 +31,11 @@ _GATE_AT = _REST.size + 4
 _READ_COMMITTED = 1
 _LENGTH = 4  # bytes in front of a request
 
-#: The fields that `_REST` reads: the session epoch; the number of topics, and the topic's id; the number of partitions,
-#: and of the partition its index, leader epoch, offset, last fetched epoch, log start offset and most bytes; the end.
+#: The fields that `_REST` reads, in order: session epoch, number of topics + 1, topic id, number of partitions + 1; of
+#: the only partition: index, leader epoch, fetch offset, last fetched epoch, log start offset, most bytes; the bytes
+#: that end the request.
 _Rest: TypeAlias = "tuple[int, int, bytes, int, int, int, int, int, int, int, bytes]"
-#: What a request says: all of these fields, or the session epoch alone if it names no partition.
+#: A request that names a partition has all fields of `_Rest`; one that names none has only the session epoch.
 Named: TypeAlias = "_Rest | tuple[int]"
 
 

@@ -19,7 +19,10 @@ from pylogd.errors import ErrorCode, KafkaError
 
 
 async def _begin(calls: Calls, silent: Iterable[int], timeout: float | None) -> tuple[Answers, GroupAnswers, EndSearch]:
-    """Learn the brokers if none is known. Return their answers, those about groups, and the search for log ends."""
+    """Return what collects the brokers' answers, those about groups, and the ends of logs.
+
+    The brokers are asked for first, if none is known.
+    """
     if not calls.metadata.brokers:
         await calls.call(lambda: refresh(calls))
     answers = Answers(calls, silent, timeout)
