@@ -40,7 +40,8 @@ _SERVING_NAMES = (
 )  # fmt: skip
 #: Tests with Spark that run with the part that kills: the working part would take longest.
 _SPARK_BESIDE = {
-    "test_connect.py", "test_docs.py", "test_notebook.py", "test_queries.py", "test_tables.py", "test_transactions.py",
+    "test_audit.py", "test_connect.py", "test_docs.py", "test_notebook.py", "test_queries.py", "test_tables.py",
+    "test_transactions.py",
 }  # fmt: skip
 _SLOWEST_SHOWN = "--durations=15"
 _STOP_SECONDS = 60.0
@@ -51,9 +52,7 @@ def part_of(path: Path) -> str:
     folder, *rest = path.relative_to(TESTS).parts
     if folder == "unit":
         return WAITING if rest[0] == "api" else SERVING
-    if folder == "transactions_check":
-        return WAITING
-    if folder in ("chaos", "crash"):
+    if folder in ("chaos", "crash", "transactions_check"):
         return KILLING
     if folder != "integration":
         return WORKING
