@@ -54,7 +54,8 @@ pages_in_memory(PyObject *self, PyObject *const *args, Py_ssize_t count)
 
 #ifdef SYS_cachestat
 /* Return whether a range of a file is in memory, and nothing of its end is being read: a page that is dirty was written,
- * and is not. So what consumers at the end of a log are sent mostly takes one call.
+ * and is not. So what consumers at the end of a log are sent mostly takes one call. If pages are dirty, the file may end
+ * before the range in the last of them.
  */
 static int
 is_resident(int fd, uint64_t position, uint64_t length)
@@ -75,7 +76,7 @@ PyDoc_STRVAR(send_resident_doc,
              "send_resident(socket, head, fd, position, length, /)\n--\n\n"
              "Send bytes and, behind them, a range of a file that is in memory, as far as the socket takes them.\n\n"
              "Return how many bytes of both left; -1, with nothing sent, if the range is not in memory, or the kernel\n"
-             "does not say. Errors are left to whoever sends the rest.");
+             "does not say. Errors are left to whoever sends the rest, also that the file ends before the range.");
 
 static PyObject *
 send_resident(PyObject *self, PyObject *const *args, Py_ssize_t count)

@@ -171,7 +171,8 @@ def agree_on_sending(number: int, module: Any) -> bool:
         got = b"".join(iter(partial(peer.recv, 1 << 20), b""))
     whole = head + content[position : position + length]
     assert got == whole[: max(sent, 0)], f"input {number}: {sent} bytes sent, {len(got)} received"
-    assert sent < 0 or position + length <= len(content), f"input {number}: sent from behind the file's end"
+    whole_length = position + length <= len(content)
+    assert sent < len(head) + length or whole_length, f"input {number}: sent from behind the file's end"
     return bool(sent > 0)
 
 

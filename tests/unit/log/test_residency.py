@@ -139,6 +139,20 @@ def test_only_what_is_in_memory_is_sent(tmp_path: Path) -> None:
         residency.send_resident(0, bytearray(), 5, 0, 1)  # type: ignore[arg-type]
 
 
+def test_a_file_that_ends_before_its_range_is_sent_to_its_end(tmp_path: Path) -> None:
+    """If the end was just written; else nothing is sent. Whoever sends the rest finds out in both cases."""
+    if residency.send_resident is residency.leave:
+        pytest.skip("there was no compiler")
+    path = tmp_path / "segment"
+    path.write_bytes(b"12345")
+    found = FileSlice(SegmentFile(RealFileSystem(), str(path), os.O_RDWR), 0, 9)
+    ours, peer = socket.socketpair()
+    with ours, peer:
+        sent = found.send_resident(ours.fileno(), b"head", 9)
+        ours.close()
+        assert peer.recv(SIZE) == b"head12345"[: max(sent, 0)]
+
+
 def test_a_descriptor_that_is_none_tells_nothing() -> None:
     assert missing_bytes(-1, 0, PAGE) == 0
 
