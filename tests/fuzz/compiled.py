@@ -4,10 +4,10 @@ Strategy: requests of one shape, with batches that continue a producer's sequenc
 memory that ends with them; limits and the state of the log are usual or extreme. `agree` asserts that the compiled
 function returns what the functions in Python give. Ranges inside and outside of a file are sent to sockets with little
 and much room. Beside this module, `repeats` has the answers to repeated Fetch requests, `repeated_batches` the appends
-of repeated Produce requests, `record_loops` the loops over records, and `tls_loops` those over records of TLS. The
-command runs them all for `--seconds` with copies of the functions that were compiled with AddressSanitizer and UBSan,
-so that an access out of bounds and an overflow end it too. A number that is printed with a failure repeats it:
-`--first NUMBER`.
+of repeated Produce requests, `repeated_writes` those to real files, `record_loops` the loops over records, and
+`tls_loops` those over records of TLS. The command runs them all for `--seconds` with copies of the functions that were
+compiled with AddressSanitizer and UBSan, so that an access out of bounds and an overflow end it too. A number that is
+printed with a failure repeats it: `--first NUMBER`.
 
 Exit status: 0 if nothing was found, 1 if something was, 2 if the sanitizers are missing.
 """
@@ -56,6 +56,7 @@ from tests.fakes.storage import START_MS, batch, fix_crc
 from tests.fuzz.damage import damaged
 from tests.fuzz.record_loops import agree_on_records, agree_on_rows
 from tests.fuzz.repeated_batches import RepeatedBatches
+from tests.fuzz.repeated_writes import RepeatedWrites
 from tests.fuzz.repeats import RepeatedFetches
 from tests.fuzz.tls_loops import agree_on_receiving, agree_on_sending_records
 
@@ -73,6 +74,7 @@ _INT64 = (1 << 63) - 1
 _MOST = 256
 _LARGEST = 16_382  # bytes of records whose size is a varint of two bytes
 _TIMES = 100
+_ENOUGH = 100  # inputs, of which any function takes some
 _INT32 = 4
 _INT32_MAX = (1 << 31) - 1
 _OFFSET_FROM_END = 29  # of the only partition of a Fetch request
@@ -380,10 +382,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(modules: dict[str, Any], seconds: float, first: int) -> None:
     """Compare the modules with Python for so long, from input `first` on. Raises AssertionError."""
-    with RepeatedFetches() as repeats, RepeatedBatches() as batches:
+    with RepeatedFetches() as repeats, RepeatedBatches() as batches, RepeatedWrites() as writes:
         functions: tuple[tuple[str, Callable[[int, Any], bool]], ...] = (
             ("_fast", agree), ("_fast", agree_on_fetch), ("_residency", agree_on_sending), ("_repeated", repeats.agree),
-            ("_repeated", batches.agree), ("_speedups", agree_on_records), ("_speedups", agree_on_rows),
+            ("_repeated", batches.agree), ("_repeated", writes.agree), ("_speedups", agree_on_records),
+            ("_speedups", agree_on_rows),
             ("_tls_records", agree_on_receiving), ("_tls_records", agree_on_sending_records),
         )  # fmt: skip
         spent, taken = [0.0] * len(functions), [0] * len(functions)
@@ -395,8 +398,11 @@ def run(modules: dict[str, Any], seconds: float, first: int) -> None:
             taken[at] += function(numbers[at], modules[name])
             numbers[at] += 1
             spent[at] += time.monotonic() - begin
+        print("fuzz: writes:", "; ".join(f"{count} {outcome}" for outcome, count in writes.outcomes.most_common()))
     for (name, function), number, count in zip(functions, numbers, taken, strict=True):
-        print(f"fuzz: {name}: {function.__qualname__}: {number - first} inputs, {count} taken; nothing found")
+        inputs = number - first
+        assert count or inputs < _ENOUGH, f"{function.__qualname__}: none of {inputs} inputs was taken"
+        print(f"fuzz: {name}: {function.__qualname__}: {inputs} inputs, {count} taken; nothing found")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ Strategy: two equal brokers on file systems in memory, one connection to each. E
 offers it several reads, of requests that repeat the first one, or nearly so, or are damaged or cut. What the compiled
 function looks at changes between the reads, on both brokers alike: leader, leader epoch, in-sync set, segment,
 settings, time, permission, write errors, what the connection knows. The last read of an input may find an odd object in
-one place: a wrong type, a number that is too large, an authorizer that raises or removes what is being used.
+one place: a wrong type, a number that is too large, an authorizer that raises or removes what is being used. Real files
+are in `repeated_writes`, which has other sides.
 
 `agree` asserts that the compiled function and its twin in Python return the same bytes, or raise the same, and leave
 logs, indexes, producers, counts and waiting fetches alike; that the log's lock is free; and that no reference is lost
@@ -16,9 +17,11 @@ from __future__ import annotations
 import errno
 import gc
 import logging
+import os
 import random
 import sys
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -26,13 +29,12 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace, TracebackType
-from typing import Any, cast
+from typing import Any, Self, cast
 from unittest.mock import patch
 
 from twisted.logger import Logger
 
 from pylogd.api.fast import produce
-from pylogd.log import directories
 from pylogd.log.truncation import truncate_fully_and_start_at
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica import storage_failures
@@ -53,6 +55,7 @@ _FLUSHED = "synced", 0
 _NAMES = ("usual", "usual", *_TOPICS)
 _MOST_BYTES = 1 << 20  # of a request
 _INPUTS = 400  # with one pair of brokers
+_FOLDERS = "first", "other"  # of equal length: answers may tell the path of a file
 _INT64 = (1 << 63) - 1
 _ODD: tuple[object, ...] = (None, "text", b"", (), [], -1, _INT64, 1 << 63, -(1 << 64))
 #: What an odd object may be put at: the object that has the attribute, and the attributes.
@@ -80,12 +83,13 @@ class _Visits(Watcher):
         raise error
 
 
-class _Side:
-    """One broker, and a connection to it."""
+class Side(ABC):
+    """One broker, and a connection to it. log: the partition's, which the partition itself may lose."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self.parts = Parts(folder, log_cleaner_enable=False)
+        self.folder = bytes(folder)
+        self.parts = self._make_parts(folder)
         configs: Any
         for name, configs in _TOPICS.items():
             self.parts.create(name, **configs)
@@ -95,15 +99,25 @@ class _Side:
         self.session = ServerSession(_MOST_BYTES, {})
         self.connection: Any = FakeConnection()
         self.partition: Any = None
+        self.log: Any = None
         self._written = 0  # before the input
         self.restless = False  # whether what is asked for permission changes something
+
+    @abstractmethod
+    def _make_parts(self, folder: Path) -> Parts:
+        """Return a broker that has not written anything yet."""
+
+    @property
+    def offline(self) -> bool:
+        """Whether a failure of the last input took the partitions of this broker away."""
+        return self.log is not None and self.partition._log is None
 
     def begin(self, name: str) -> None:
         """Empty a partition of which this broker is the only replica, in leader epoch 0, for a new connection."""
         parts = self.parts
         self.connection, self.partition = FakeConnection(), parts.partitions.by_name[name, 0]
-        parts.fs.calls.clear()
         partition, log = self.partition, self.partition.log
+        self.log = log
         truncate_fully_and_start_at(log, 0)
         state = partition.state
         partition.state, partition.leader_epoch, partition.high_watermark, partition.produced = None, -1, 0, 0
@@ -114,16 +128,24 @@ class _Side:
 
     def state(self) -> tuple[object, ...]:
         """Return what the partition's log has and what the broker knows of it."""
-        partition, log = self.partition, self.partition._log
+        partition, log = self.partition, self.log
         active = log.active
         return (
-            partition.high_watermark, partition.produced, self.visits.count, log.log_end_offset,
+            self.offline, partition.high_watermark, partition.produced, self.visits.count, log.log_end_offset,
             log.written_bytes - self._written,
             [(segment.base_offset, segment.size, segment.full) for segment in log.segments],
             active.bytes_since_index, active._max_timestamp, active._max_timestamp_offset, active.torn,
             active.indexes and (active.indexes.offsets.pairs(), active.indexes.times.to_bytes()),
-            active.file and bytes(self.parts.fs._file(active.file.fd)[1].data), log.producers.to_snapshot(),
+            self.contents(), log.producers.to_snapshot(),
         )  # fmt: skip
+
+    @abstractmethod
+    def contents(self) -> object:
+        """Return what is in the files of the log."""
+
+    @abstractmethod
+    def fail_write(self, stack: ExitStack, partial_bytes: int | None, after: int) -> None:
+        """Have a write fail. partial_bytes: what is written of it, None if nothing. after: how many are good before."""
 
     def close(self) -> None:
         """Stop the broker."""
@@ -132,39 +154,63 @@ class _Side:
         self.parts.close()
 
 
+class _MemorySide(Side):
+    """A broker whose files are in memory."""
+
+    def _make_parts(self, folder: Path) -> Parts:
+        return Parts(folder, log_cleaner_enable=False)
+
+    def begin(self, name: str) -> None:
+        """See `Side`."""
+        self.parts.fs.calls.clear()
+        super().begin(name)
+
+    def contents(self) -> object:
+        """Return what is in the file that is appended to."""
+        file = self.log.active.file
+        return file and bytes(self.parts.fs._file(file.fd)[1].data)
+
+    def fail_write(self, stack: ExitStack, partial_bytes: int | None, after: int) -> None:
+        """See `Side`."""
+        fault = self.parts.fs.failing("pwritev", errno.ENOSPC, after=after, partial=partial_bytes)
+        stack.enter_context(fault)
+
+
 #: Changes what a read finds on a side, maybe only until the end of the read.
-_Change = Callable[[_Side, ExitStack], object]
+Change = Callable[[Side, ExitStack], object]
 
 
 class RepeatedBatches:
-    """Two brokers, whose states `agree` changes for each input."""
+    """Two brokers, whose states `agree` changes for each input.
+
+    make_side: makes one of them, in a new folder.
+    """
+
+    make_side: Callable[[Path], Side] = _MemorySide
 
     def __init__(self) -> None:
         self._stack, self._inputs = ExitStack(), 0
         silent = Logger(
             observer=cast(Any, lambda _: None)
         )  # a full disk is no news here; kept events would keep exceptions
-        self._silence = (
-            partial(patch.object, storage_failures, "log", silent),
-            partial(patch.object, logging.getLogger(directories.__name__), "disabled", True),
-        )
-        self.sides: tuple[_Side, _Side] = self._make_sides()
+        self._silence = partial(patch.object, storage_failures, "log", silent), _silenced
+        self.sides: tuple[Side, Side] = self._make_sides()
 
-    def __enter__(self) -> RepeatedBatches:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def _make_sides(self) -> tuple[_Side, _Side]:
+    def _make_sides(self) -> tuple[Side, Side]:
         for silence in self._silence:
             self._stack.enter_context(silence())
         folder = Path(self._stack.enter_context(TemporaryDirectory()))
         made = []
-        for name in ("compiled", "python"):
+        for name in _FOLDERS:
             ids = random.Random(1)  # so that both give the same ids to their topics
             with patch.object(uuid, "uuid4", lambda ids=ids: uuid.UUID(int=ids.getrandbits(128), version=4)):
-                made.append(_Side(folder / name))
+                made.append(self.make_side(folder / name))
             self._stack.callback(made[-1].close)
         return made[0], made[1]
 
@@ -184,17 +230,25 @@ class RepeatedBatches:
             produce.answer_repeated_batch(side.parts, side.connection, first, side.session)
         taken = False
         for step in range(chance.randint(1, 6)):
-            odd = chance.random() < 0.25
-            change = _odd_change(chance) if odd else _change(chance)
+            change, last = self.pick_change(chance)
             taken |= self._agree_on(requests.hostile_read(), change, module, f"input {number}, read {step}")
-            if odd:
+            if last or self.sides[0].offline:
                 break
         return taken
 
-    def _agree_on(self, data: bytes, change: _Change, module: Any, where: str) -> bool:
+    def pick_change(self, chance: random.Random) -> tuple[Change, bool]:
+        """Return what a read finds changed, and whether it is the last read of its input."""
+        odd = chance.random() < 0.25
+        return _odd_change(chance) if odd else _change(chance), odd
+
+    def append(self, function: Callable[..., Any], connection: Any, data: bytes, session: ServerSession) -> Any:
+        """Have the compiled function handle a read; return its answer."""
+        return function(connection, data, session)
+
+    def _agree_on(self, data: bytes, change: Change, module: Any, where: str) -> bool:
         """Assert that both sides handle a read alike; return whether the compiled one appended without Python."""
         compiled, plain = self.sides
-        asked, end = 0, compiled.partition._log.log_end_offset
+        asked, end = 0, compiled.log.log_end_offset
 
         def otherwise(*arguments: Any) -> Any:
             nonlocal asked
@@ -208,27 +262,42 @@ class RepeatedBatches:
             otherwise, partial(produce._answer_failure, broker),
         )  # fmt: skip
         expected, _ = _outcome(partial(produce.answer_repeated_batch, plain.parts), plain, data, change)
-        found, references = _outcome(append, compiled, data, change)
+        found, references = _outcome(partial(self.append, append), compiled, data, change)
         if asked and compiled.restless:
             return False  # the authorizer was asked twice, and has changed something each time
         assert found == expected, f"{where}: {found!r:.300} instead of {expected!r:.300}"
-        assert asked or compiled.restless or not any(references), f"{where}: references {references} more than before"
-        assert not compiled.partition._log.lock._is_owned(), f"{where}: the lock is held"
+        usual = not (asked or compiled.restless or compiled.offline)  # directories keep why they are offline
+        assert not (usual and any(references)), f"{where}: references {references} more than before"
+        assert not compiled.log.lock._is_owned(), f"{where}: the lock is held"
         for one, other in zip(compiled.state(), plain.state(), strict=True):
             assert one == other, f"{where}: {one!r:.1000} instead of {other!r:.1000}"
-        return not asked and compiled.partition._log.log_end_offset > end
+        return not asked and compiled.log.log_end_offset > end
 
 
-def _outcome(answer: Callable[..., Any], side: _Side, data: bytes, change: _Change) -> tuple[object, list[int]]:
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Have logs say nothing of what is done to them."""
+    logger = logging.getLogger("pylogd.log")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _outcome(answer: Callable[..., Any], side: Side, data: bytes, change: Change) -> tuple[object, list[int]]:
     """Return what is answered after a change, or the type of the exception, and how many references are new."""
-    kept: list[object] = [data, side.session, side.connection, side.parts]
+    kept: list[object] = [data, side.session, side.connection, side.parts, side.parts.fs, os.pwritev]
     if side.partition.key != _FLUSHED:  # of which a flush may have begun
-        kept += side.partition, side.partition._log
+        kept += side.partition, side.log, side.log.active, side.log.active.file
     with ExitStack() as stack:
         change(side, stack)
         before = list(map(sys.getrefcount, kept))
         try:
             found = answer(side.connection, data, side.session)
+            if found is not None:
+                found = found[0].replace(side.folder, b"folder"), *found[1:]
         except Exception as error:
             found = type(error)
         after = list(map(sys.getrefcount, kept))
@@ -297,13 +366,13 @@ class _Requests:
 # What changes between two reads. Each is made of one choice, and applied to both sides -------------------------------
 
 
-def _change(chance: random.Random) -> _Change:
+def _change(chance: random.Random) -> Change:
     """Return a change that a broker sees in its life, or none."""
     epoch, low = chance.choice((1, 2, 5)), chance.random() < 0.5
     partial_bytes, after = chance.choice((None, 0, 30, 700)), chance.randrange(2)
     seconds = chance.choice((0.5, 3600.0, 86_400.0 * 8))
     allowed = chance.choice((True, False))
-    changes: tuple[_Change, ...] = (
+    changes: tuple[Change, ...] = (
         lambda side, _: side.parts.time.advance(seconds),
         lambda side, _: _set_state(side, leader_epoch=side.partition.leader_epoch + epoch),
         lambda side, _: _set_state(side, replicas=(1, 2), isr=(1, 2)),
@@ -317,9 +386,7 @@ def _change(chance: random.Random) -> _Change:
         ),
         lambda side, _: _roll(side),
         lambda side, stack: stack.enter_context(patch.object(side.partition, "enough_in_sync", False)),
-        lambda side, stack: stack.enter_context(
-            side.parts.fs.failing("pwritev", errno.ENOSPC, after=after, partial=partial_bytes)
-        ),
+        lambda side, stack: side.fail_write(stack, partial_bytes, after),
         lambda side, stack: stack.enter_context(_authorized(side, lambda: allowed)),
         lambda side, stack: stack.enter_context(_without_partition(side)),
         lambda side, _: setattr(side.connection, "produce_shape", None),
@@ -327,32 +394,32 @@ def _change(chance: random.Random) -> _Change:
     return chance.choice(changes) if chance.random() < 0.5 else lambda side, stack: None
 
 
-def _roll(side: _Side) -> None:
+def _roll(side: Side) -> None:
     log = side.partition.log
     if log.active.size:
         log.roll(log.log_end_offset, side.parts.now_ms())
 
 
-def _set_state(side: _Side, **fields: Any) -> None:
+def _set_state(side: Side, **fields: Any) -> None:
     side.parts.set_state(*side.partition.key, **fields)
 
 
 @contextmanager
-def _authorized(side: _Side, answer: Callable[[], Any]) -> Iterator[None]:
+def _authorized(side: Side, answer: Callable[[], Any]) -> Iterator[None]:
     """Have an authorizer decide."""
     with patch.object(side.parts, "authorizer", SimpleNamespace(authorize=lambda *_: answer())):
         yield
 
 
 @contextmanager
-def _without_partition(side: _Side) -> Iterator[None]:
+def _without_partition(side: Side) -> Iterator[None]:
     hosted, partition = side.parts.partitions, side.partition
     with patch.dict(hosted.by_name), patch.dict(hosted.by_id):
         del hosted.by_name[partition.key], hosted.by_id[partition.topic_id, 0]
         yield
 
 
-def _odd_change(chance: random.Random) -> _Change:
+def _odd_change(chance: random.Random) -> Change:
     """Return a change that puts an odd object somewhere until the end of the read."""
     match chance.randrange(4):
         case 0:
@@ -363,10 +430,10 @@ def _odd_change(chance: random.Random) -> _Change:
             return lambda side, stack: _make_odd_shape(side.connection, place, odd, cut)
     of = chance.choice(list(_PLACES))
     attribute, odd = chance.choice(_PLACES[of]), chance.choice(_ODD)
-    return lambda side, stack: stack.enter_context(_odd_attribute(side, of, attribute, odd))
+    return lambda side, stack: stack.enter_context(odd_attribute(side, of, attribute, odd))
 
 
-def _odd_answer(side: _Side, stack: ExitStack, way: int) -> Any:
+def _odd_answer(side: Side, stack: ExitStack, way: int) -> Any:
     """Answer for an authorizer, which may do other things meanwhile."""
     side.restless = way > 1
     match way:
@@ -395,7 +462,7 @@ def _make_odd_shape(connection: Any, place: int, odd: object, cut: bool) -> None
 
 
 @contextmanager
-def _odd_attribute(side: _Side, of: str, attribute: str, odd: object) -> Iterator[None]:
+def odd_attribute(side: Side, of: str, attribute: str, odd: object) -> Iterator[None]:
     """Put an odd object at an attribute. What was there is put back, unless there is something new."""
     log = side.partition.log
     target = {"partition": side.partition, "log": log, "segment": log.active}[of]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tests.fakes.parts import batch
 from tests.fuzz.compiled import SOURCES, agree, agree_on_fetch, agree_on_sending, run_sanitized, sanitizers
 from tests.fuzz.record_loops import agree_on_records, agree_on_rows
 from tests.fuzz.repeated_batches import RepeatedBatches
+from tests.fuzz.repeated_writes import OUTCOMES, RepeatedWrites
 from tests.fuzz.repeats import RepeatedFetches
 from tests.fuzz.tls_loops import agree_on_receiving, agree_on_sending_records
 
@@ -68,6 +71,33 @@ def batches() -> Iterator[RepeatedBatches]:
 @given(number=st.integers(0, 1 << 40))
 def test_repeated_batches_are_appended_as_by_python(batches: RepeatedBatches, number: int) -> None:
     batches.agree(number, pytest.importorskip("pylogd.api.fast._repeated", reason="there was no compiler"))
+
+
+@pytest.fixture(scope="module")
+def writes() -> Iterator[RepeatedWrites]:
+    with RepeatedWrites() as made:
+        yield made
+
+
+@settings(max_examples=200, deadline=None)
+@given(number=st.integers(0, 1 << 40))
+def test_repeated_batches_are_written_to_files_as_by_python(writes: RepeatedWrites, number: int) -> None:
+    writes.agree(number, pytest.importorskip("pylogd.api.fast._repeated", reason="there was no compiler"))
+
+
+def test_compiled_writes_end_in_every_way(writes: RepeatedWrites) -> None:
+    """Also those that the system refuses, after which no exception is left behind."""
+    module = pytest.importorskip("pylogd.api.fast._repeated", reason="there was no compiler")
+    before, kept = Counter(writes.outcomes), _system_errors()
+    taken = sum(writes.agree(number, module) for number in range(300))
+    assert taken > 50
+    assert all((writes.outcomes - before)[outcome] for outcome in OUTCOMES), writes.outcomes - before
+    assert _system_errors() <= kept + len(writes.sides)  # a directory that is offline keeps its error
+
+
+def _system_errors() -> int:
+    gc.collect()
+    return sum(isinstance(one, OSError) for one in gc.get_objects())
 
 
 @settings(max_examples=200, deadline=None)
