@@ -126,7 +126,8 @@ class RepeatedWrites(RepeatedBatches):
         def note(frame: FrameType, event: str, _: Any) -> None:
             name = _NOTED.get(frame.f_code) if event == "call" else None
             if name == "failed":
-                name = f"{name} {errno.errorcode[frame.f_locals['error'].errno]}"
+                number = frame.f_locals["error"].errno
+                name = f"{name} {errno.errorcode.get(number, number)}"
             if name is not None:
                 noted.append(name)
 
