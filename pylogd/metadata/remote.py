@@ -277,8 +277,8 @@ class RemoteStore:
         if connection is not None:
             try:
                 await connection.call("end", {})
-            except ConnectionLost:
-                log.debug("The metadata store ended before the session")
+            except StoreError as error:  # a lost connection, or a full disk
+                log.debug("The metadata store could not end the session: {error}", error=error)
             connection.abort()
         self._tell(SessionState.CLOSED)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import Clock
 from twisted.test.iosim import FakeTransport, IOPump, connect
 
@@ -160,6 +160,17 @@ def test_a_client_that_is_closed_while_it_looks_for_the_server(machine: Machine)
     machine.pass_time(1.0)
     with pytest.raises(StoreClosed):
         result_of(client.exists("/"))
+    assert machine.server.sessions == set()
+
+
+def test_a_session_that_could_not_be_ended_is_closed_all_the_same(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = machine.started()
+    full = StoreFailure("database or disk is full")
+    monkeypatch.setattr(machine.served, "end_session", lambda _session: fail(full))
+    machine.wait(client.close())
+    machine.flush()
     assert machine.server.sessions == set()
 
 
