@@ -58,6 +58,11 @@ def test_they_are_closed_off() -> None:
         assert float(found[1]) <= _MOST_EXPOSED, unit.name
 
 
+def test_the_workers_of_a_broker_are_stopped_by_their_parent() -> None:
+    (unit,) = (unit for unit in UNITS if unit.stem == "pylogd")
+    assert lines(unit, "KillMode") == ["mixed"], "otherwise each gets SIGTERM twice, and the metadata store too early"
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=[unit.stem for unit in UNITS])
 def test_the_command_exists_with_these_options(unit: Path) -> None:
     (line,) = lines(unit, "ExecStart")
