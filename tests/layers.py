@@ -112,8 +112,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "tap": Rule(("config", "process"), Twisted.ALL),
     "workers": Rule(
-        ("config", "metadata.sqlite", "metadata.store_server", "api.first_requests", "net.shared_port", "local.broker",
-         "process"),
+        ("config", "metadata.sqlite", "metadata.store_server", "metadata.errors", "api.first_requests", "log.files",
+         "net.shared_port", "local.broker", "process"),
         Twisted.ALL,
     ),
     "client": Rule(("wire", *_CREDENTIALS), _NEVER),

@@ -81,4 +81,4 @@ def run_broker(
     shell = BrokerShell(reactor, settings, reopen_log=output.reopen, fs=fs)
     output.reopen_on(reactor, signal.SIGUSR1)
     shell.announce_to(announce, output)
-    return run_in_foreground(shell, reactor, "pylogd", output.style)
+    return run_in_foreground(shell, reactor, output.program, output.style)

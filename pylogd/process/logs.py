@@ -108,13 +108,21 @@ class LogOutput:
         #: Names this process in each line, if several write to one log.
         self.process = ""
 
+    @property
+    def program(self) -> str:
+        """How this process is called in the line that says why it ended."""
+        return f"pylogd, {self.process}" if self.process else "pylogd"
+
     def begin(self) -> None:
         """Begin to write log events, to the file or to standard error."""
         log_to(self._stream, self.style, self.process)
 
-    def logger(self, namespace: str) -> Logger:
-        """Return a logger for a process without a reactor, which writes here and nowhere else."""
-        return Logger(namespace, observer=file_observer(self._stream, self.style))
+    def logger(self, namespace: str, process: str) -> Logger:
+        """Return a logger for a process without a reactor, which writes here and nowhere else.
+
+        process: names it in each line.
+        """
+        return Logger(namespace, observer=_NamedLines(file_observer(self._stream, self.style), process))
 
     @property
     def _stream(self) -> Any:

@@ -75,8 +75,11 @@ class Shell:
 
     def announce_to(self, announce: Callable[[str], object], output: LogOutput) -> None:
         """Tell `announce` once the service listens. The log has the line too, unless both are shown in one place."""
+        if output.process:
+            self.announce = announce  # the parent process waits for it, whatever the log's format is
+            return
         self.announce = output.announce(announce)
-        self._logs_line = output.style != TEXT or output.file is not None or not _same_outputs()
+        self._logs_line = log_is_apart(output)
 
     def start(self) -> None:
         """Start the service. If it fails the reactor is stopped."""
@@ -147,12 +150,14 @@ class TunedShell(Shell):
         super()._started(result)
 
 
-def _same_outputs() -> bool:
-    """Whether standard output and standard error are the same terminal, pipe or file."""
+def log_is_apart(output: LogOutput) -> bool:
+    """Whether the log is not shown where standard output is: the same terminal, pipe or file."""
+    if output.style != TEXT or output.file is not None:
+        return True
     try:
-        return os.path.sameopenfile(1, 2)
+        return not os.path.sameopenfile(1, 2)
     except OSError:  # one is closed
-        return False
+        return True
 
 
 def run_in_foreground(shell: Shell, reactor: Any, name: str, style: str = TEXT) -> int:

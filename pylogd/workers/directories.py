@@ -20,6 +20,17 @@ def refuse_directories_of_workers(settings: Settings) -> None:
             raise ConfigError(f"{directory} holds the data of workers: start with --workers", "log.dirs")
 
 
+def left_out(settings: Settings, count: int) -> tuple[Path, ...]:
+    """Return the directories of workers after the first `count` that hold partitions."""
+    found = []
+    for directory in settings.words("log.dirs"):
+        for folder in sorted(Path(directory).glob(f"{WORKER_FOLDER}*")):
+            number = folder.name.removeprefix(WORKER_FOLDER)
+            if number.isdecimal() and int(number) > count and any(entry.is_dir() for entry in folder.iterdir()):
+                found.append(folder)
+    return tuple(found)
+
+
 def refuse_directories_of_one(settings: Settings) -> None:
     """Raise ConfigError if a log directory holds the data of a single broker."""
     for directory in settings.words("log.dirs"):

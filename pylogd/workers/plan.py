@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +20,14 @@ from pylogd.config.lookup import listener_setting
 from pylogd.config.metadata_store import UNIX_SCHEME, store_file
 from pylogd.config.metrics import metrics_listener
 from pylogd.local.broker import free_row
-from pylogd.workers.directories import WORKER_FOLDER, refuse_directories_of_one
+from pylogd.workers.directories import WORKER_FOLDER, left_out, refuse_directories_of_one
 
 SOCKET_FILE: Final = "metadata.sock"
 #: Bytes of a Unix socket's path (unix(7)), without the zero that ends it.
 _LONGEST_PATH: Final = 107
 _BOOTSTRAP: Final = "BOOTSTRAP_"
+_LAST_PORT: Final = 65_535
+_ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
 
 
 @dataclass(frozen=True)
@@ -32,20 +35,24 @@ class Plan:
     """The processes of one machine.
 
     workers: the settings of each. bootstrap: the shared addresses. store: the file of the embedded metadata store and
-    the path of the socket at which it is served; None with ZooKeeper.
+    the path of the socket at which it is served; None with ZooKeeper. left_out: directories of further workers that
+    hold partitions.
     """
 
     workers: tuple[Settings, ...]
     bootstrap: tuple[Listener, ...]
     store: tuple[Path, Path] | None
+    left_out: tuple[Path, ...] = ()
 
 
 def make_plan(settings: Settings, count: int) -> Plan:
     """Return what `count` workers are. Ports that are 0 are chosen here. Raises ConfigError, OSError."""
     refuse_directories_of_one(settings)
     shared = tuple(_with_port(listener, count) for listener in settings.listeners)
+    _refuse_overlaps(settings, shared, count)
     store = _store(settings)
-    return Plan(tuple(_worker(settings, shared, store, number) for number in range(1, count + 1)), shared, store)
+    workers = tuple(_worker(settings, shared, store, number) for number in range(1, count + 1))
+    return Plan(workers, shared, store, left_out(settings, count))
 
 
 def _store(settings: Settings) -> tuple[Path, Path] | None:
@@ -111,7 +118,30 @@ def _with_port(listener: Listener, count: int) -> Listener:
     """
     if not listener.endpoint.startswith("tcp"):
         raise ConfigError(f"with --workers a listener is an address, not {listener.endpoint}", "listeners")
+    if listener.port + count > _LAST_PORT:
+        raise ConfigError(
+            f"{listener}: {count} workers need ports {listener.port} to {listener.port + count}, and the last one is "
+            f"{_LAST_PORT}: choose a lower port", "listeners",
+        )  # fmt: skip
     return listener if listener.port else listener._replace(port=free_row(count + 1))
+
+
+def _refuse_overlaps(settings: Settings, shared: Sequence[Listener], count: int) -> None:
+    """Raise ConfigError if two listeners, or a listener and the metrics, would use the same port of an address."""
+    ranges = [(str(one), one.host, one.port, one.port + count) for one in shared]
+    metrics = metrics_listener(settings.text("metrics.listener"))
+    if metrics is not None and metrics.port:
+        ranges.append(("metrics.listener", metrics.host, metrics.port, metrics.port + count - 1))
+    for (name, host, first, last), (other, other_host, other_first, other_last) in combinations(ranges, 2):
+        if _overlap(host, other_host) and first <= other_last and other_first <= last:
+            raise ConfigError(
+                f"with {count} workers {name} uses ports {first} to {last}, and {other} {other_first} to {other_last}: "
+                "choose ports further apart", "listeners",
+            )  # fmt: skip
+
+
+def _overlap(host: str, other: str) -> bool:
+    return host == other or bool({host, other} & _ALL_ADDRESSES)
 
 
 def _told(own: Listener, advertised: Listener | None, number: int) -> Listener:

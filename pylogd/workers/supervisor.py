@@ -16,17 +16,19 @@ import importlib
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from pylogd import __version__
 from pylogd.api.first_requests import build_following_codecs, build_opening_codecs
-from pylogd.config import Settings
+from pylogd.config import Listener, Settings
+from pylogd.errors import PylogdError
 from pylogd.net.shared_port import bound_socket
 from pylogd.process.broker import run_broker
 from pylogd.process.logs import LogOutput
@@ -34,20 +36,31 @@ from pylogd.process.shell import (
     STOPPING,
     Shell,
     ignore_late_signals,
+    log_is_apart,
     notify_ready,
     process_reactor,
     run_in_foreground,
 )
 from pylogd.workers.plan import Plan
-from pylogd.workers.store_process import StoreProcess
+from pylogd.workers.store_process import StoreProcess, make_directory
 
 _PR_SET_PDEATHSIG: Final = 1
 _NAME: Final = "pylogd"
+_LOGGER: Final = "pylogd.workers"
+#: How the lines of the parent name their process.
+_PROCESS: Final = "supervisor"
+_LEFT_OUT: Final = (
+    "{folder} holds partitions of a worker that --workers {count} does not start. Without a replica elsewhere they "
+    "can't be read or written. Start this worker too; before it is left out, move its partitions with pylogd brokers "
+    "decommission"
+)
 #: A child that has run for so many seconds is started again at once.
 _LONG_RUN_SECONDS: Final = 60.0
 _MOST_WAIT_SECONDS: Final = 32.0
 #: What workers import after the fork otherwise. None of it makes a reactor.
 _LATE_MODULES: Final = ("pylogd.metadata.remote", "twisted.internet.epollreactor")
+#: The same, with `metrics.listener`.
+_METRICS_MODULES: Final = ("pylogd.metrics.service", "opentelemetry.proto.metrics.v1.metrics_pb2")
 _FORWARDED: Final = (signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -76,24 +89,36 @@ def run_workers(plan: Plan, announce: Callable[[str], object], output: LogOutput
     with ExitStack() as held:
         # Keeps the shared ports when no worker runs. The sockets do not listen, so no connection waits in them.
         for listener in plan.bootstrap:
-            held.enter_context(bound_socket(listener.host, listener.port, shared=True))
+            held.enter_context(_bound(listener))
+        _load(metrics=bool(plan.workers[0].text("metrics.listener")))
+        log = output.logger(_LOGGER, _PROCESS)
+        for folder in plan.left_out:
+            log.warn(_LEFT_OUT, folder=folder, count=len(plan.workers))
         return Supervisor(_children(plan, output), partial(_summary, plan), announce, output).run()
+
+
+def _bound(listener: Listener) -> socket.socket:
+    try:
+        return bound_socket(listener.host, listener.port, shared=True)
+    except OSError as error:
+        where = f"{listener.host or '*'}:{listener.port}"
+        raise PylogdError(f"can't listen on {where}: {error.strerror or error}") from error
 
 
 def _children(plan: Plan, output: LogOutput) -> list[Child]:
     children = []
     if plan.store is not None:
-        file, socket = plan.store
-        file.parent.mkdir(parents=True, exist_ok=True)
-        socket.parent.mkdir(parents=True, exist_ok=True)
+        file, path = plan.store
+        for folder in (path.parent, file.parent):
+            make_directory(folder)
 
         def serve_store(serves: Callable[[str], object]) -> int:
             reactor = process_reactor()
             output.begin()
-            shell = Shell(reactor, StoreProcess(file, socket, reactor), lambda: f"metadata store {file}")
+            shell = Shell(reactor, StoreProcess(file, path, reactor), lambda: f"metadata store {file}")
             output.reopen_on(reactor, *_FORWARDED)
             shell.announce = serves
-            return run_in_foreground(shell, reactor, f"{_NAME}, metadata store", output.style)
+            return run_in_foreground(shell, reactor, output.program, output.style)
 
         children.append(Child("the metadata store", serve_store))
     for settings in plan.workers:
@@ -108,14 +133,18 @@ def _serve(settings: Settings, output: LogOutput, serves: Callable[[str], object
 def _summary(plan: Plan) -> str:
     nodes = [worker.integer("node.id") for worker in plan.workers]
     where = ", ".join(str(listener) for listener in plan.bootstrap)
-    which = f"nodes {nodes[0]} to {nodes[-1]}" if len(nodes) > 1 else f"node {nodes[0]}"
-    return f"{_NAME} {__version__}: {len(nodes)} workers ({which}) listen on {where}"
+    if len(nodes) == 1:
+        return f"{_NAME} {__version__}: 1 worker (node {nodes[0]}) listens on {where}"
+    return f"{_NAME} {__version__}: {len(nodes)} workers (nodes {nodes[0]} to {nodes[-1]}) listen on {where}"
 
 
-def _load() -> None:
+def _load(*, metrics: bool) -> None:
     """Load what a worker needs, so that the workers share its memory."""
     for name in _LATE_MODULES:
         importlib.import_module(name)
+    with suppress(ImportError):  # of an optional package: a worker says what to install
+        for name in _METRICS_MODULES if metrics else ():
+            importlib.import_module(name)
     build_opening_codecs()
     build_following_codecs()
     gc.collect()
@@ -133,14 +162,15 @@ class Supervisor:
         self._summary = summary
         self._announce = announce
         self._output = output
-        self._log = output.logger("pylogd.workers")
+        self._log = output.logger(_LOGGER, _PROCESS)
         self._stopping = self._announced = False
         self._failed = False
         self._signals = -1
+        #: A child that starts again has settings as they were at the start, and may have missed a signal.
+        self._forwarded: set[int] = set()
 
     def run(self) -> int:
         """Run until all children have ended, as they were asked to; return the exit status."""
-        _load()
         self._signals, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write)
         for number in (*STOPPING, *_FORWARDED, signal.SIGCHLD):
@@ -161,7 +191,7 @@ class Supervisor:
             if fd != self._signals:
                 self._hear(pipes[fd])
         if self._signals in ready:
-            for number in os.read(self._signals, 4096):
+            for number in dict.fromkeys(os.read(self._signals, 4096)):  # one request may come as two signals
                 self._handle(number)
             self._reap()
         for child in self._children:
@@ -173,6 +203,9 @@ class Supervisor:
         os.close(child.pipe)
         child.pipe = -1
         child.serves = bool(line)  # an empty one: it has ended
+        if child.serves and child.pid and not self._stopping:
+            for number in self._forwarded:
+                os.kill(child.pid, number)
         if not child.serves or self._announced or self._stopping:
             return
         for other in self._children:
@@ -180,15 +213,25 @@ class Supervisor:
                 self._start(other)
         if all(one.serves for one in self._children):
             self._announced = True
-            self._output.announce(self._announce)(self._summary())
+            summary = self._summary()
+            if log_is_apart(self._output):
+                self._log.info("{log_text}", log_text=summary)
+            self._output.announce(self._announce)(summary)
             notify_ready()
 
     def _handle(self, number: int) -> None:
         if number in _FORWARDED:
-            self._output.reopen()
+            self._forwarded.add(number)
+            self._reopen()
             self._send(number)
         elif number in STOPPING:
             self._stop()
+
+    def _reopen(self) -> None:
+        try:
+            self._output.reopen()
+        except OSError as error:
+            self._log.error("can't reopen the log file, still writing to the old one: {error}", error=error)
 
     def _stop(self) -> None:
         """Ask all but the first to end, and the first once they have. Each further request is passed on."""
@@ -222,15 +265,20 @@ class Supervisor:
                 return
             ended = next(child for child in self._children if child.pid == pid)
             ended.pid = 0
+            if ended.pipe >= 0:
+                self._hear(ended)
             self._ended(ended, os.waitstatus_to_exitcode(status))
 
     def _ended(self, child: Child, code: int) -> None:
         if self._stopping:
-            self._failed = self._failed or code != 0
+            # A child that had just been started may not handle SIGTERM yet.
+            self._failed = self._failed or code not in (0, -signal.SIGTERM)
             if child is not self._children[0] and not any(other.pid for other in self._children[1:]):
                 self._send(signal.SIGTERM)  # the metadata store, which is needed to the end
             return
+        why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         if not self._announced:
+            self._log.error("{child} ended before all workers served ({why}): stopping", child=child.name, why=why)
             self._failed = True
             self._stop()
             return
@@ -238,10 +286,8 @@ class Supervisor:
         child.failures = 0 if ran >= _LONG_RUN_SECONDS else child.failures + 1
         wait = 0.0 if child.failures < 2 else min(2.0 ** (child.failures - 2), _MOST_WAIT_SECONDS)
         child.due = time.monotonic() + wait
-        why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        self._log.error(
-            "{child} has ended ({why}); it is started again in {wait:.0f} s", child=child.name, why=why, wait=wait
-        )
+        when = f"in {wait:.0f} s" if wait else "now"
+        self._log.error("{child} has ended ({why}): restarting it {when}", child=child.name, why=why, when=when)
 
 
 def _be(child: Child, output: LogOutput, write: int, parent: int) -> None:
@@ -249,8 +295,10 @@ def _be(child: Child, output: LogOutput, write: int, parent: int) -> None:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        for number in (*STOPPING, *_FORWARDED, signal.SIGCHLD):
+        for number in (*STOPPING, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        for number in _FORWARDED:  # they would end a process that does not handle them yet
+            signal.signal(number, signal.SIG_IGN)
         os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent only, which ends the children in their order
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +15,7 @@ import pytest
 
 from pylogd.client import Admin, Consumer, Producer
 from pylogd.errors import PylogdError
-from pylogd.local.broker import BrokerProcess
+from pylogd.local.broker import BrokerProcess, free_row
 from tests.rawclient import wait_until
 
 WORKERS = 2
@@ -73,7 +74,7 @@ def test_workers_are_one_cluster_and_each_is_started_again_alone(workers: Broker
     assert len(set(before) & set(children(workers.pid))) == 1, "only those that were killed were started again"
     found = read(workers.address, 16)
     assert [value for value in found if value.startswith("first")] == first
-    assert len(re.findall(r"has ended \(signal SIGKILL\); it is started again", workers.log())) == 2
+    assert len(re.findall(r"has ended \(signal SIGKILL\): restarting it now", workers.log())) == 2
 
 
 def replaced(parent: int, victim: int) -> bool:
@@ -88,6 +89,130 @@ def serves_all(address: str) -> bool:
             return len(admin.describe_cluster().brokers) == WORKERS and all(one.leader > 0 for one in described)
     except PylogdError:
         return False
+
+
+def started(tmp_path: Path, *more: str, wait: bool = True) -> BrokerProcess:
+    """Start two workers with further arguments, on the data directory of the last call."""
+    return BrokerProcess(
+        tmp_path / "data", tmp_path / "log", arguments=["--workers", str(WORKERS), *more], wait=wait
+    )  # fmt: skip
+
+
+def wait_for_log(broker: BrokerProcess, text: str, count: int = 1) -> None:
+    wait_until(lambda: len(re.findall(text, broker.log())) >= count, f"{text!r} in the log")
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_the_log_names_the_process_in_both_formats(tmp_path: Path, style: str) -> None:
+    broker = started(tmp_path, "--log-format", style, wait=style == "text")
+    wait_for_log(broker, "2 workers .* listen on")
+    os.kill(children(broker.pid)[-1], signal.SIGKILL)
+    wait_for_log(broker, r"listens on .*node \d", 3)
+    assert broker.stop() == 0
+    names = {"text": r"\[supervisor, pylogd.workers#error\] ", "json": '"process":"supervisor"'}
+    (line,) = (line for line in broker.log().splitlines() if "has ended (signal SIGKILL): restarting it now" in line)
+    assert re.search(names[style], line), line
+
+
+def test_what_killed_workers_left_is_no_obstacle(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(data / "metadata.sock"))
+    left.close()
+    # As an earlier version wrote it: in a container, another process often has the number of the one that was killed.
+    (data / "metadata.sock.lock").symlink_to(str(os.getpid()))
+    broker = started(tmp_path)
+    assert (data / "metadata.sock").stat().st_mode & 0o777 == 0o600
+    assert broker.stop() == 0
+    assert not (data / "metadata.sock").exists()
+
+
+def test_other_users_cannot_read_the_directories(tmp_path: Path) -> None:
+    broker = started(tmp_path)
+    assert [path.stat().st_mode & 0o007 for path in (tmp_path / "data", tmp_path / "data" / "worker-1")] == [0, 0]
+    assert broker.stop() == 0
+
+
+def test_workers_whose_parent_is_killed_stop_cleanly(tmp_path: Path) -> None:
+    broker = started(tmp_path)
+    with Admin(broker.address) as admin:
+        admin.create_topic("shared", PARTITIONS, 1)
+    pids = children(broker.pid)
+    broker.kill()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of the workers")
+    assert "Stopping before all leaderships were handed over" not in broker.log()
+    assert broker.log().count("#info] Stopped") == WORKERS + 1
+    broker = started(tmp_path)
+    assert broker.stop() == 0
+    assert "was not closed cleanly" not in broker.log()
+
+
+@pytest.mark.parametrize("forwarded", [signal.SIGHUP, signal.SIGUSR1])
+def test_signals_while_workers_start(tmp_path: Path, forwarded: signal.Signals) -> None:
+    broker = started(tmp_path, wait=False)
+    wait_for_log(broker, "metadata store")
+    broker.process.send_signal(forwarded)
+    broker.wait()
+    assert broker.stop() == 0
+
+
+def test_a_stop_while_workers_start_is_no_failure(tmp_path: Path) -> None:
+    broker = started(tmp_path, wait=False)
+    wait_for_log(broker, "metadata store")
+    assert broker.stop() == 0
+
+
+def test_a_worker_that_starts_again_has_the_settings_of_the_last_reload(tmp_path: Path) -> None:
+    config = tmp_path / "pylogd.toml"
+    config.write_text('"message.max.bytes" = 100000\n')
+    broker = started(tmp_path, "--config", str(config))
+    config.write_text('"message.max.bytes" = 200000\n')
+    broker.process.send_signal(signal.SIGHUP)
+    wait_for_log(broker, "message.max.bytes", WORKERS)
+    os.kill(children(broker.pid)[-1], signal.SIGKILL)
+    wait_for_log(broker, "message.max.bytes", WORKERS + 1)
+    assert broker.stop() == 0
+
+
+def test_a_log_file_that_cannot_be_reopened_ends_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    broker = started(tmp_path, "--logfile", str(folder / "pylogd.log"))
+    folder.rename(tmp_path / "moved")
+    broker.process.send_signal(signal.SIGUSR1)
+    moved = tmp_path / "moved" / "pylogd.log"
+    wait_until(lambda: moved.read_text().count("can't reopen the log file") == WORKERS + 2, "the errors of all")
+    assert broker.stop() == 0
+    assert "[supervisor, pylogd.workers#error] can't reopen the log file" in moved.read_text()
+
+
+def test_workers_that_are_left_out_are_named(tmp_path: Path) -> None:
+    broker = started(tmp_path)
+    with Admin(broker.address) as admin:
+        admin.create_topic("shared", PARTITIONS, 1)
+    assert broker.stop() == 0
+    broker = BrokerProcess(tmp_path / "data", tmp_path / "log", arguments=["--workers", "1"])
+    assert broker.stop() == 0
+    assert "1 worker (node 1) listens on" in broker.log()
+    assert "worker-2 holds partitions of a worker that --workers 1 does not start" in broker.log()
+
+
+def test_workers_share_the_memory_of_what_metrics_need(tmp_path: Path) -> None:
+    port = free_row(WORKERS)
+    broker = started(tmp_path, "--set", f"metrics.listener=127.0.0.1:{port}")
+    for pid in (broker.pid, *children(broker.pid)[1:]):
+        assert "_upb/_message" in Path(f"/proc/{pid}/maps").read_text(), "loaded before the fork"
+    assert broker.stop() == 0
+
+
+def test_a_worker_that_ends_before_all_serve_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "worker-2").touch()
+    broker = started(tmp_path, wait=False)
+    assert broker.join() == 1
+    assert re.search(r"^pylogd, worker 2: .*worker-2/.lock: Not a directory", broker.log(), re.MULTILINE)
+    assert "worker 2 ended before all workers served (exit status 1): stopping" in broker.log()
 
 
 def test_workers_end_if_one_cannot_start(tmp_path: Path) -> None:

@@ -77,11 +77,34 @@ def test_with_zookeeper_there_is_no_store(tmp_path: Path) -> None:
         ({"listeners": "unix:/tmp/socket"}, "a listener is an address"),
         ({"metadata_store": "unix:/tmp/socket"}, "name a file"),
         ({"log_dirs": "/tmp/" + 120 * "x"}, "too long for a Unix socket"),
+        ({"listeners": "127.0.0.1:65534"}, "need ports 65534 to 65536, and the last one is 65535"),
+        (
+            {
+                "listeners": "A://:9092,B://127.0.0.1:9094",
+                "listener_security_protocol_map": "A:PLAINTEXT,B:PLAINTEXT",
+                "inter_broker_listener_name": "A",
+            },
+            "with 2 workers A://:9092 uses ports 9092 to 9094, and B://127.0.0.1:9094 9094 to 9096",
+        ),
+        ({"metrics_listener": "127.0.0.1:9091"}, "9092 to 9094, and metrics.listener 9091 to 9092"),
     ],
 )
 def test_settings_that_workers_cannot_have(tmp_path: Path, values: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         make_plan(settings(tmp_path, **values), 2)
+
+
+def test_ports_of_different_addresses_may_be_the_same(tmp_path: Path) -> None:
+    assert make_plan(settings(tmp_path, metrics_listener="127.0.0.2:9092"), 2).workers
+
+
+def test_partitions_of_workers_that_are_not_started_are_found(tmp_path: Path) -> None:
+    for name in ("worker-1/a-0", "worker-3/a-1", "worker-4", "worker-x/a-2"):
+        (tmp_path / "two" / name).mkdir(parents=True)
+    (tmp_path / "two" / "worker-4" / "meta.properties").touch()
+    chosen = settings(tmp_path)
+    assert make_plan(chosen, 2).left_out == (tmp_path / "two" / "worker-3",)
+    assert make_plan(chosen, 3).left_out == ()
 
 
 def test_directories_of_one_broker_and_of_workers_are_not_mixed(tmp_path: Path) -> None:
