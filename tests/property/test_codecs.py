@@ -7,6 +7,7 @@ refuse the same bytes.
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -55,8 +56,12 @@ def values(kind: types.WireType) -> st.SearchStrategy[Any]:
     return st.none() | inner if kind.nullable else inner
 
 
+@functools.cache
 def structs(kind: MessageStruct) -> st.SearchStrategy[Any]:
-    """Generate messages, with values in the fields that exist at the version."""
+    """Generate messages, with values in the fields that exist at the version.
+
+    Preparing a strategy takes as long as its examples: each is made once for all tests.
+    """
     return st.builds(kind.cls, **{field.name: values(field.type) for field in kind.fields if field.type is not None})
 
 
