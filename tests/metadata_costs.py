@@ -32,13 +32,12 @@ from pylogd.metadata.layout import (
     topic_path,
 )
 from pylogd.metadata.registrations import announcement
-from pylogd.metadata.sqlite import SqliteStore
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
 from pylogd.wire import schema
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fakes import parts as fakes
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 from tests.hotpath import instructions
 
 FIRST = 2  # of the brokers that have replicas
@@ -47,14 +46,14 @@ VERSION = 12
 _AT_ONCE = 200
 
 
-class CountedStore(SqliteStore):
+class CountedStore(InlineStore):
     """An embedded store that counts what is read, and can keep a reader from reading `/changes` for a while.
 
     reads: of nodes. requests: to read one node, several, or the names of children.
     """
 
-    def __init__(self, path: Path, worker: Any = None) -> None:
-        super().__init__(path, worker=InlineWorker())
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.reads = self.requests = 0
         self.held: list[Callable[[], object]] | None = None
 
@@ -64,7 +63,7 @@ class CountedStore(SqliteStore):
         if path != CHANGES or self.held is None:
             return super().get(path, watch)
         done: Deferred[Node] = Deferred()
-        self.held.append(lambda: SqliteStore.get(self, path, watch).chainDeferred(done))
+        self.held.append(lambda: InlineStore.get(self, path, watch).chainDeferred(done))
         return done
 
     def get_many(self, paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
@@ -99,7 +98,7 @@ class Uncounted:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("get", "get_many", "children", "children_data"):
-            return partial(getattr(SqliteStore, name), self._store)
+            return partial(getattr(InlineStore, name), self._store)
         return getattr(self._store, name)
 
 
@@ -118,7 +117,7 @@ class Fleet:
     """Broker 1, and a fleet of which it knows."""
 
     def __init__(self, folder: Path, topics: int, brokers: int, partitions: int = 3, **settings: object) -> None:
-        with patch.object(fakes, "SqliteStore", CountedStore):
+        with patch.object(fakes, "InlineStore", CountedStore):
             self.parts = fakes.Parts(folder, **settings)
         self.store: Any = self.parts.metadata.store
         self.brokers = brokers

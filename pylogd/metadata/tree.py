@@ -19,7 +19,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from pylogd.metadata.errors import (
     BadVersion,
@@ -83,6 +83,9 @@ _MODE: Final = 0o600  # SQLite gives its -wal and -shm files the same
 
 class Tree:
     """An open tree. Between `open` and `close`, every method but `run` is called from within `run`."""
+
+    #: What makes a transaction that has returned outlive a power failure.
+    JOURNAL: ClassVar = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -300,8 +303,8 @@ class Tree:
         self._database = database
         # Before anything is read: otherwise SQLite creates a shared-memory file, which exclusive use does not need.
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
+        for pragma in self.JOURNAL:
+            database.execute(pragma)
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (schema,) = database.execute("PRAGMA user_version").fetchone()
         (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()

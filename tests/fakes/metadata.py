@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorFromThreads
 from zope.interface import implementer
+
+from pylogd.metadata.sqlite import SqliteStore
+from pylogd.metadata.tree import Tree
 
 T = TypeVar("T")
 
@@ -24,6 +28,23 @@ class InlineWorker:
 
     def stop(self) -> None:
         pass
+
+
+class UnflushedTree(Tree):
+    """A tree whose file survives a restart, but no power failure."""
+
+    JOURNAL = ("PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF")
+
+
+class InlineStore(SqliteStore):
+    """A store that completes at once, for what works on a store.
+
+    It does not wait for the disk, which would take longer than most tests. The store's own tests use a plain one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, worker=InlineWorker())
+        self._tree = UnflushedTree(path)
 
 
 class HeldWorker:

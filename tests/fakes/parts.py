@@ -30,7 +30,6 @@ from pylogd.log.files import RealFileSystem
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic, TopicUpdate
 from pylogd.metadata.service import Metadata
-from pylogd.metadata.sqlite import SqliteStore
 from pylogd.quotas.clients import ClientQuotas
 from pylogd.replica.configs import log_config
 from pylogd.replica.hosting import PartitionHosting
@@ -57,7 +56,7 @@ from pylogd.wire.fast.known_fetch import KnownFetch
 from pylogd.wire.fast.known_session import KnownSessionFetch
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 from tests.fakes.workers import HeldWorkers
 
 NODE = 1
@@ -148,7 +147,7 @@ class Parts:
         self.fs = MemoryFileSystem()
         self.disks = self._make_disks()
         self.threads = Threads()
-        self.metadata = Metadata(self.settings, SqliteStore(directory / "metadata.sqlite", worker=InlineWorker()))
+        self.metadata = Metadata(self.settings, InlineStore(directory / "metadata.sqlite"))
         self.authorizer = make_authorizer(self.settings)
         if isinstance(self.authorizer, AclAuthorizer):
             self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)

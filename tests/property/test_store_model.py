@@ -22,8 +22,7 @@ from pylogd.metadata.interfaces import (
     SetData,
     WatchEvent,
 )
-from pylogd.metadata.sqlite import SqliteStore
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 from tests.zookeeper import ZooKeeper, ZooKeeperBench
 
 NODES = ["/a", "/b", "/a/x", "/a/y", "/a/x/deep", "/none/there"]
@@ -94,7 +93,7 @@ def on_zookeeper(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBench]:
 def test_both_stores_answer_alike(on_zookeeper: ZooKeeperBench, tmp_path: Path, calls: list[Any]) -> None:
     number = len(on_zookeeper.stores)
     remote = on_zookeeper.store(chroot=f"/{number}")
-    local = SqliteStore(tmp_path / f"{number}.sqlite", worker=InlineWorker())
+    local = InlineStore(tmp_path / f"{number}.sqlite")
     both = Observed(local, result_of), Observed(remote, on_zookeeper.wait)
     for one in both:
         one.wait(one.store.start())

@@ -15,7 +15,7 @@ from pylogd.metadata.image import Broker, Endpoint, PartitionState, Topic
 from pylogd.metadata.interfaces import Create, Delete
 from pylogd.metadata.layout import BROKERS, CONTROLLER, encode_broker
 from pylogd.metadata.sqlite import SqliteStore
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 from tests.unit.metadata.conftest import Peer
 
 
@@ -97,7 +97,7 @@ class FakeCluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
-    store = SqliteStore(tmp_path / "metadata.sqlite", worker=InlineWorker())
+    store = InlineStore(tmp_path / "metadata.sqlite")
     result_of(store.start())
     made = FakeCluster(store)
     yield made

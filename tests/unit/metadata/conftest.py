@@ -23,7 +23,7 @@ from pylogd.metadata.isr_writer import IsrWriter
 from pylogd.metadata.sqlite import SqliteStore
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 
 
 class Peer:
@@ -68,7 +68,7 @@ class InSession:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    made = SqliteStore(tmp_path / "metadata.sqlite", worker=InlineWorker())
+    made = InlineStore(tmp_path / "metadata.sqlite")
     result_of(made.start())
     yield made
     result_of(made.close())

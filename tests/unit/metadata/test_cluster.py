@@ -33,7 +33,7 @@ from pylogd.metadata.layout import (
 )
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.metadata.sqlite import SqliteStore
-from tests.fakes.metadata import InlineWorker, ThreadsOnly, result_of
+from tests.fakes.metadata import InlineStore, ThreadsOnly, result_of
 from tests.unit.metadata.conftest import Peer
 
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
@@ -249,7 +249,7 @@ def test_stored_settings_that_this_release_does_not_know_are_passed_over(store: 
 
 def test_the_service_starts_and_stops_its_parts(tmp_path: Path) -> None:
     settings = Settings({"log.dirs": [str(tmp_path)]})
-    metadata = Metadata(settings, SqliteStore(tmp_path / METADATA_FILE, worker=InlineWorker()))
+    metadata = Metadata(settings, InlineStore(tmp_path / METADATA_FILE))
     result_of(metadata.start())
     result_of(metadata.cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))
     made = result_of(metadata.topic_admin.create_topic("a"))
@@ -268,14 +268,14 @@ def test_the_service_starts_and_stops_its_parts(tmp_path: Path) -> None:
 
 def test_a_start_that_fails_closes_the_store(tmp_path: Path) -> None:
     settings = Settings({"log.dirs": [str(tmp_path)]})
-    store = SqliteStore(tmp_path / METADATA_FILE, worker=InlineWorker())
+    store = InlineStore(tmp_path / METADATA_FILE)
     result_of(store.start())
     with pytest.raises(StoreFailure, match="another process"):
-        result_of(Metadata(settings, SqliteStore(tmp_path / METADATA_FILE, worker=InlineWorker())).start())
+        result_of(Metadata(settings, InlineStore(tmp_path / METADATA_FILE)).start())
     result_of(store.ensure("/cluster/id"))
     result_of(store.close())
     with pytest.raises(CorruptMetadata):
-        result_of(Metadata(settings, SqliteStore(tmp_path / METADATA_FILE, worker=InlineWorker())).start())
+        result_of(Metadata(settings, InlineStore(tmp_path / METADATA_FILE)).start())
     result_of(store.start())
     result_of(store.close())
 

@@ -22,8 +22,7 @@ from pylogd.metadata.entity_configs import (
 )
 from pylogd.metadata.interfaces import check_path
 from pylogd.metadata.service import Metadata
-from pylogd.metadata.sqlite import SqliteStore
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 
 PATHS = {
     "/config/users/ann": Entity(user="ann"),
@@ -79,7 +78,7 @@ class Brokers:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "metadata.sqlite"
-        self.store = SqliteStore(self.path, worker=InlineWorker())
+        self.store = InlineStore(self.path)
         self.metadata = Metadata(Settings({"node.id": 1, "log.dirs": "/data"}), self.store)
         result_of(self.metadata.start())
         self.configs = self.metadata.entity_configs

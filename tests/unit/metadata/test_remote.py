@@ -17,10 +17,9 @@ from twisted.test.iosim import FakeTransport, IOPump, connect
 from pylogd.metadata.errors import ConnectionLost, StoreClosed, StoreFailure
 from pylogd.metadata.interfaces import EventType, SessionState, WatchEvent
 from pylogd.metadata.remote import RemoteStore
-from pylogd.metadata.sqlite import SqliteStore
 from pylogd.metadata.store_frames import FramedConnection, decode, encode
 from pylogd.metadata.store_server import StoreServer
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 from tests.fakes.wired import Wired
 
 TIMEOUT_SECONDS = 6.0
@@ -31,7 +30,7 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
-        self.served = SqliteStore(folder / "metadata.sqlite", worker=InlineWorker())
+        self.served = InlineStore(folder / "metadata.sqlite")
         result_of(self.served.start())
         self.wires: list[IOPump] = []
         self.server = StoreServer(self.served, self.clock)

@@ -11,11 +11,10 @@ from twisted.internet.task import Clock
 
 from pylogd.errors import BrokerUnavailable
 from pylogd.metadata.errors import NoNode
-from pylogd.metadata.sqlite import SqliteStore
 from pylogd.mirror.controller import Controller, Wanted
 from pylogd.mirror.membership import Assignment, Holdings, MirrorPaths, dump_holdings, parse_assignment
 from pylogd.mirror.partition_copy import PartitionRoute
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 
 PATHS = MirrorPaths("test")
 
@@ -29,7 +28,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
-        self.store = SqliteStore(folder / "store", worker=InlineWorker())
+        self.store = InlineStore(folder / "store")
         result_of(self.store.start())
         for parent in PATHS.parents:
             result_of(self.store.ensure(parent))

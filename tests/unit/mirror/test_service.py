@@ -8,11 +8,10 @@ from typing import Any, cast
 import pytest
 from twisted.internet.task import Clock
 
-from pylogd.metadata.sqlite import SqliteStore
 from pylogd.mirror.copying import Copier
 from pylogd.mirror.figures import RouteFigures
 from pylogd.mirror.service import MirrorService
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 
 _FILE = """
 metadata.store = "."
@@ -48,7 +47,7 @@ def clock() -> Clock:
 @pytest.fixture
 def service(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorService:
     (tmp_path / "mirror.toml").write_text(_FILE)
-    store = SqliteStore(tmp_path / "store", worker=InlineWorker())
+    store = InlineStore(tmp_path / "store")
     monkeypatch.setattr("pylogd.mirror.service.open_store", lambda *_: store)
     made = MirrorService(clock, tmp_path / "mirror.toml", controls=False)
     result_of(made.start())

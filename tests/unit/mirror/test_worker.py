@@ -11,13 +11,12 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from pylogd.metadata.sqlite import SqliteStore
 from pylogd.mirror.copying import Copier
 from pylogd.mirror.errors import NotAMember
 from pylogd.mirror.membership import Assignment, Holdings, MirrorPaths, dump_assignment, parse_holdings
 from pylogd.mirror.partition_copy import PartitionRoute
 from pylogd.mirror.worker import Worker
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 
 PATHS = MirrorPaths("test")
 ONE, TWO, THREE = (PartitionRoute(f"r{number}", "events", number, "events") for number in range(3))
@@ -60,7 +59,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
-        self.store = SqliteStore(folder / "store", worker=InlineWorker())
+        self.store = InlineStore(folder / "store")
         result_of(self.store.start())
         self.copiers: dict[str, FakeCopier] = {}
         self.failure: Exception | None = None

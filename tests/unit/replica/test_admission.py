@@ -12,10 +12,9 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, TopicUpdate
 from pylogd.metadata.layout import BROKERS, decode_broker
-from pylogd.metadata.sqlite import SqliteStore
 from pylogd.replica.admission import admit
 from tests.fakes.filesystem import MemoryFileSystem
-from tests.fakes.metadata import InlineWorker, result_of
+from tests.fakes.metadata import InlineStore, result_of
 from tests.unit.metadata.conftest import Peer
 
 
@@ -23,7 +22,7 @@ class Machine:
     """Broker 2 with one disk, which crashes and restarts, and broker 1 on the same metadata store."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = SqliteStore(folder / "metadata.sqlite", worker=InlineWorker())
+        self.store = InlineStore(folder / "metadata.sqlite")
         result_of(self.store.start())
         self.other = Peer(self.store, 1)
         self.fs = MemoryFileSystem()
