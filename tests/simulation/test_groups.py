@@ -68,11 +68,14 @@ def test_a_history_is_determined_by_its_seed() -> None:
     assert (first.steps, first.events, first.ledger) == (second.steps, second.events, second.ledger)
 
 
-def violation(**settings: Any) -> str:
-    """Return what is violated first in some histories."""
-    for seed in range(FOUND_WITHIN):
+def violation(first: int = 0) -> str:
+    """Return what is violated first in some histories.
+
+    first: the history to begin with, because it is known to have the violation. The others follow if it has none.
+    """
+    for number in range(FOUND_WITHIN):
         try:
-            GroupHistory(seed, **settings).run()
+            GroupHistory((first + number) % FOUND_WITHIN).run()
         except Violation as found:
             return str(found)
     return "nothing"
@@ -91,7 +94,7 @@ def test_answers_before_a_change_is_replicated_are_detected(monkeypatch: pytest.
 def test_commits_of_former_owners_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     for check in ("may_commit", "may_commit_as_consumer", "may_commit_in_transaction"):
         monkeypatch.setattr(coordinator, check, lambda *_, **__: ErrorCode.NONE)
-    assert "its commits are at" in violation()
+    assert "its commits are at" in violation(first=33)
 
 
 def test_partitions_that_are_given_away_before_they_are_given_up_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
