@@ -76,11 +76,14 @@ def test_a_history_is_determined_by_its_seed(seed: int) -> None:
     assert [ledger.data for ledger in first.ledgers] == [ledger.data for ledger in second.ledgers]
 
 
-def violation_found(seeds: int, make: Callable[[int], History] = History) -> bool:
-    """Return whether one of `seeds` histories has a violation."""
-    for seed in range(seeds):
+def violation_found(seeds: int, make: Callable[[int], History] = History, *, first: int = 0) -> bool:
+    """Return whether one of `seeds` histories has a violation.
+
+    first: the history to begin with, because it is known to have one. The others follow if it has none.
+    """
+    for number in range(seeds):
         try:
-            make(seed).run()
+            make((first + number) % seeds).run()
         except Violation:
             return True
     return False
@@ -95,7 +98,7 @@ def test_a_leader_that_ignores_pending_in_sync_replicas_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(partitions.Partition, "_maximal_isr", lambda self: self.isr)
-    assert violation_found(50)
+    assert violation_found(50, first=19)
 
 
 def test_a_leader_that_admits_lagging_replicas_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +122,7 @@ def test_a_leader_that_commits_with_too_few_in_sync_replicas_is_detected(monkeyp
 
 def test_a_broker_that_hides_the_loss_of_its_disk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_correct_state", lambda node, topic, state, *_: state)
-    assert violation_found(50)
+    assert violation_found(50, first=26)
 
 
 def test_a_leader_that_believes_any_client_to_be_a_follower_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
