@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,6 +85,17 @@ class SparkProcess:
         with self.log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float, *, pause: float) -> None:
+        """Wait until a condition holds. Raises AssertionError if it does not within `seconds`, or the command ends.
+
+        pause: seconds between two looks, which take processor time from the command.
+        """
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(pause)
 
     def jvms(self, marker: str) -> list[int]:
         """Return the JVMs whose command line contains a text."""

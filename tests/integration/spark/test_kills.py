@@ -5,8 +5,8 @@ This test kills twice. `make kills` kills fifty times, and the broker and ZooKee
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +52,18 @@ def test_killed_loaders_lose_nothing_and_load_nothing_twice(
         # soon after a commit, while files are moved
         (lambda before: documents(lake, "json") > before + 1, Loader.kill_all),
     ]
+
+    def goes_on(before: int) -> bool:
+        return documents(lake, "json") > before
+
     again_and_again = ["--follow", "--max-offsets", "100", "--interval", "0.1"]
     for moment, strike in moments:
         before = documents(lake, "json")
         arguments = [topic, "--to", str(lake), "-b", broker.address, *again_and_again]
         loader = Loader(arguments, tmp_path / "loader.log", "local[2]", tmp_path)
         try:
-            deadline = time.monotonic() + SECONDS
-            while not moment(before):
-                assert loader.process.poll() is None, loader.output()
-                assert time.monotonic() < deadline, loader.output()
-                time.sleep(0.002)  # leaves the processor to the loader
+            loader.wait_for(partial(goes_on, before), SECONDS, pause=0.05)
+            loader.wait_for(partial(moment, before), SECONDS, pause=0.002)
             strike(loader)
         finally:
             loader.kill_all()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,10 @@ def test_a_batch_query_writes_one_transaction(spark: Any, broker: Address, topic
     assert committed(broker.address, topic) == list(range(1000))
 
 
+def has_reached(checkpoint: Checkpoint, epoch: int) -> bool:
+    return checkpoint.committed() >= epoch
+
+
 def test_counts_are_written_once_by_a_query_that_is_killed(
     spark: Any, start_broker: StartBroker, tmp_path: Path
 ) -> None:
@@ -178,12 +182,10 @@ def test_counts_are_written_once_by_a_query_that_is_killed(
                 broker.address, checkpoint.folder, tmp_path / "query.log", tmp_path, follow=True, late=LATE, most=100
             )
             try:
-                deadline = time.monotonic() + SECONDS
-                least = checkpoint.committed() + number + 1
-                while checkpoint.committed() < least or not moment(admin):
-                    assert process.process.poll() is None, process.output()
-                    assert time.monotonic() < deadline, process.output()
-                    time.sleep(0.001)  # leaves the processor to the query
+                process.wait_for(
+                    partial(has_reached, checkpoint, checkpoint.committed() + number + 1), SECONDS, pause=0.05
+                )
+                process.wait_for(partial(moment, admin), SECONDS, pause=0.001)
             finally:
                 process.kill_all()
     count = example("counts_exactly_once").count
