@@ -2,6 +2,7 @@
 
 Rules: handlers catch `PylogdError` around the work for one topic or partition and answer `explain(error)`. An exception
 that is not in the table is unexpected: clients get UNKNOWN_SERVER_ERROR without its text, and the log its traceback.
+Clients are told why a file failed, but not its path on the broker, which the log has.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ def _explain(error: BaseException) -> tuple[ErrorCode, str]:
         return error.code, error.message
     if isinstance(error, TopicError):
         return error.code, str(error)
+    if isinstance(error, (storage.StorageFailure, storage.CorruptFile)):
+        return ErrorCode.KAFKA_STORAGE_ERROR, error.reason
     for kind in type(error).__mro__:
         code = CODES.get(kind)
         if code is not None:

@@ -128,7 +128,7 @@ LINK = "it is a symbolic link, and links are not followed: replace it by what it
 
 
 class StorageFailure(StorageError):
-    """The file system failed. `cause` is its error, `path` the file that it concerns."""
+    """The file system failed. `cause` is its error, `reason` that in words, `path` the file that it concerns."""
 
     @property
     def is_fatal(self) -> bool:
@@ -143,7 +143,8 @@ class StorageFailure(StorageError):
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path
         self.cause = cause
-        super().__init__(f"{path}: {LINK if cause.errno == errno.ELOOP else cause.strerror or cause}")
+        self.reason = LINK if cause.errno == errno.ELOOP else cause.strerror or str(cause)
+        super().__init__(f"{path}: {self.reason}")
 
 
 class CorruptLog(StorageError):

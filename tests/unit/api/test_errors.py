@@ -35,7 +35,8 @@ def test_invalid_appends_are_errors_of_the_client(kind: type[PylogdError]) -> No
 
 def test_other_storage_errors_are_not_errors_of_the_client() -> None:
     failure = storage.StorageFailure("/data", OSError(28, "No space left on device"))
-    assert explain(failure) == (ErrorCode.KAFKA_STORAGE_ERROR, "/data: No space left on device")
+    assert explain(failure) == (ErrorCode.KAFKA_STORAGE_ERROR, "No space left on device")
+    assert explain(storage.CorruptFile("/data/f", "cut short")) == (ErrorCode.KAFKA_STORAGE_ERROR, "cut short")
     assert explain(storage.LogClosed("closed"))[0] is ErrorCode.KAFKA_STORAGE_ERROR
     assert explain(storage.OffsetOutOfRange(5, 0, 3))[0] is ErrorCode.OFFSET_OUT_OF_RANGE
 
