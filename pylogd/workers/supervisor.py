@@ -253,7 +253,14 @@ class Supervisor:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
-        child.pid = os.fork()
+        try:
+            child.pid = os.fork()
+        except OSError as error:  # the system has no room for one more process
+            os.close(write)
+            os.close(child.pipe)
+            child.pipe = -1
+            self._lost(child, f"could not be started ({error.strerror})")
+            return
         if not child.pid:
             _be(child, self._output, write, parent)
         os.close(write)
@@ -277,8 +284,12 @@ class Supervisor:
                 self._send(signal.SIGTERM)  # the metadata store, which is needed to the end
             return
         why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        self._lost(child, f"has ended ({why})")
+
+    def _lost(self, child: Child, how: str) -> None:
+        """Have a child started again, after a pause if it failed a short time ago. Stop if not all have served yet."""
         if not self._announced:
-            self._log.error("{child} ended before all workers served ({why}): stopping", child=child.name, why=why)
+            self._log.error("{child} {how} before all workers served: stopping", child=child.name, how=how)
             self._failed = True
             self._stop()
             return
@@ -287,7 +298,7 @@ class Supervisor:
         wait = 0.0 if child.failures < 2 else min(2.0 ** (child.failures - 2), _MOST_WAIT_SECONDS)
         child.due = time.monotonic() + wait
         when = f"in {wait:.0f} s" if wait else "now"
-        self._log.error("{child} has ended ({why}): restarting it {when}", child=child.name, why=why, when=when)
+        self._log.error("{child} {how}: restarting it {when}", child=child.name, how=how, when=when)
 
 
 def _be(child: Child, output: LogOutput, write: int, parent: int) -> None:

@@ -212,7 +212,7 @@ def test_a_worker_that_ends_before_all_serve_is_named(tmp_path: Path) -> None:
     broker = started(tmp_path, wait=False)
     assert broker.join() == 1
     assert re.search(r"^pylogd, worker 2: .*worker-2/.lock: Not a directory", broker.log(), re.MULTILINE)
-    assert "worker 2 ended before all workers served (exit status 1): stopping" in broker.log()
+    assert "worker 2 has ended (exit status 1) before all workers served: stopping" in broker.log()
 
 
 def test_workers_end_if_one_cannot_start(tmp_path: Path) -> None:
