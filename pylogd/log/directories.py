@@ -158,11 +158,11 @@ class LogDirectories:
         with registry.lock:
             if entry.failure is not None:
                 return True
-            entry.failure = error
+            entry.failure = kept = error.without_traceback()
             lost = [(key, log) for key, log in registry.logs.items() if entry.holds(log)]
             for key, _ in lost:
                 del registry.logs[key]
-                registry.offline[key] = OfflineLog(error, [entry.path])
+                registry.offline[key] = OfflineLog(kept, [entry.path])
         _log.critical(
             "Data directory %s is offline with %d partitions. When the disk is repaired, bring it back with "
             "`pylogd cluster reopen` or a restart: %s",

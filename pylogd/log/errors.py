@@ -135,6 +135,10 @@ class StorageFailure(StorageError):
         """Whether the data directory can no longer be used: after any failed sync, and errors not in `_NOT_FATAL`."""
         return isinstance(self.cause, SyncFailed) or self.cause.errno not in _NOT_FATAL
 
+    def without_traceback(self) -> StorageFailure:
+        """Return a failure like this one, to be kept: a traceback holds the records that were being written."""
+        return StorageFailure(self.path, type(self.cause)(*self.cause.args))
+
     @property
     def is_full(self) -> bool:
         """Whether the volume is full."""

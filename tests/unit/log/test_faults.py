@@ -75,6 +75,10 @@ def test_a_failed_sync_is_fatal_whatever_its_error(operation: str, error: int) -
     assert disks.manager.storage_failed(caught.value)
     assert disks.manager.storage_failed(caught.value), "it is told once, and stays so"
     assert len(disks.failed) == 1
+    kept = disks.manager.offline["t", 0]
+    assert isinstance(kept, StorageFailure)
+    assert (str(kept), kept.is_fatal) == (str(caught.value), True)
+    assert (kept.__traceback__, kept.cause.__traceback__) == (None, None), "tracebacks hold what was being written"
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE])
