@@ -15,7 +15,6 @@ Exit status: 0 if nothing was found, 1 if something was, 2 if the sanitizers are
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import random
 import shutil
@@ -336,35 +335,28 @@ def sanitizers() -> list[str]:
     return found if all(map(os.path.isabs, found)) else []
 
 
+def full_name(source: Path) -> str:
+    """Return the name with which the compiled module of a source is imported."""
+    return ".".join(source.relative_to(_PACKAGE.parent).with_suffix("").parts)
+
+
 def run_sanitized(seconds: float, first: int) -> int:
-    """Compile sanitized copies, and run this module with them in a child; return its exit status."""
+    """Compile sanitized copies, and have a child `run` with them; return its exit status."""
     libraries = sanitizers()
     if not libraries:
         print("fuzz: needs gcc with its sanitizers (Debian: apt-get install gcc)", file=sys.stderr)
         return 2
     with TemporaryDirectory() as folder:
         include = f"-I{sysconfig.get_path('include')}"
-        for name, source in SOURCES.items():
-            subprocess.run(
-                ["gcc", *_SANITIZED, include, "-o", str(Path(folder, f"{name}.so")), str(source)], check=True
-            )
+        for source in SOURCES.values():
+            copy = Path(folder, f"{full_name(source)}.so")
+            subprocess.run(["gcc", *_SANITIZED, include, "-o", str(copy), str(source)], check=True)
         environment = os.environ | {
             "LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc",
             "UBSAN_OPTIONS": "print_stacktrace=1",
         }  # fmt: skip
-        child = [sys.executable, "-m", "tests.fuzz.compiled", "--child", folder]
-        child += ["--seconds", str(seconds), "--first", str(first)]
+        child = [sys.executable, "-m", "tests.fuzz.sanitized", folder, str(seconds), str(first)]
         return 1 if subprocess.run(child, env=environment, cwd=_PACKAGE.parent, check=False).returncode else 0
-
-
-def _loaded(name: str, path: Path) -> Any:
-    """Return the compiled module at a path."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -372,12 +364,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.compiled", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seconds", type=float, default=20, help="how long (20)")
     parser.add_argument("--first", type=int, default=0, help="the number of the first input (0)")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.child is None:
-        return run_sanitized(options.seconds, options.first)
-    run({name: _loaded(name, Path(options.child, f"{name}.so")) for name in SOURCES}, options.seconds, options.first)
-    return 0
+    return run_sanitized(options.seconds, options.first)
 
 
 def run(modules: dict[str, Any], seconds: float, first: int) -> None:
