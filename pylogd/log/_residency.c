@@ -53,9 +53,9 @@ pages_in_memory(PyObject *self, PyObject *const *args, Py_ssize_t count)
 }
 
 #ifdef SYS_cachestat
-/* Return whether a range of a file is in memory, and nothing of its end is being read: a page that is dirty was written,
- * and is not. So what consumers at the end of a log are sent mostly takes one call. If pages are dirty, the file may end
- * before the range in the last of them.
+/* Return whether a range of a file is in memory, and its last byte is not just being read from the disk. A dirty page was
+ * written, so it is not being read: at the end of a log, where all pages are dirty, cachestat alone is enough. If they are
+ * dirty, the file may also end before the range, in the last page.
  */
 static int
 is_resident(int fd, uint64_t position, uint64_t length)

@@ -58,9 +58,9 @@ _PAUSE_SECONDS: Final = 0.000_5
 MOST_PAUSE_SECONDS: Final = 1.0
 #: Brokers that are not in a pause begin to read one after the other, on average one in each such time, in seconds.
 _APART_SECONDS: Final = 0.000_15
-#: The longest pause before the first repetition of a write that another broker's write has prevented: this many seconds
-#: times the square of the number of brokers, since each of them may write, and all others read that. The limit doubles
-#: with each repetition, up to `_MOST_BACKOFF_SECONDS`.
+#: A write that failed because another broker wrote first is repeated after a random pause. In a cluster of n brokers
+#: the first pause is at most n * n times this many seconds, because n brokers may write and each write is read by n
+#: brokers. This limit doubles with each repetition, up to `_MOST_BACKOFF_SECONDS`.
 _BACKOFF_SECONDS: Final = 0.000_1
 _MOST_BACKOFF_SECONDS: Final = 4.0
 _RESTING = (FeedState.WATCHED, FeedState.FAILED)

@@ -84,7 +84,7 @@ _MODE: Final = 0o600  # SQLite gives its -wal and -shm files the same
 class Tree:
     """An open tree. Between `open` and `close`, every method but `run` is called from within `run`."""
 
-    #: What makes a transaction that has returned outlive a power failure.
+    #: The settings of SQLite with which a committed transaction survives a power failure.
     JOURNAL: ClassVar = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 
     def __init__(self, path: Path) -> None:

@@ -26,7 +26,7 @@ def left_out(settings: Settings, count: int) -> tuple[Path, ...]:
     for directory in settings.words("log.dirs"):
         for folder in sorted(Path(directory).glob(f"{WORKER_FOLDER}*")):
             number = folder.name.removeprefix(WORKER_FOLDER)
-            if number.isdecimal() and int(number) > count and any(entry.is_dir() for entry in folder.iterdir()):
+            if number.isdecimal() and int(number) > count and any(folder.glob("*/")):
                 found.append(folder)
     return tuple(found)
 

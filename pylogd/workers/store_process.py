@@ -18,7 +18,8 @@ from pylogd.metadata.store_server import StoreServer
 _MODE: Final = 0o600
 #: Locked while the socket is in use. The kernel unlocks it however the process ends.
 _LOCK_FILE: Final = ".lock"
-#: How long a store that stops waits for its workers, which stop too if their parent was killed.
+#: The longest time for which a stopping store waits until the workers have ended their sessions. They stop at the same
+#: time as the store if their parent process was killed.
 _MOST_WAIT_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.05
 
@@ -58,7 +59,10 @@ class StoreProcess:
             raise
 
     def _take_socket(self) -> None:
-        """Delete the socket that a killed process left. Raises StoreFailure if a process still uses it, and OSError."""
+        """Lock the socket's directory, and delete the socket file that a killed process left there.
+
+        Raises StoreFailure if a running process has the lock, OSError if the directory can't be used.
+        """
         fs = RealFileSystem()
         self._lock = fs.lock(str(self._socket.parent / _LOCK_FILE))
         if self._lock is None:

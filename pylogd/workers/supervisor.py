@@ -47,7 +47,7 @@ from pylogd.workers.store_process import StoreProcess, make_directory
 _PR_SET_PDEATHSIG: Final = 1
 _NAME: Final = "pylogd"
 _LOGGER: Final = "pylogd.workers"
-#: How the lines of the parent name their process.
+#: The name of the parent process in its log lines.
 _PROCESS: Final = "supervisor"
 _LEFT_OUT: Final = (
     "{folder} holds partitions of a worker that --workers {count} does not start. Without a replica elsewhere they "
@@ -166,7 +166,8 @@ class Supervisor:
         self._stopping = self._announced = False
         self._failed = False
         self._signals = -1
-        #: A child that starts again has settings as they were at the start, and may have missed a signal.
+        #: The signals that were passed on so far. A restarted child gets them again: it is forked with the settings of
+        #: the first start, and may have been down when a signal came.
         self._forwarded: set[int] = set()
 
     def run(self) -> int:

@@ -31,11 +31,11 @@ _GATE_AT = _REST.size + 4
 _READ_COMMITTED = 1
 _LENGTH = 4  # bytes in front of a request
 
-#: The fields that `_REST` reads, in order: session epoch, number of topics + 1, topic id, number of partitions + 1; of
-#: the only partition: index, leader epoch, fetch offset, last fetched epoch, log start offset, most bytes; the bytes
-#: that end the request.
+#: A request of a fetch session that names one partition, as `_REST` reads it. The fields in their order are: session
+#: epoch, number of topics + 1, topic id, number of partitions + 1, partition index, leader epoch, fetch offset, last
+#: fetched epoch, log start offset, maximum bytes, and the bytes at the end of the request.
 _Rest: TypeAlias = "tuple[int, int, bytes, int, int, int, int, int, int, int, bytes]"
-#: A request that names a partition has all fields of `_Rest`; one that names none has only the session epoch.
+#: A request of a fetch session: the fields of `_Rest` if it names a partition, only the session epoch if it names none.
 Named: TypeAlias = "_Rest | tuple[int]"
 
 

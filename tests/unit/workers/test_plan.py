@@ -102,6 +102,7 @@ def test_partitions_of_workers_that_are_not_started_are_found(tmp_path: Path) ->
     for name in ("worker-1/a-0", "worker-3/a-1", "worker-4", "worker-x/a-2"):
         (tmp_path / "two" / name).mkdir(parents=True)
     (tmp_path / "two" / "worker-4" / "meta.properties").touch()
+    (tmp_path / "two" / "worker-5").touch()  # not made by a worker
     chosen = settings(tmp_path)
     assert make_plan(chosen, 2).left_out == (tmp_path / "two" / "worker-3",)
     assert make_plan(chosen, 3).left_out == ()
