@@ -1,4 +1,8 @@
 # `make help` lists the targets. Everything is installed into .venv; nothing is written outside of the checkout.
+#
+# Most of what can be run is a row of one of three tables, `prove`, `bench` and `package`: a line of text, then its command
+# and what it needs beyond .venv. Each row is a target of its own too: `make crash` is `make prove WHAT=crash`, and
+# `make bench-smoke` is `make bench WHAT=smoke`.
 VENV := .venv
 BIN := $(VENV)/bin
 # The first of these that is Python 3.11 or newer is used; `make PYTHON=/path/to/python` overrides it.
@@ -8,12 +12,23 @@ SOURCES := setup.cfg setup.py pyproject.toml $(shell find pylogd protocol twiste
 WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
+RUN := $(BIN)/python -m
+# The names in the tables. What `make prove`, `make bench` and `make package` are told to run has to be there.
+rows.prove := $(shell sed -n 's/^\#prove \([a-z-]*\) .*/\1/p' Makefile)
+rows.package := $(shell sed -n 's/^\#package \([a-z-]*\) .*/\1/p' Makefile)
+rows.bench := audit-service before-after clients cluster controller-change end-to-end failed-directory failover floor \
+	isolation kuaishou micro mirror partitions peers quotas smoke spark tls transactions
+$(foreach table,$(filter prove bench package,$(MAKECMDGOALS)),$(foreach name,$(filter-out $(rows.$(table)),$(WHAT)),\
+	$(error $(name) is nothing that `make $(table)` runs. There is: $(rows.$(table)))))
 
-.PHONY: acls alerts compose console console-kafka drill container debian first-minutes helm release reproducible upgrade zookeeper-package help install java haproxy promtool kerberos demo test check lint coverage fuzz fuzz-compiled fuzz-requests crash chaos kills kills-mirror kills-typed copying exactly-once mirror mirror-kafka transactions conformance conformance-metrics conformance-spark bench bench-spark bench-end-to-end bench-micro bench-mirror bench-smoke bench-cluster bench-clients bench-quotas bench-partitions bench-tls bench-transactions bench-kuaishou freeze held races panels scale spark-sql site docs-check stores strangers clean
 .DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS='	' read -r name text; do printf '  make %-18s %s\n' "$$name" "$$text"; done
+	@awk -F ' ## ' '/^##@/ { print "\n" substr($$0, 5) } \
+		/^[a-z-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+##@ Set up
 
 install: $(INSTALLED) ## create .venv with pylogd's wheel and the test dependencies
 
@@ -67,85 +82,15 @@ demo: install ## publish 336,776 real events to a broker, read them with another
 	-@sh tools/find-java.sh
 	$(BIN)/pylogd demo $(DEMO_ARGS)
 
-java:
-	@sh tools/find-java.sh
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-haproxy:
-	@sh tools/find-haproxy.sh
+# What scripts find or install.
+java haproxy promtool suites librdkafka chromium:
+	@sh tools/find-$@.sh
 
-promtool:
-	@sh tools/find-promtool.sh
-
-kerberos: install ## GSSAPI with a real key distribution centre (needs Debian's krb5-kdc, krb5-admin-server and libkrb5-dev)
-	@$(BIN)/pip install --quiet gssapi k5test pykerberos
-	$(PYTEST) tests/integration/test_gssapi.py
-
-test: install java haproxy promtool ## run all tests against the installed wheel, in four parts at the same time
-ifeq ($(strip $(PYTEST_ARGS)),)
-	PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $(BIN)/pytest
-else
-	$(PYTEST) $(PYTEST_ARGS)
-endif
-
-chaos: install ## break a loaded cluster for an hour and check that nothing is lost; writes tests/chaos/RESULTS.md
-	$(BIN)/python -m tests.chaos --seconds 3600 --results tests/chaos/RESULTS.md $(CHAOS_ARGS)
-
-copying: install java ## copy a topic in transactions while copiers and brokers fail; writes tests/copying/RESULTS.md (30 minutes)
-	$(BIN)/python -m tests.copying --seconds 1200 --results tests/copying/RESULTS.md $(COPYING_ARGS)
-
-mirror: install java ## copy 60 partitions while workers, topics and links come and go; writes tests/mirror/RESULTS.md (4 minutes)
-	$(BIN)/python -m tests.mirror --results tests/mirror/RESULTS.md $(MIRROR_ARGS)
-
-mirror-kafka: install java ## mirror between pylogd and Apache Kafka, both ways, while the mirror is killed (a minute)
-	$(BIN)/python -m tests.mirror.kafka
-
-transactions: install java ## check transactions for an hour under all faults of `make chaos`; writes tests/transactions_check/RESULTS.md
-	$(BIN)/python -m tests.transactions_check --java --seconds 3600 --results tests/transactions_check/RESULTS.md $(TRANSACTIONS_ARGS)
-
-crash: install ## kill a loaded broker 1,000 times and check that nothing is lost; writes tests/crash/RESULTS.md (10 minutes)
-	$(BIN)/python -m tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)
-
-kills: install java ## kill loaders, their workers and brokers 50 times, compare lake and log; writes tests/kills/RESULTS.md (half an hour; resumes; KILLS_ARGS="--store s3 --compactor")
-	$(BIN)/python -m tests.kills --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
-
-kills-mirror: install java ## kill mirror, loader and compactor together 50 times, compare both logs and the lake row by row; writes tests/kills/RESULTS.md (25 minutes; resumes; KILLS_ARGS="--store s3")
-	$(BIN)/python -m tests.kills --mirror --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
-
-kills-typed: install java ## kill loaders of typed tables 10 times for each format, compare table and quarantine; writes tests/kills/RESULTS.md (12 minutes; KILLS_ARGS="--only delta")
-	$(BIN)/python -m tests.kills.typed --results tests/kills/RESULTS.md $(KILLS_ARGS)
-
-races: install ## race and kill loaders of Iceberg and Delta tables; writes tests/races/RESULTS.md (5 minutes; RACES_ARGS="--only delta")
-	$(BIN)/python -m tests.races --results tests/races/RESULTS.md $(RACES_ARGS)
-
-stores: install java ## race and kill writers of a lake on local disks, HDFS and S3; writes tests/stores/RESULTS.md (15 minutes; STORES_ARGS="--only HDFS")
-	$(BIN)/python -m tests.stores --results tests/stores/RESULTS.md $(STORES_ARGS)
-
-spark-sql: install java ## run the Spark SQL of docs/tables.md with the packages of Iceberg and Delta (3 minutes, 1 GB of downloads)
-	$(BIN)/python -m tests.stores.spark_sql
-
-site: install ## build the documentation as a site in .cache/site/html, check its links, and that it needs no network (npm has its script for diagrams)
-	@mermaid=$$(sh tools/find-mermaid.sh) && $(BIN)/python tools/build_site.py --mermaid "$$mermaid"
-
-docs-check: install java promtool spark-sql ## run each code block of README.md and docs/, also those that make test leaves out (18 minutes)
-	$(PYTEST) tests/unit/test_docs_blocks.py tests/unit/security/test_plugins.py tests/integration/docs \
-		tests/integration/spark/test_docs.py tests/integration/spark/test_queries.py \
-		tests/integration/spark/test_typed.py tests/integration/spark/test_connect.py
-
-exactly-once: install java ## kill a Spark query that counts in transactions, and brokers, 50 times; writes tests/exactly_once/RESULTS.md (half an hour; resumes)
-	$(BIN)/python -m tests.exactly_once --folder .cache/exactly-once --results tests/exactly_once/RESULTS.md $(EXACTLY_ONCE_ARGS)
-
-console: $(VENV)/.browser ## time the console on 200,000 partitions, and use it in headless Chromium; writes tests/console/*.md and docs/console/ (10 minutes)
-	@sh tools/find-chromium.sh
-	$(BIN)/python -m tests.console --results tests/console/RESULTS.md
-	$(BIN)/python -m tests.console.flows --results tests/console/BROWSER.md --pictures docs/console
-
-drill: $(VENV)/.browser java ## make four faults on three brokers and mend them with the console; writes tests/console/DRILL.md, docs/console/ (5 minutes)
-	@sh tools/find-chromium.sh
-	$(BIN)/python -m tests.console.drill --results tests/console/DRILL.md
-
-console-kafka: $(VENV)/.browser java ## use the console on Apache Kafka in headless Chromium; writes tests/console/KAFKA.md (5 minutes)
-	@sh tools/find-chromium.sh
-	$(BIN)/python -m tests.console.flows --kafka --results tests/console/KAFKA.md
+##@ Check
 
 check: $(VENV)/.lint ## check lint, format and types, of the tests too (half a minute)
 	@$(BIN)/ruff check --quiet .
@@ -159,7 +104,7 @@ lint: check
 COVERAGE_FLOORS := wire:97 log:90 client/core:90
 COVERED := $(addprefix tests/unit/,wire log client) \
 	$(addprefix tests/property/test_,$(addsuffix .py,codecs fast_fetch_codec fast_produce_codec framing log_append log_model \
-	membership producer_model records replica_plan request_batches row_batches speedups validation))
+	membership placement placement_moves producer_model records request_batches row_batches speedups validation))
 
 coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by unit and property tests, each with a floor
 	@mkdir -p .cache
@@ -169,111 +114,177 @@ coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by u
 			--include="*/pylogd/$${part%:*}/*" --fail-under="$${part#*:}" || failed=1; \
 	done; test -z "$$failed"
 
-fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of frames, batches and messages (a minute; FUZZ_ARGS="--seconds 3600 --keep")
-	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+site: install ## build the documentation as a site in .cache/site/html, check its links, and that it needs no network (npm has its script for diagrams)
+	@mermaid=$$(sh tools/find-mermaid.sh) && $(BIN)/python tools/build_site.py --mermaid "$$mermaid"
 
-fuzz-compiled: install ## hostile input and odd objects to all compiled functions under AddressSanitizer and UBSan, compared with Python (20 seconds; FUZZ_ARGS="--seconds 3600")
-	$(BIN)/python -m tests.fuzz.compiled $(FUZZ_ARGS)
+##@ Test
 
-acls: install ## compare decisions by 100,000 random sets of ACLs with a plain oracle (a minute)
-	PYLOGD_ACL_SETS=100000 $(PYTEST) tests/property/test_acl_rules.py
+smoke: install java ## are broker, client and Spark source whole: produce, consume, group, transaction, kill -9, a batch of Spark (a minute)
+	$(PYTEST) -q tests/integration/spark/test_smoke.py
 
-fuzz-requests: install ## well-formed extreme requests beside a client that must not notice; writes tests/extreme/RESULTS.md (2 minutes; EXTREME_ARGS="--seconds 3600")
-	$(BIN)/python -m tests.extreme --results tests/extreme/RESULTS.md $(EXTREME_ARGS)
+test: install java haproxy promtool ## run all tests against the installed wheel, in four parts at the same time
+ifeq ($(strip $(PYTEST_ARGS)),)
+	PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $(BIN)/pytest
+else
+	$(PYTEST) $(PYTEST_ARGS)
+endif
 
-held: install ## how long the largest requests of every API hold a broker; writes tests/extreme/HELD.md (5 minutes)
-	$(BIN)/python -m tests.extreme.held --results tests/extreme/HELD.md $(HELD_ARGS)
+docs-check: install java promtool spark-sql ## run each code block of README.md and docs/, also those that make test leaves out (18 minutes)
+	$(PYTEST) tests/unit/test_docs_blocks.py tests/unit/security/test_plugins.py tests/integration/docs \
+		tests/integration/spark/test_docs.py tests/integration/spark/test_queries.py \
+		tests/integration/spark/test_typed.py tests/integration/spark/test_connect.py
 
-alerts: install java promtool ## fail brokers, a mirror and the audit in many ways under a real Prometheus, which fires the alerts of etc/; writes tests/alerts/RESULTS.md (20 minutes; ALERTS_ARGS="--of mirror --only killed")
-	$(BIN)/python -m tests.alerts --results tests/alerts/RESULTS.md $(ALERTS_ARGS)
+bench-test: $(VENV)/.bench librdkafka ## test the benchmarks themselves, after a change of bench/ (a minute)
+	$(PYTEST) tests/bench $(PYTEST_ARGS)
 
-panels: install java promtool ## ask a real Prometheus for each panel of the dashboard and each metric, of three brokers at work; writes tests/alerts/PANELS.md (2 minutes)
-	$(BIN)/python -m tests.alerts.panels --results tests/alerts/PANELS.md $(PANELS_ARGS)
+##@ Prove, measure, package: without WHAT each lists what there is, and the time that it takes
 
-scale: install ## simulate clusters of 10 to 2,000 brokers that lose brokers, a rack, or ZooKeeper; writes tests/scale/RESULTS.md (a quarter of an hour of processor time, 3 GB; SCALE_ARGS="--brokers 10 67": seconds)
-	$(BIN)/python -m tests.scale --results tests/scale/RESULTS.md $(SCALE_ARGS)
+prove: $(WHAT) ## kill, break and compare, for minutes or hours (WHAT=NAME)
+	@$(if $(WHAT),:,$(call list,prove))
 
-strangers: install ## crowds of hostile connections beside clients that must not notice; writes tests/strangers/RESULTS.md (10 minutes)
-	$(BIN)/python -m tests.strangers --results tests/strangers/RESULTS.md $(STRANGERS_ARGS)
+bench: $(addprefix bench-,$(or $(WHAT),$(if $(BENCH_ARGS),peers))) ## measure (WHAT=NAME; options in BENCH_ARGS)
+	@$(if $(WHAT)$(BENCH_ARGS),:,$(or $(wildcard $(BIN)/python),python3) -m bench list)
 
-conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md (an hour; CONFORMANCE_ARGS="--only secure")
-	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)
+package: $(WHAT) ## build and try packages, release (WHAT=NAME)
+	@$(if $(WHAT),:,$(call list,package))
 
-bench: $(VENV)/.bench ## compare with other brokers, which are downloaded; writes bench/RESULTS.md (3 hours; BENCH_ARGS="--minutes 30": the most important groups first; --quick: 40 minutes)
-	$(BIN)/python -m bench $(BENCH_ARGS)
+# The rows of a table: "#table name | how long | what", run.NAME, and needs.NAME if it needs more than .venv.
 
-bench-micro: $(VENV)/.bench ## time codec, log and sender alone, and compare with bench/micro.json
-	$(BIN)/python -m bench.micro $(BENCH_ARGS)
+#prove acls | a minute | compare decisions by 100,000 random sets of ACLs with a plain oracle
+run.acls = PYLOGD_ACL_SETS=100000 $(PYTEST) tests/property/test_acl_rules.py
+#prove alerts | 20 minutes | fail brokers, a mirror and the audit under a real Prometheus, which fires the alerts of etc/ (ALERTS_ARGS="--of mirror --only killed")
+run.alerts = $(RUN) tests.alerts --results tests/alerts/RESULTS.md $(ALERTS_ARGS)
+needs.alerts = java promtool
+#prove chain | 15 minutes | act out the whole chain, from producers to audit, while all are killed and frozen (CHAIN_ARGS="--events 30000 --rounds 1": 4)
+run.chain = $(RUN) tests.chain --results tests/chain/RESULTS.md $(CHAIN_ARGS)
+needs.chain = java haproxy
+#prove chaos | an hour | break a loaded cluster and check that nothing is lost
+run.chaos = $(RUN) tests.chaos --seconds 3600 --results tests/chaos/RESULTS.md $(CHAOS_ARGS)
+#prove conformance | an hour | other projects' clients and suites; writes conformance/RESULTS.md (CONFORMANCE_ARGS="--only secure")
+run.conformance = $(RUN) conformance.run $(CONFORMANCE_ARGS)
+needs.conformance = suites
+#prove conformance-metrics | 2 minutes | lag of groups beside Kafka's and kadm's, and metrics that three clients push; writes conformance/METRICS.md
+run.conformance-metrics = $(RUN) conformance.metrics
+#prove conformance-spark | minutes | compare Spark's own Kafka source with pylogd's; writes conformance/SPARK.md
+run.conformance-spark = $(RUN) conformance.spark_source
+needs.conformance-spark = java
+#prove console | 10 minutes | time the console on 200,000 partitions, and use it in headless Chromium; writes tests/console/*.md, docs/console/
+run.console = $(RUN) tests.console --results tests/console/RESULTS.md && \
+	$(RUN) tests.console.flows --results tests/console/BROWSER.md --pictures docs/console
+needs.console = $(VENV)/.browser chromium
+#prove console-kafka | 5 minutes | use the console on Apache Kafka in headless Chromium; writes tests/console/KAFKA.md
+run.console-kafka = $(RUN) tests.console.flows --kafka --results tests/console/KAFKA.md
+needs.console-kafka = $(VENV)/.browser chromium java
+#prove copying | 30 minutes | copy a topic in transactions while copiers and brokers fail
+run.copying = $(RUN) tests.copying --seconds 1200 --results tests/copying/RESULTS.md $(COPYING_ARGS)
+needs.copying = java
+#prove crash | 10 minutes | kill a loaded broker 1,000 times and check that nothing is lost
+run.crash = $(RUN) tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)
+#prove drill | 5 minutes | make four faults on three brokers and mend them with the console; writes tests/console/DRILL.md, docs/console/
+run.drill = $(RUN) tests.console.drill --results tests/console/DRILL.md
+needs.drill = $(VENV)/.browser chromium java
+#prove exactly-once | half an hour, resumes | kill a Spark query that counts in transactions, and brokers, 50 times
+run.exactly-once = $(RUN) tests.exactly_once --folder .cache/exactly-once --results tests/exactly_once/RESULTS.md $(EXACTLY_ONCE_ARGS)
+needs.exactly-once = java
+#prove fleet | 15 minutes | six brokers with labels over two racks: placement, fail-over of 1,000 partitions, expansion, mirror (FLEET_ARGS="--rounds 1 --only disk": 3)
+run.fleet = $(RUN) tests.fleet --results tests/fleet/RESULTS.md $(FLEET_ARGS)
+needs.fleet = java
+#prove fuzz | a minute | coverage-guided fuzzing of frames, batches and messages (FUZZ_ARGS="--seconds 3600 --keep")
+run.fuzz = $(RUN) tests.fuzz $(FUZZ_ARGS)
+needs.fuzz = $(VENV)/.fuzz
+#prove fuzz-compiled | 20 seconds | hostile input to all compiled functions under AddressSanitizer and UBSan, compared with Python (FUZZ_ARGS="--seconds 3600")
+run.fuzz-compiled = $(RUN) tests.fuzz.compiled $(FUZZ_ARGS)
+#prove fuzz-requests | 2 minutes | well-formed extreme requests beside a client that must not notice; writes tests/extreme/RESULTS.md (EXTREME_ARGS="--seconds 3600")
+run.fuzz-requests = $(RUN) tests.extreme --results tests/extreme/RESULTS.md $(EXTREME_ARGS)
+#prove held | 5 minutes | how long the largest requests of every API hold a broker; writes tests/extreme/HELD.md
+run.held = $(RUN) tests.extreme.held --results tests/extreme/HELD.md $(HELD_ARGS)
+#prove kerberos | seconds | GSSAPI with a real key distribution centre (needs Debian's krb5-kdc, krb5-admin-server and libkrb5-dev)
+run.kerberos = $(BIN)/pip install --quiet gssapi k5test pykerberos && $(PYTEST) tests/integration/test_gssapi.py
+#prove kills | half an hour, resumes | kill loaders, their workers and brokers 50 times, compare lake and log (KILLS_ARGS="--store s3 --compactor")
+run.kills = $(RUN) tests.kills --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
+needs.kills = java
+#prove kills-mirror | 25 minutes, resumes | kill mirror, loader and compactor together 50 times, compare both logs and the lake row by row (KILLS_ARGS="--store s3")
+run.kills-mirror = $(RUN) tests.kills --mirror --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
+needs.kills-mirror = java
+#prove kills-typed | 12 minutes | kill loaders of typed tables 10 times for each format, compare table and quarantine (KILLS_ARGS="--only delta")
+run.kills-typed = $(RUN) tests.kills.typed --results tests/kills/RESULTS.md $(KILLS_ARGS)
+needs.kills-typed = java
+#prove mirror | 4 minutes | copy 60 partitions while workers, topics and links come and go
+run.mirror = $(RUN) tests.mirror --results tests/mirror/RESULTS.md $(MIRROR_ARGS)
+needs.mirror = java
+#prove mirror-kafka | a minute | mirror between pylogd and Apache Kafka, both ways, while the mirror is killed
+run.mirror-kafka = $(RUN) tests.mirror.kafka
+needs.mirror-kafka = java
+#prove panels | 2 minutes | ask a real Prometheus for each panel of the dashboard and each metric; writes tests/alerts/PANELS.md
+run.panels = $(RUN) tests.alerts.panels --results tests/alerts/PANELS.md $(PANELS_ARGS)
+needs.panels = java promtool
+#prove races | 5 minutes | race and kill loaders of Iceberg and Delta tables (RACES_ARGS="--only delta")
+run.races = $(RUN) tests.races --results tests/races/RESULTS.md $(RACES_ARGS)
+#prove scale | 15 minutes, 3 GB | simulate clusters of 10 to 2,000 brokers that lose brokers, a rack, or ZooKeeper (SCALE_ARGS="--brokers 10 67": seconds)
+run.scale = $(RUN) tests.scale --results tests/scale/RESULTS.md $(SCALE_ARGS)
+#prove spark-sql | 3 minutes, 1 GB | run the Spark SQL of docs/tables.md with the packages of Iceberg and Delta, which are downloaded
+run.spark-sql = $(RUN) tests.stores.spark_sql
+needs.spark-sql = java
+#prove stores | 20 minutes | race and kill writers of a lake on local disks, HDFS and S3, and a mirror to HDFS (STORES_ARGS="--only HDFS")
+run.stores = $(RUN) tests.stores --results tests/stores/RESULTS.md $(STORES_ARGS) && \
+	$(RUN) tests.stores.mirroring --results tests/stores/MIRROR.md
+needs.stores = java
+#prove strangers | 10 minutes | crowds of hostile connections beside clients that must not notice
+run.strangers = $(RUN) tests.strangers --results tests/strangers/RESULTS.md $(STRANGERS_ARGS)
+#prove transactions | an hour | check transactions under all faults of chaos; writes tests/transactions_check/RESULTS.md
+run.transactions = $(RUN) tests.transactions_check --java --seconds 3600 --results tests/transactions_check/RESULTS.md $(TRANSACTIONS_ARGS)
+needs.transactions = java
 
-conformance-metrics: install ## lag of groups beside Kafka's and kadm's, and metrics that three clients push; writes conformance/METRICS.md (2 minutes)
-	$(BIN)/python -m conformance.metrics
+#package compose | 2 minutes | as root: run the services of the compose file in namespaces, without a container engine; writes tests/packages/COMPOSE.md
+run.compose = $(RUN) tests.packages.compose --results tests/packages/COMPOSE.md
+needs.compose = java
+#package container | 5 minutes | as root: build the container image from Debian's packages, measure and run it; writes tests/packages/CONTAINER.md
+run.container = $(RUN) tests.packages.container --results tests/packages/CONTAINER.md
+#package debian | 8 minutes | as root: build the Debian package twice, use it in a booted Debian; writes tests/packages/DEBIAN.md
+run.debian = $(RUN) tests.packages.debian --results tests/packages/DEBIAN.md
+#package first-minutes | 6 minutes | as root: type the README's steps in a new Debian; writes tests/packages/FIRST_MINUTES.md
+run.first-minutes = $(RUN) tests.packages.first_minutes --results tests/packages/FIRST_MINUTES.md
+#package helm | seconds | check the Helm chart (needs helm, or go, which builds it)
+run.helm = sh packages/helm/check.sh
+#package newcomer | 2 hours | as root: type the README's commands and make test on machines that have nothing more; writes tests/packages/NEWCOMER.md (NEWCOMER_ARGS="--machine README --steps test --tests tests/unit": 10 minutes)
+run.newcomer = $(RUN) tests.packages.newcomer --results tests/packages/NEWCOMER.md $(NEWCOMER_ARGS)
+#package release | minutes | build what a release has into dist/release: wheels, source, SBOM, checksums; RELEASE_KEY=FILE signs them
+run.release = sh packages/release.sh $(BIN)/python dist/release $(RELEASE_KEY)
+needs.release = $(VENV)/.release
+#package reproducible | 2 minutes | build a release twice, in different places, and compare the files
+run.reproducible = sh packages/reproducible.sh $(BIN)/python
+needs.reproducible = $(VENV)/.release
+#package upgrade | 5 minutes | upgrade a cluster under load from an earlier commit and back; writes tests/packages/UPGRADE.md (UPGRADE_ARGS="--old COMMIT")
+run.upgrade = $(RUN) tests.packages.upgrade --results tests/packages/UPGRADE.md $(UPGRADE_ARGS)
+needs.upgrade = java
+#package zookeeper-package | a minute | build the wheel of pylogd-zookeeper into dist/ (needs mvn)
+run.zookeeper-package = sh packages/zookeeper/build.sh $(BIN)/python dist
 
-conformance-spark: install java ## compare Spark's own Kafka source with pylogd's; writes conformance/SPARK.md
-	$(BIN)/python -m conformance.spark_source
+# `python -m bench list` has the rows of benchmarks; here is what each needs, and the option that makes it write its page.
+needs.bench = $(if $(filter partitions spark,$1),,$(VENV)/.bench) $(if $(filter micro partitions spark,$1),,librdkafka) \
+	$(if $(filter cluster end-to-end kuaishou mirror quotas spark transactions,$1),java)
+writes.bench = $(if $(filter end-to-end isolation partitions tls,$1),--write)
 
-bench-spark: install java ## time Spark reading through both sources; writes bench/SPARK.md and bench/spark.json
-	$(BIN)/python -m bench.spark $(BENCH_ARGS)
+list = sed -n 's/^\#$1 //p' Makefile | awk -F ' [|] ' '{ printf "  %-20s %-23s %s\n", $$1, $$2, $$3 }'
 
-bench-mirror: $(VENV)/.bench java ## copy with one worker and with MirrorMaker 2, in turns; writes bench/MIRROR.md and bench/mirror.json (6 minutes)
-	$(BIN)/python -m bench.mirror $(BENCH_ARGS)
+$(filter-out helm zookeeper-package,$(rows.prove) $(rows.package)): install
+	$(run.$@)
 
-bench-end-to-end: $(VENV)/.bench java ## time events from a producer's send to a row that a query sees; writes bench/END_TO_END.md (25 minutes; BENCH_ARGS="--rates 1000 --loaders follow": 4)
-	$(BIN)/python -m bench.end_to_end --write $(BENCH_ARGS)
+# These need no wheel.
+helm:
+	@$(run.$@)
 
-bench-smoke: $(VENV)/.bench ## compare with the bare ceiling; writes bench/SMOKE.md and bench/smoke.json
-	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
+zookeeper-package: $(BIN)/python
+	$(run.$@)
 
-bench-cluster: $(VENV)/.bench java ## time acks=all, a follower, failover and idle brokers; writes bench/CLUSTER.md (15 minutes)
-	$(BIN)/python -m bench.cluster $(BENCH_ARGS)
+$(addprefix bench-,$(rows.bench)): bench-%: install
+	$(RUN) bench $* $(call writes.bench,$*) $(BENCH_ARGS)
 
-bench-clients: $(VENV)/.bench ## compare Python clients; writes bench/CLIENTS.md and bench/clients.json
-	$(BIN)/python -m bench.clients $(BENCH_ARGS)
+$(foreach name,$(rows.prove) $(rows.package),$(eval $(name): $(needs.$(name))))
+$(foreach name,$(rows.bench),$(eval bench-$(name): $(call needs.bench,$(name))))
 
-bench-quotas: $(VENV)/.bench java ## whether quotas hold, and what other clients notice; writes bench/QUOTAS.md (14 minutes; BENCH_ARGS="--seconds 10 --pairs 2": 6)
-	$(BIN)/python -m bench.quotas $(BENCH_ARGS)
+# An earlier name.
+freeze: bench-isolation
 
-freeze: $(VENV)/.bench ## as root: freeze and slow a disk below a running broker; fails if anything acknowledged is lost; writes bench/ISOLATION.md (16 minutes; BENCH_ARGS="--pairs 2": 11; "--pairs 1 --seconds 4 --slow-seconds 0": 1)
-	$(BIN)/python -m bench.isolation --write $(BENCH_ARGS)
-
-bench-tls: $(VENV)/.bench ## compare SSL and SASL_SSL with Apache Kafka's, and with openssl speed; writes bench/TLS.md, whose notes stay (at most 12 minutes)
-	$(BIN)/python -m bench.tls --write $(BENCH_ARGS)
-
-bench-partitions: install ## what 1,000 and 10,000 idle partitions cost; writes bench/PARTITIONS.md (15 minutes; BENCH_ARGS="--partitions 1000 --rounds 1": 1)
-	$(BIN)/python -m bench.partitions --write $(BENCH_ARGS)
-
-bench-transactions: $(VENV)/.bench java ## compare transactions with Apache Kafka's; writes bench/TRANSACTIONS.md (35 minutes; BENCH_ARGS="--only 'one broker: Java' --pairs 3": 4)
-	$(BIN)/python -m bench.transactions $(BENCH_ARGS)
-
-bench-kuaishou: $(VENV)/.bench java ## Kuaishou's experiments with memory and disk limits (root); writes bench/KUAISHOU.md (55 minutes; BENCH_ARGS=--quick: 7)
-	$(BIN)/python -m bench.kuaishou $(BENCH_ARGS)
-
-container: install ## as root: build the container image from Debian's packages, measure and run it; writes tests/packages/CONTAINER.md (5 minutes)
-	$(BIN)/python -m tests.packages.container --results tests/packages/CONTAINER.md
-
-compose: install java ## as root: run the services of the compose file in namespaces, without a container engine; writes tests/packages/COMPOSE.md (2 minutes)
-	$(BIN)/python -m tests.packages.compose --results tests/packages/COMPOSE.md
-
-debian: install ## as root: build the Debian package twice, use it in a booted Debian; writes tests/packages/DEBIAN.md (8 minutes)
-	$(BIN)/python -m tests.packages.debian --results tests/packages/DEBIAN.md
-
-first-minutes: install ## as root: type the README's steps in a new Debian; writes tests/packages/FIRST_MINUTES.md (6 minutes)
-	$(BIN)/python -m tests.packages.first_minutes --results tests/packages/FIRST_MINUTES.md
-
-upgrade: install java ## upgrade a cluster under load from an earlier commit and back; writes tests/packages/UPGRADE.md (5 minutes; UPGRADE_ARGS="--old COMMIT")
-	$(BIN)/python -m tests.packages.upgrade --results tests/packages/UPGRADE.md $(UPGRADE_ARGS)
-
-release: $(VENV)/.release ## build what a release has into dist/release: wheels, source, SBOM, checksums; RELEASE_KEY=FILE signs them
-	@sh packages/release.sh $(BIN)/python dist/release $(RELEASE_KEY)
-
-reproducible: $(VENV)/.release ## build a release twice, in different places, and compare the files (2 minutes)
-	@sh packages/reproducible.sh $(BIN)/python
-
-zookeeper-package: $(BIN)/python ## build the wheel of pylogd-zookeeper into dist/ (needs mvn)
-	sh packages/zookeeper/build.sh $(BIN)/python dist
-
-helm: ## check the Helm chart (needs helm, or go, which builds it)
-	@sh packages/helm/check.sh
-
-clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+.PHONY: help install demo clean java haproxy promtool suites librdkafka chromium check lint coverage site smoke test docs-check \
+	bench-test prove bench package freeze $(rows.prove) $(rows.package) $(addprefix bench-,$(rows.bench))

@@ -1,192 +1,76 @@
-"""`make bench`: pylogd beside its peers, by turns; writes bench/RESULTS.md, bench/results/*.json and bench/plots/*.svg.
+"""Run a benchmark by its name.
 
-    python -m bench [--minutes N] [--groups WORD ...] [--quick] [--list] [--fetch] [--report]
+    python -m bench list                  # what there is, what each is for, and how long it takes
+    python -m bench NAME [ARGUMENT ...]   # run one
+    python -m bench NAME --help           # its options
 
-Groups of rows are measured in the order of importance: first those without results, then the oldest. Each is kept when
-it is done, so a run with `--minutes` is useful, and the next run goes on. A peer that is not available, or can't do a
-row, is listed with the reason. `--quick` gives an impression, not results: one short round of each row, kept under
-.cache. `bench/README.md` has the method.
+`make bench WHAT=NAME` installs first what the benchmark needs. A name is that of a module of this package, with dashes.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import resource
+import runpy
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-
-import confluent_kafka
-
-from bench import schedule, summary
-from bench.experiments import Experiment
-from bench.kinds import KINDS
-from bench.loads import load
-from bench.loads.kafka import CLIENT
-from bench.machine import machine
-from bench.peers import PEERS
-from bench.peers.base import Peer, unwind_on_sigterm
-from bench.results import GroupResults, Results
-from bench.rounds import Rounds, Setup
-from conformance.checks import Missing
-
-HERE = Path(__file__).parent
-_QUICK = HERE.parent / ".cache" / "bench" / "quick"
-_QUICK_SCALE, _QUICK_SECONDS = 0.2, 0.8
-
-
-def say(text: str) -> None:
-    """Print progress on standard error."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """How large a run is: a factor for messages; the seconds of a round, and the rounds, if not the rows' own."""
+class Benchmark:
+    """A benchmark: how long it takes, the question that it answers, and where its results are (nowhere: printed)."""
 
-    scale: float = 1.0
-    seconds: float | None = None
-    rounds: int | None = None
-
-
-class Run:
-    """A run: measures groups one after the other."""
-
-    def __init__(self, results: Results, folder: Path, size: Size) -> None:
-        """folder: where the brokers' data goes."""
-        self._results = results
-        self._folder = folder
-        self._size = size
-        self._about = machine(confluent_kafka.libversion()[0])
-        self._peers: dict[str, dict[str, str]] = {}
-
-    def go(self, names: Sequence[str], minutes: float) -> None:
-        """Measure groups. After so many minutes no further one is begun."""
-        begun = time.monotonic()
-        for number, name in enumerate(names, 1):
-            spent = (time.monotonic() - begun) / 60
-            if spent > minutes:
-                say(f"{minutes:g} minutes are over; the next run begins with {name}")
-                return
-            say(f"[{number}/{len(names)}, {spent:.1f} min] {name}")
-            self._results.save(self.group(name))
-
-    def fetch(self) -> None:
-        """Download and build all brokers and their clients, so that a run does not have to."""
-        for name in PEERS:
-            try:
-                self._describe(name, None)
-                say(f"{name}: {self._peers[name]['version']}; {self._peers[name]['client']}")
-            except Missing as missing:
-                say(f"{name}: {missing}")
-
-    def group(self, name: str) -> GroupResults:
-        """Measure all rows of a group, and return the results."""
-        rows, begun = {}, time.monotonic()
-        for experiment in schedule.groups()[name]:
-            say(f"  {experiment.name}")
-            rows[experiment.name] = schedule.by_turns(
-                experiment,
-                [(peer, partial(self._start, experiment, peer)) for peer in experiment.peers],
-                self._setup(experiment, "").fitting,
-                self._size.rounds or experiment.rounds,
-                say,
-            )
-        present = {peer for columns in rows.values() for peer, found in columns.items() if found.samples}
-        peers = {peer: about for peer, about in self._peers.items() if peer in present}
-        minutes = round((time.monotonic() - begun) / 60, 1)
-        return GroupResults(name, time.strftime("%Y-%m-%d %H:%M", time.gmtime()), self._about, peers, rows, minutes)
-
-    def _setup(self, experiment: Experiment, peer: str) -> Setup:
-        seconds = self._size.seconds or experiment.seconds
-        return Setup(experiment, peer, self._folder, self._size.scale, seconds)
-
-    def _start(self, experiment: Experiment, peer: str) -> Rounds:
-        self._describe(peer, experiment.client)
-        return KINDS[experiment.kind](self._setup(experiment, peer))
-
-    def _describe(self, name: str, client: str | None) -> None:
-        """Keep a peer's version, command and client for the report. Raises Missing if it is not available."""
-        if name in self._peers:
-            return
-        peer: Peer | None = None
-        try:
-            peer = PEERS[name](self._folder)
-            about = {"version": peer.version(), "command": peer.command()}
-            for found, short in {str(peer.folder): "DIR", str(HERE.parent): "."}.items():
-                about["command"] = about["command"].replace(found, short)
-            self._peers[name] = about | {"client": load(client or peer.load).client()}
-        finally:
-            if peer is not None:
-                peer.stop()
+    minutes: str
+    question: str
+    page: str = ""
 
 
-def raise_limits() -> None:
-    """Allow as many open files as possible, for both ends of all connections."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+#: By name, the quick ones that answer for a change first.
+BENCHMARKS: Final = {
+    "micro": Benchmark("seconds", "what codec, log, sender and whole requests cost, in instructions", "micro.json"),
+    "smoke": Benchmark("3 minutes", "is pylogd as quick as the bare ceiling; do costs stay flat", "SMOKE.md"),
+    "before-after": Benchmark("6 minutes", "did a change make a row of smoke slower than before", "BEFORE_AFTER.md"),
+    "floor": Benchmark("8 minutes", "what a request costs beside a broker in C that looks at nothing", "FLOOR.md"),
+    "peers": Benchmark("3 hours", "how pylogd compares with Kafka and other brokers, by turns", "RESULTS.md"),
+    "clients": Benchmark("8 minutes", "how Python clients compare", "CLIENTS.md"),
+    "cluster": Benchmark("15 minutes", "what three brokers, failovers and idle brokers cost", "CLUSTER.md"),
+    "failover": Benchmark("1 minute", "how soon partitions lead again after a kill"),
+    "failed-directory": Benchmark("1 minute", "how soon they do after a log directory failed (a row of cluster)"),
+    "controller-change": Benchmark("2 minutes", "how long a change of the controller takes (a row of cluster)"),
+    "partitions": Benchmark("15 minutes", "what 1,000 and 10,000 idle partitions cost", "PARTITIONS.md"),
+    "transactions": Benchmark("38 minutes", "transactions beside Apache Kafka's", "TRANSACTIONS.md"),
+    "quotas": Benchmark("14 minutes", "do quotas hold, and what do other clients notice", "QUOTAS.md"),
+    "tls": Benchmark("12 minutes", "what encryption costs, beside Kafka and beside the cipher", "TLS.md"),
+    "isolation": Benchmark("16 minutes", "as root: is anything lost when a disk freezes or is slow", "ISOLATION.md"),
+    "kuaishou": Benchmark("55 minutes", "as root: memory and disk limits, laggards, expansion", "KUAISHOU.md"),
+    "spark": Benchmark("12 minutes", "Spark's own source and sink, and pylogd's", "SPARK.md"),
+    "end-to-end": Benchmark("25 minutes", "from a send to a row that a query sees", "END_TO_END.md"),
+    "mirror": Benchmark("6 minutes", "one worker of the mirror beside MirrorMaker 2", "MIRROR.md"),
+    "audit-service": Benchmark("10 minutes", "what `pylogd audit serve` costs", "AUDIT_SERVICE.md"),
+}
 
 
-def options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="pylogd beside its peers, by turns")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no group after so many minutes")
-    parser.add_argument("--groups", nargs="+", default=(), metavar="WORD", help="only groups with a word in their name")
-    parser.add_argument("--quick", action="store_true", help="one short round of each row, kept under .cache")
-    parser.add_argument("--folder", type=Path, help="where the brokers' data goes (a folder under .cache)")
-    parser.add_argument("--list", action="store_true", help="print the groups in the order of the run, and their rows")
-    parser.add_argument("--fetch", action="store_true", help="download and build the brokers; measure nothing")
-    parser.add_argument("--report", action="store_true", help="measure nothing; write the report from what is there")
-    return parser.parse_args(arguments)
+def listed() -> str:
+    """Return what there is, a line each."""
+    wide = max(map(len, BENCHMARKS))
+    return "\n".join(
+        f"  {name:{wide}}  {one.minutes:10}  {one.question}{f': {one.page}' if one.page else ''}"
+        for name, one in BENCHMARKS.items()
+    )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure as the command line says, and write the report."""
-    said = options(arguments)
-    place = _QUICK if said.quick else HERE
-    results = Results.load(place / "results")
-    names = schedule.due(results, said.groups)
-    if said.list:
-        print(*_listed(names, results), sep="\n")
+def main(arguments: Sequence[str]) -> None:
+    """Run what the command line names. Exit status 2 if there is no such benchmark."""
+    name, *rest = arguments or ["list"]
+    if name in ("list", "-h", "--help"):
+        print(f"{(__doc__ or '').strip()}\n\n{listed()}")
         return
-    unwind_on_sigterm()
-    if not said.report:
-        raise_limits()
-        folder = said.folder or CLIENT.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        size = Size(_QUICK_SCALE, _QUICK_SECONDS, 1) if said.quick else Size()
-        with tempfile.TemporaryDirectory(prefix="data-", dir=folder) as data:
-            if said.fetch:
-                Run(results, Path(data), Size()).fetch()
-                return
-            _write_at_end(partial(Run(results, Path(data), size).go, names, said.minutes), results, place, said.quick)
-        return
-    _write_at_end(lambda: None, results, place, said.quick)
-
-
-def _write_at_end(work: Callable[[], None], results: Results, place: Path, quick: bool) -> None:
-    """Write the report when the work ends, however it ends: the groups that are done are in it."""
-    try:
-        work()
-    finally:
-        summary.write(results, place, quick=quick)
-        say(f"wrote {os.path.relpath(place / 'RESULTS.md')}")
-
-
-def _listed(names: Sequence[str], results: Results) -> list[str]:
-    rows = schedule.groups()
-    found = []
-    for name in names:
-        group = results.groups.get(name)
-        when = f"{group.measured}, {group.minutes:g} minutes" if group is not None else "not measured"
-        found.append(f"{name} ({when}): " + "; ".join(one.name for one in rows[name]))
-    return found
+    if name not in BENCHMARKS:
+        print(f"python -m bench: there is no benchmark {name!r}; it has:\n{listed()}", file=sys.stderr)
+        sys.exit(2)
+    sys.argv[1:] = rest
+    runpy.run_module(f"bench.{name.replace('-', '_')}", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

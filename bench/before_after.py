@@ -1,6 +1,6 @@
 """Compare pylogd with an earlier pylogd: did a change make a row of `make bench-smoke` slower?
 
-    python -m bench.before_after /elsewhere/.venv/bin/pylogd [--repeats 16] [--only WORD] [--write]
+    python -m bench before-after /elsewhere/.venv/bin/pylogd [--repeats 16] [--only WORD] [--write]
 
 The argument is the `pylogd` command of the earlier version, installed in another environment. Both, the bare ceiling
 and the floor take turns in each round with the client and the sizes of `bench/smoke.py`. A ratio is the median over
@@ -15,23 +15,20 @@ differed by up to a quarter, with narrow intervals. To see what the method makes
 from __future__ import annotations
 
 import argparse
-import random
-import statistics
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from bench import smoke
+from bench import harness, smoke
+from bench.harness import interval
 from bench.loads.kafka import CLIENT, build
 from bench.machine import machine
 from bench.peers import PEERS, Pylogd
 from bench.smoke_report import Results
-from pylogd.local.broker import BrokerProcess, pylogd_command
+from pylogd.local.broker import BrokerProcess
 from tests.pages import write_page
 
 HERE = Path(__file__).parent
-_RESAMPLES = 4000
 OTHERS = ("before", "ceiling", "floor")
 
 
@@ -43,10 +40,7 @@ def earlier(command: str) -> type[Pylogd]:
 
         def start(self) -> None:
             begun = time.monotonic()
-            # The shell drops the current command, which `prefix` precedes, and runs the earlier one: not with the
-            # modules of this checkout, should PYTHONPATH name it.
-            dropped = len(pylogd_command())
-            prefix = ["sh", "-c", f'unset PYTHONPATH; shift {dropped}; exec "$0" "$@"', command]
+            prefix = harness.earlier(command)
             self._process = process = BrokerProcess(self.data, self.folder / "log", prefix=prefix)
             self.host, self.port, self.pid = process.host, process.port, process.pid
             self.await_accept(lambda: process.process.poll() is None, begun)
@@ -54,20 +48,12 @@ def earlier(command: str) -> type[Pylogd]:
     return Before
 
 
-def interval(ratios: Sequence[float], digits: int = 2) -> str:
-    """Return the median with its 95 % confidence interval, with so many digits behind the point."""
-    chance = random.Random(1)
-    medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
-    low, high = medians[_RESAMPLES // 40], medians[-_RESAMPLES // 40]
-    return f"{statistics.median(ratios):,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
-
-
 def table(results: Results, repeats: int, where: str) -> str:
     """Return the page."""
     lines = [
         "# pylogd after and before a change",
         "",
-        f"By `python -m bench.before_after` ({repeats} rounds in turns; see its docstring). Above 1 means more "
+        f"By `python -m bench before-after` ({repeats} rounds in turns; see its docstring). Above 1 means more "
         "messages a second, or processor time, than the earlier pylogd, the ceiling or the floor (`bench/floor.c`). An "
         "interval that includes 1 shows no difference.",
         "",

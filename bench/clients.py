@@ -5,8 +5,8 @@ turns, round by round, and the median counts. A child imports its client, connec
 time, processor time and how far its resident memory rises, for producing or consuming a number of messages. Slow
 clients get fewer messages; the rates are compared.
 
-    python -m bench.clients            # writes bench/CLIENTS.md and bench/clients.json
-    python -m bench.clients --quick --no-write
+    python -m bench clients            # writes bench/CLIENTS.md and bench/clients.json
+    python -m bench clients --quick --no-write
 """
 
 from __future__ import annotations
@@ -438,7 +438,7 @@ def tables(found: Found, rounds: int, minutes: float, quick: bool) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure as the command line says, and write the tables."""
-    parser = argparse.ArgumentParser(prog="python -m bench.clients", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m bench clients", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one round, a tenth of the messages")
     parser.add_argument("--no-write", action="store_true", help="print the tables and write nothing")

@@ -5,7 +5,7 @@ for three (bench/client.c on librdkafka), which take turns, each round on fresh 
 a row are saved when it ends, so that an interrupted run can be completed (`--only`). Processor time is measured by the
 kernel for each process. No time is asserted.
 
-    python -m bench.cluster [--only WORD] [--quick] [--rounds N] [--folder DIR] [--list]
+    python -m bench cluster [--only WORD] [--quick] [--rounds N] [--folder DIR] [--list]
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import os
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +26,7 @@ import confluent_kafka
 
 from bench import controller_change, failed_directory, failover
 from bench.failover import wait_until
+from bench.harness import say
 from bench.loads.base import TOPIC, Said, run_all
 from bench.loads.kafka import CLIENT, build
 from bench.machine import machine
@@ -99,11 +99,6 @@ class Scale:
     def count(self, messages: int) -> int:
         """Return how many messages to use where a full run uses `messages`."""
         return max(int(messages * self.factor), 1000)
-
-
-def say(text: str) -> None:
-    """Print progress on standard error."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def create(cluster: LocalCluster, topics: Sequence[NewTopic], in_sync: int) -> None:
@@ -360,7 +355,7 @@ def _number(value: float) -> str:
 
 def main() -> None:
     """Run the rows and write the tables."""
-    parser = argparse.ArgumentParser(prog="python -m bench.cluster", description="a cluster on this machine")
+    parser = argparse.ArgumentParser(prog="python -m bench cluster", description="a cluster on this machine")
     parser.add_argument("--only", default="", help="only the rows whose name contains this")
     parser.add_argument("--quick", action="store_true", help="one small round, for an impression; writes nothing")
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (5); the median counts")

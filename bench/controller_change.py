@@ -1,6 +1,6 @@
 """The time of a controller change with very many partitions, and of the Metadata response that names all of them.
 
-    python -m bench.controller_change [--partitions 10000] [--topics 100] [--rounds 1] [--folder DIR]
+    python -m bench controller-change [--partitions 10000] [--topics 100] [--rounds 1] [--folder DIR]
 
 Three brokers of `pylogd cluster up` on this machine with a real ZooKeeper, default settings, replication factor 3. The
 controller is stopped (SIGTERM) and started again; then the current controller is killed (SIGKILL). Measured are
@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import statistics
 import struct
-import sys
 import tempfile
 import threading
 import time
@@ -32,6 +30,8 @@ from pathlib import Path
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from bench.harness import say
+from bench.peers.base import process_seconds
 from pylogd.client import Admin, NewTopic
 from pylogd.errors import PylogdError
 from pylogd.local.broker import BrokerProcess
@@ -45,7 +45,6 @@ BROKERS = 3
 _ANSWERS = 100
 _METADATA_VERSION = 12
 _API_VERSIONS_VERSION = 2
-_TICK = os.sysconf("SC_CLK_TCK")
 _CREATE_AT_ONCE = 10
 
 
@@ -135,7 +134,7 @@ def start_again(cluster: LocalCluster) -> dict[str, float]:
     synced = time.monotonic() - begin
     say("metadata")
     changed = metadata_after_a_change(cluster, broker)
-    spent = processor_seconds(broker.pid)
+    spent = process_seconds(broker.pid)
     times = metadata(broker, _ANSWERS)
     return {
         "started again: listens": listens,
@@ -143,7 +142,7 @@ def start_again(cluster: LocalCluster) -> dict[str, float]:
         "started again: metadata of all partitions": first,
         "metadata of all partitions, first answer after a change": changed,
         "metadata of all partitions, cached": statistics.median(times),
-        "metadata of all partitions, cached, processor": (processor_seconds(broker.pid) - spent) / _ANSWERS,
+        "metadata of all partitions, cached, processor": (process_seconds(broker.pid) - spent) / _ANSWERS,
     }
 
 
@@ -297,12 +296,6 @@ def answer(connection: socket.socket, request: bytes) -> int:
     return int(size)
 
 
-def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
-
-
 def in_sync(cluster: LocalCluster) -> bool:
     """Return whether every broker sees every replica in sync."""
     return all(
@@ -335,11 +328,6 @@ def wait_until(condition: Callable[[], float], what: str) -> float:
         if time.monotonic() > deadline:
             raise RuntimeError(f"not within {WAIT_SECONDS:.0f} s: {what}")
         time.sleep(0.02)
-
-
-def say(text: str) -> None:
-    """Print progress on standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

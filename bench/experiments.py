@@ -1,4 +1,4 @@
-"""The experiments of `make bench`, one entry each, and the targets that they must reach.
+"""The experiments of `python -m bench peers`, one entry each, and the targets that they must reach.
 
 Strategy: an entry says what is measured; `bench/kinds.py` has a function for each kind of measurement. `messages` is
 the most that are sent or read in a round: all brokers get as many as the quickest handles in the `seconds` of a round.

@@ -1,6 +1,6 @@
 """The time for which a partition can't be written to after its leader's log directory has failed.
 
-    python -m bench.failed_directory [--rounds 10]
+    python -m bench failed-directory [--rounds 10]
 
 Three brokers with two log directories each, and a ZooKeeper; a topic of one partition with three replicas and
 `min.insync.replicas=2`. A producer writes with acks=all, one record after the other. Each round renames the directory

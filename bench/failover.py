@@ -1,6 +1,6 @@
 """The time that partitions have no leader after a kill of their broker: until detection, election, the next write.
 
-    python -m bench.failover [--partitions 1000] [--topics 10] [--brokers 3] [--rounds 3]
+    python -m bench failover [--partitions 1000] [--topics 10] [--brokers 3] [--rounds 3]
 
 Brokers of `pylogd cluster up` on this machine, default settings. One that leads its share of partitions is killed with
 SIGKILL. Measured from the kill: when ZooKeeper deletes its registration (detection), when each remaining broker reports

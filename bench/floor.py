@@ -1,6 +1,6 @@
 """pylogd's processor time beside that of the floor, for each request and by how many arrive in one read.
 
-    python -m bench.floor [--before /elsewhere/.venv/bin/pylogd] [--rounds 10] [--requests 20000] [--write]
+    python -m bench floor [--before /elsewhere/.venv/bin/pylogd] [--rounds 10] [--requests 20000] [--write]
 
 The floor is `bench/floor.c`: it answers without looking at what it was sent. A client has several connections. On each
 it sends so many requests at once, waits for all replies, and sends the next: so many arrive in one read. Mostly
@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import frames
-from bench.before_after import earlier, interval
+from bench.before_after import earlier
 from bench.compiling import PROGRAMS
+from bench.harness import interval
 from bench.machine import machine
 from bench.memory import warm_pages
 from bench.peers import PEERS, Peer, running
@@ -174,7 +175,7 @@ def table(results: dict[Row, dict[str, list[float]]], where: str, rounds: int) -
     lines = [
         "# pylogd beside the floor",
         "",
-        f"By `python -m bench.floor` ({rounds} rounds in turns; see its docstring). The broker's processor "
+        f"By `python -m bench floor` ({rounds} rounds in turns; see its docstring). The broker's processor "
         "microseconds of one request: medians, and medians of ratios with 95 % confidence intervals. The target is "
         "pylogd's multiple of the floor, and is met when the whole interval is below.",
         "",

@@ -59,16 +59,12 @@ def read_reply(connection: socket.socket) -> int:
 
 
 @contextmanager
-def idle_connections(host: str, port: int, count: int, sent: int = 0) -> Iterator[None]:
-    """Open connections that each send one request and are then idle.
-
-    The request is ApiVersions, or a Produce of a number of bytes to a topic that does not exist.
-    """
+def idle_connections(host: str, port: int, count: int) -> Iterator[None]:
+    """Open connections that each send one ApiVersions request and are then idle."""
     with ExitStack() as stack:
         for number in range(count):
             connection = stack.enter_context(socket.create_connection((host, port), 10))
-            asked = produce(number, "absent", bytes(sent)) if sent else request(API_VERSIONS, 0, number)
-            connection.sendall(asked)
+            connection.sendall(request(API_VERSIONS, 0, number))
             read_reply(connection)
         yield
 

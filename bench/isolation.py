@@ -1,6 +1,6 @@
 """What a disk that hangs, or is slower than its writers, does to topics on another disk, with and without write queues.
 
-    python -m bench.isolation [--seconds 10] [--pairs 3] [--slow-seconds 60] [--write]
+    python -m bench isolation [--seconds 10] [--pairs 3] [--slow-seconds 60] [--write]
 
 One broker with a data directory on each of two ext4 file systems (loop devices), the metadata store on neither. Steady
 producers of small records with acks=1 on both, and a group member that sends heartbeats. Four experiments:
@@ -427,7 +427,7 @@ def page(rows: Sequence[dict[str, Any]], how: str, reason: str) -> str:
     facts = machine("not used")
     lines = [
         "# Isolation of disks, measured", "",
-        "Written by `python -m bench.isolation --write`, whose docstring says how it is measured. Times in ms. "
+        "Written by `python -m bench isolation --write`, whose docstring says how it is measured. Times in ms. "
         "`before` is without trouble, `during` with the second disk frozen or slow; all figures but those of refusals "
         "are of topics on the first disk, and of heartbeats.", "",
         ", ".join(f"{name} {facts[name]}" for name in _FACTS) + f"; {how}", "",

@@ -3,7 +3,7 @@
 Each case has counts (bytecode instructions and calls, which are the same on every machine with this Python and are
 limited by tests/unit/test_hotpath.py) and processor time, which depends on the machine.
 
-    python -m bench.micro [--write]
+    python -m bench micro [--write]
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def measure() -> dict[str, dict[str, float]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table. With --write, store it as the baseline of this Python."""
-    parser = argparse.ArgumentParser(prog="python -m bench.micro", description="the hot path in small pieces")
+    parser = argparse.ArgumentParser(prog="python -m bench micro", description="the hot path in small pieces")
     parser.add_argument("--write", action="store_true", help="make this the baseline in bench/micro.json")
     said = parser.parse_args(arguments)
     baseline: dict[str, Any] = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}

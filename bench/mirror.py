@@ -1,4 +1,4 @@
-"""`python -m bench.mirror`: `pylogd mirror` beside Kafka's MirrorMaker 2, in turns. Writes MIRROR.md and mirror.json.
+"""`python -m bench mirror`: `pylogd mirror` beside Kafka's MirrorMaker 2, in turns. Writes MIRROR.md and mirror.json.
 
 Records of 1,000 bytes in batches of 16 KB, Kafka's default, lie in a topic of 12 partitions of one broker; each turn
 copies them to a new, empty broker. Brokers are pylogd's for both. pylogd runs one worker, exactly once as by default,
@@ -7,7 +7,7 @@ its defaults and 2 GB of memory. The rate is that between the first tenth of the
 the start of either program does not count. Processor time is the mirror's own in that time, and that of both brokers:
 all share the cores, so these times bound the rate.
 
-    python -m bench.mirror [--pairs N] [--records N] [--report]
+    python -m bench mirror [--pairs N] [--records N] [--report]
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from typing import Final
 
 import confluent_kafka
 
-from bench.before_after import interval
-from bench.controller_change import processor_seconds
+from bench.harness import interval
 from bench.machine import machine
-from bench.peers.base import end
+from bench.peers.base import end, process_seconds
 from conformance import java_tools
 from pylogd.client import Admin, Producer
 from pylogd.client.core.admin.offsets import LATEST
@@ -148,7 +147,7 @@ def turn(folder: Path, source: BrokerProcess, kind: str, records: int) -> CopyTu
 
 
 def _both(source: BrokerProcess, target: BrokerProcess) -> float:
-    return processor_seconds(source.pid) + processor_seconds(target.pid)
+    return process_seconds(source.pid) + process_seconds(target.pid)
 
 
 def _reach(address: str, topic: str, records: int, process: subprocess.Popen[bytes]) -> tuple[float, float, int]:
@@ -162,7 +161,7 @@ def _reach(address: str, topic: str, records: int, process: subprocess.Popen[byt
                 ends = admin.offsets({TopicPartition(topic, index): LATEST for index in range(PARTITIONS)})
                 count = sum(found.offset for found in ends.values())
                 if count >= records:
-                    return time.monotonic(), processor_seconds(process.pid), count
+                    return time.monotonic(), process_seconds(process.pid), count
             time.sleep(0.05)
 
 
@@ -197,7 +196,7 @@ def page(turns: Mapping[str, list[CopyTurn]], facts: Mapping[str, object]) -> li
     theirs = turns[MIRROR_MAKER]
     lines = [
         "# `pylogd mirror` beside MirrorMaker 2", "",
-        f"By `python -m bench.mirror` ({len(theirs)} rounds in turns; its docstring says how) on {facts['cores']} "
+        f"By `python -m bench mirror` ({len(theirs)} rounds in turns; its docstring says how) on {facts['cores']} "
         f"cores of {facts['processor']}, {facts['memory']}, {facts['system']}, Python {facts['python']}, at commit "
         f"{facts['commit']}; MirrorMaker of Apache Kafka {java_tools.version()}. Source, target, and the mirror share "
         "the cores. Medians; ratios with their 95 % confidence interval.", "",
@@ -219,7 +218,7 @@ def page(turns: Mapping[str, list[CopyTurn]], facts: Mapping[str, object]) -> li
 
 def main(arguments: list[str]) -> int:
     """Run as the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m bench.mirror", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench mirror", description=__doc__)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--report", action="store_true", help="only write the page from the results that there are")

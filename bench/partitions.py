@@ -1,6 +1,6 @@
 """What many partitions cost a broker that nobody uses: create, stop, start, kill. Writes PARTITIONS.md with `--write`.
 
-    python -m bench.partitions [--partitions 1000,10000] [--rounds 10] [--before COMMAND] [--folder DIR] [--write]
+    python -m bench partitions [--partitions 1000,10000] [--rounds 10] [--before COMMAND] [--folder DIR] [--write]
 
 In a round a broker makes the partitions (topics of 100), stays idle, is stopped, started, killed with SIGKILL, started
 again and stopped. One message is in every hundredth partition. More than 10,000 partitions have at most three rounds,
@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.before_after import interval
+from bench.harness import earlier, interval
 from bench.peers.base import process_seconds
 from pylogd.client import Admin, NewTopic, Producer
 from pylogd.local.broker import BrokerProcess
@@ -168,12 +168,6 @@ def table(partitions: int, found: Sequence[Sequence[Measured]]) -> list[str]:
     return [*lines, ""]
 
 
-def _replaced(command: str) -> list[str]:
-    """Return a prefix that runs `command` in place of the `pylogd` command that follows, with the same arguments."""
-    script = 'unset PYTHONPATH; while [ "$1" != broker ]; do shift; done; exec "$0" "$@"'
-    return ["/bin/sh", "-c", script, command]
-
-
 def main() -> None:
     """Measure, and print or write the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -183,7 +177,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the data directories are made")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}")
     options = parser.parse_args()
-    how = "By `python -m bench.partitions`; its docstring says what is measured."
+    how = "By `python -m bench partitions`; its docstring says what is measured."
     lines = ["# What many partitions cost a broker that nobody uses", "", f"{how} {circumstances()}", ""]
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for partitions in map(int, options.partitions.split(",")):
@@ -195,7 +189,7 @@ def main() -> None:
 
 
 def _arms(partitions: int, before: str | None, folder: Path) -> list[Callable[[], Measured]]:
-    prefixes = [[], *([_replaced(before)] if before else [])]
+    prefixes = [[], *([earlier(before)] if before else [])]
     return [partial(measure, partitions, prefix, folder) for prefix in prefixes]
 
 

@@ -64,13 +64,22 @@ _MOST_POINTS = 400
 Line = tuple[str, Sequence[tuple[float, float]]]  # the name, and pairs of seconds and value
 
 
-def curves(title: str, unit: str, lines: Sequence[Line], logarithmic: bool = False) -> str:
-    """Return a chart of values over seconds, with a coloured line for each series. Missing values are bridged."""
+def curves(
+    title: str,
+    unit: str,
+    lines: Sequence[Line],
+    logarithmic: bool = False,
+    events: Sequence[tuple[float, str]] = (),
+) -> str:
+    """Return a chart of values over seconds, with a coloured line for each series. Missing values are bridged.
+
+    events: what happened, by the second: each is a vertical line with a name.
+    """
     times = [time for _, points in lines for time, _ in points] or [0.0]
     begin, end = min(times), max(times)
     marks = [(begin + (end - begin) * step / _TICKS, f"{begin + (end - begin) * step / _TICKS:,.0f}")
              for step in range(_TICKS + 1)]  # fmt: skip
-    return _chart(title, f"{unit}, over seconds", lines, marks, logarithmic)
+    return _chart(title, f"{unit}, over seconds", lines, marks, logarithmic, events)
 
 
 def growth(title: str, unit: str, over: str, lines: Sequence[Line]) -> str:
@@ -85,9 +94,10 @@ def growth(title: str, unit: str, over: str, lines: Sequence[Line]) -> str:
 
 
 def _chart(
-    title: str, axes: str, lines: Sequence[Line], marks: Sequence[tuple[float, str]], logarithmic: bool
+    title: str, axes: str, lines: Sequence[Line], marks: Sequence[tuple[float, str]], logarithmic: bool,
+    events: Sequence[tuple[float, str]] = (),
 ) -> str:  # fmt: skip
-    """Return a chart. marks: positions on the horizontal axis, with their texts."""
+    """Return a chart. marks: positions on the horizontal axis, with their texts. events: see `curves`."""
     lines = [(name, [point for point in points if point[1] > 0 or not logarithmic]) for name, points in lines]
     times = [at for at, _ in marks] or [0.0]
     values = [value for _, points in lines for _, value in points] or [1.0]
@@ -116,6 +126,7 @@ def _chart(
         f'<text x="{x(at)}" y="{_PLOT_TOP + _PLOT_HEIGHT + 18}" text-anchor="middle">{text}</text>'
         for at, text in marks
     ]
+    drawn += [line for at, name in events for line in _event(x(at), name)]
     drawn += _named_lines(
         [(name, " ".join(f"{x(at)},{y(value)}" for at, value in _thinned(points))) for name, points in lines]
     )
@@ -123,6 +134,15 @@ def _chart(
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
     background = f'font-size="12">\n<rect width="{WIDTH}" height="{height}" fill="white"/>'
     return "\n".join([head + background, *drawn, "</svg>", ""])
+
+
+def _event(x: float, name: str) -> list[str]:
+    """Return the vertical line of what happened at a time, with its name along it."""
+    text = f'font-size="8" fill="#718096" transform="rotate(-90 {x - 2} {_PLOT_TOP + 4})" text-anchor="end"'
+    return [
+        f'<path d="M{x} {_PLOT_TOP}v{_PLOT_HEIGHT}" stroke="#a0aec0" stroke-dasharray="2 3"/>',
+        f'<text x="{x - 2}" y="{_PLOT_TOP + 4}" {text}>{escape(name)}</text>',
+    ]
 
 
 def _named_lines(lines: Sequence[tuple[str, str]]) -> list[str]:

@@ -5,7 +5,7 @@ librdkafka as client (`quota_clients`), one process for each. Values are not com
 acknowledged or received in `--seconds` from the first request on, at each broker by itself, since quotas hold on each
 broker. Clients in one row run at the same time. The results of a row are saved when it ends; `--only` measures some.
 
-    python -m bench.quotas [--only WORD] [--seconds 60] [--pairs 4] [--folder DIR] [--list]
+    python -m bench quotas [--only WORD] [--seconds 60] [--pairs 4] [--folder DIR] [--list]
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Final
 
-from bench.cluster import Figure, Samples, create, say
+from bench.cluster import Figure, Samples, create
+from bench.harness import say
 from bench.peers.base import process_seconds
 from bench.quota_clients import request_bytes
 from bench.quota_report import Results, table

@@ -1,4 +1,4 @@
-"""The results of `make bench`: one file for each group of rows, replaced in one step when the group is done."""
+"""The results beside peers: one file for each group of rows, replaced in one step when the group is done."""
 
 from __future__ import annotations
 

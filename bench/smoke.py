@@ -5,7 +5,7 @@ turns (A, B, B, A ...), and the median counts. Throughput is measured by the cli
 the broker's process. Each produce round has a fresh broker and directory, so that no round writes back the dirty pages
 of an earlier one; consume rounds read one filled log that is in the page cache. No time is asserted.
 
-    python -m bench.smoke [--quick] [--only WORD] [--folder DIR]
+    python -m bench smoke [--quick] [--only WORD] [--folder DIR]
 """
 
 from __future__ import annotations

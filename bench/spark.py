@@ -1,4 +1,4 @@
-"""Spark over pylogd's source and sink: `python -m bench.spark [--only count,lengths,compressed,batches,sink,...]`.
+"""Spark over pylogd's source and sink: `python -m bench spark [--only count,lengths,compressed,batches,sink,...]`.
 
 * count: rows per second from two partitions to a count, beside Spark's own Kafka source as it is and tuned;
 * lengths: the same to the sum of the values' lengths, so that values are read;
@@ -24,7 +24,6 @@ import json
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import spark_batches
+from bench.harness import say
 from bench.spark_report import report
 from conformance.checks import Missing
 from conformance.spark_source import jars
@@ -65,11 +65,6 @@ HOURS = 6
 _CARRIERS = ("UA", "B6", "EV", "DL", "AA", "MQ", "US", "9E", "WN", "VX")
 _AIRPORTS = ("EWR", "JFK", "LGA", "ATL", "ORD", "LAX", "BOS", "MCO", "CLT", "SFO")
 _TICK = os.sysconf("SC_CLK_TCK")
-
-
-def say(text: str) -> None:
-    """Print progress on standard error."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ def report(found: Mapping[str, Any]) -> str:
     lines = [
         "# Spark over pylogd",
         "",
-        "Written by `make bench-spark` (`python -m bench.spark`): messages of 200 bytes in 2 partitions of one broker, "
+        "Written by `make bench-spark` (`python -m bench spark`): messages of 200 bytes in 2 partitions of one broker, "
         f"Spark on `local[2]` in a warm session, both on one machine of {os.cpu_count()} cores.",
         *_headline(found),
     ]

@@ -1,4 +1,4 @@
-"""Write RESULTS.md and its plots from the results of `make bench`."""
+"""Write RESULTS.md and its plots from the results beside peers."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ _ELSEWHERE = (
     "- What TLS costs a broker, beside the cipher alone, and connections with SASL_SSL: [TLS.md](TLS.md)",
     "- One request's processor time beside the floor's, by requests in a read: [FLOOR.md](FLOOR.md)",
     "- Failover, a follower's copying, changes of the controller: [CLUSTER.md](CLUSTER.md)",
-    "- What idle partitions cost: [PARTITIONS.md](PARTITIONS.md), [IDLE_PARTITIONS.md](IDLE_PARTITIONS.md)",
+    "- What idle partitions cost: [PARTITIONS.md](PARTITIONS.md)",
     "- Memory and disk limits on two brokers, and disks that hang: [KUAISHOU.md](KUAISHOU.md), "
     "[ISOLATION.md](ISOLATION.md)",
     "",
@@ -287,10 +287,10 @@ def write(results: Results, folder: Path, *, quick: bool) -> None:
     lines = [
         "# pylogd beside its peers",
         "",
-        "Written by `make bench`; `README.md` says what is measured and how; every round is in `results/`. The brokers "
-        "of a row are measured by turns, with the same number of messages for all, on loopback and on one disk; "
-        f"clients share the cores with them. {how}Cells are medians of the rounds. Behind the semicolon: pylogd's "
-        "value by this one's, the median of the ratios of pairs of rounds, with its interval of 95 % or more. A target "
+        "Written by `make bench WHAT=peers`; `README.md` says what is measured and how; every round is in `results/`. "
+        "The brokers of a row are measured by turns, with the same number of messages for all, on loopback and on one "
+        f"disk; clients share the cores with them. {how}Cells are medians of the rounds. Behind the semicolon: "
+        "pylogd's value by this one's, the median of the ratios of pairs, with its interval of 95 % or more. A target "
         "is met if the whole interval meets it. A comparison is "
         "void if the two had different numbers of messages, or one a round of less than a second.",
         "",

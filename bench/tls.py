@@ -1,6 +1,6 @@
 """What TLS costs, beside Apache Kafka and beside the cipher alone. Writes TLS.md with `--write`.
 
-    python -m bench.tls [--rounds 12] [--megabytes 150] [--connections 150] [--brokers pylogd,kafka] [--write]
+    python -m bench tls [--rounds 12] [--megabytes 150] [--connections 150] [--brokers pylogd,kafka] [--write]
 
 pylogd and Apache Kafka run side by side, each with the listeners PLAINTEXT, SSL, SASL_SSL and the same certificate
 (P-256). In each round every broker is written to and read from by every listener, in an order that is reversed each
@@ -52,7 +52,7 @@ from typing import Final
 import confluent_kafka
 from confluent_kafka.admin import NewTopic
 
-from bench.before_after import interval
+from bench.harness import interval
 from bench.loads.base import run_all
 from bench.loads.kafka import CLIENT, build
 from bench.machine import machine

@@ -11,7 +11,10 @@ over pairs with its 95 % confidence interval (bootstrap). Clients share the proc
 the rate there is the processor time of a transaction: of all broker processes (Kafka's controllers and pylogd's
 ZooKeeper included), and of the client.
 
-    python -m bench.transactions [--only WORD] [--pairs N] [--seconds S] [--list] [--report]
+The row `three brokers: visible` is of one transaction at a time, and of the time until a waiting consumer has its
+message: see `transactions_visible`.
+
+    python -m bench transactions [--only WORD] [--pairs N] [--seconds S] [--rounds N] [--list] [--report]
 
 The results of a row are saved after each pair.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -33,8 +37,9 @@ from typing import Final
 
 import confluent_kafka
 
-from bench.before_after import interval
+from bench import transactions_visible
 from bench.failover import in_sync, wait_until
+from bench.harness import interval
 from bench.loads.transact import Load, NothingCommitted, Turn, turn
 from bench.machine import machine
 from bench.peers.base import Peer, unwind_on_sigterm
@@ -83,10 +88,12 @@ PEERS: Final[Mapping[str, Mapping[str, Callable[[Path], Peer]]]] = {
 
 @dataclass(slots=True)
 class Results:
-    """Turns by row and broker; the row's name begins with how many brokers there were."""
+    """Turns by row and broker; the row's name begins with how many brokers there were. visible: of `VISIBLE`."""
 
     machine: dict[str, object] = field(default_factory=dict)
     rows: dict[str, dict[str, list[Turn]]] = field(default_factory=dict)
+    visible: transactions_visible.Turns = field(default_factory=dict)
+    visible_machine: dict[str, object] = field(default_factory=dict)
 
     @classmethod
     def load(cls) -> Results:
@@ -98,14 +105,22 @@ class Results:
             row: {peer: [Turn(**one) for one in turns] for peer, turns in peers.items()}
             for row, peers in found["rows"].items()
         }
-        return cls(found["machine"], rows)
+        visible = transactions_visible.read(found.get("visible", {}))
+        return cls(found["machine"], rows, visible, found.get("visible_machine", {}))
 
     def save(self) -> None:
         """Keep the results on disk."""
-        self.machine = machine(str(confluent_kafka.libversion()[0]))
         ordered = sorted(self.rows.items(), key=lambda row: NAMES.index(row[0]) if row[0] in NAMES else len(NAMES))
         rows = {row: {peer: [asdict(one) for one in turns] for peer, turns in peers.items()} for row, peers in ordered}
-        RESULTS.write_text(json.dumps({"machine": self.machine, "rows": rows}, indent=1) + "\n")
+        kept = {
+            "machine": self.machine, "rows": rows, "visible": transactions_visible.written(self.visible),
+            "visible_machine": self.visible_machine,
+        }  # fmt: skip
+        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def _this_machine() -> dict[str, object]:
+    return {**machine(str(confluent_kafka.libversion()[0])), "Apache Kafka": java_tools.version()}
 
 
 def row_name(count: str, load: Load) -> str:
@@ -114,14 +129,15 @@ def row_name(count: str, load: Load) -> str:
 
 
 NAMES: Final = [row_name(count, load) for count in PEERS for load in LOADS]
+VISIBLE: Final = f"{THREE}: visible"
 
 
-def create_topics(peer: Peer, load: Load, replicas: int) -> None:
-    """Create a load's topics, as soon as there are enough brokers, and wait until each partition has its replicas."""
+def create_topics(peer: Peer, topics: Mapping[str, int], replicas: int) -> None:
+    """Create topics of so many partitions, as soon as there are enough brokers. Wait until all replicas are in sync."""
     with Admin(peer.address) as admin:
         wait_until(lambda: len(admin.describe_cluster().brokers) == replicas, "all brokers are up")
         config = {"min.insync.replicas": str(min(replicas, 2))}
-        new = [NewTopic(topic, load.partitions, replicas, config) for topic in load.topics]
+        new = [NewTopic(topic, partitions, replicas, config) for topic, partitions in topics.items()]
         for error in admin.create_topics(new).values():
             if error is not None:
                 raise error
@@ -138,7 +154,7 @@ def measure(count: str, loads: Sequence[Load], options: argparse.Namespace, resu
             peers[name] = peer = make(Path(folder))
             ends.callback(peer.stop)
             peer.start()
-            create_topics(peer, loads[0], 1 if count == ONE else BROKERS)
+            create_topics(peer, dict.fromkeys(loads[0].topics, loads[0].partitions), 1 if count == ONE else BROKERS)
             for client in dict.fromkeys(load.client for load in loads):  # its internal topics; what the JVM compiles
                 with suppress(NothingCommitted):
                     turn(peer, Load(client, 10, True), f"warm-{client}", 3.0, 5.0)
@@ -149,7 +165,32 @@ def measure(count: str, loads: Sequence[Load], options: argparse.Namespace, resu
                     found = turn(peers[name], load, uuid.uuid4().hex[:8], options.warm, options.seconds)
                     row[name].append(found)
                     print(f"{row_name(count, load)}: {name}: {found}", file=sys.stderr, flush=True)
+                results.machine = _this_machine()
                 results.save()
+
+
+def measure_visible(options: argparse.Namespace, results: Results) -> None:
+    """Measure the time from commit to visible on three brokers. Say how busy other programs keep the machine."""
+    load = f"{os.getloadavg()[0]:.1f} of other programs before the start"
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder, ExitStack() as ends:
+        clients: dict[str, transactions_visible.Clients] = {}
+        for name, make in PEERS[THREE].items():
+            peer = make(Path(folder))
+            ends.callback(peer.stop)
+            peer.start()
+            create_topics(peer, {transactions_visible.TOPIC: transactions_visible.PARTITIONS}, BROKERS)
+            clients[name] = ends.enter_context(transactions_visible.Clients(peer.address, "visible"))
+        for one in clients.values():
+            one.warm()
+            one.turn(2 * options.rounds)  # what the JVM compiles
+        results.visible = {name: [] for name in clients}
+        for number in range(options.pairs):
+            for name in sorted(clients, reverse=bool(number % 2)):
+                found = clients[name].turn(options.rounds)
+                results.visible[name].append(found)
+                print(f"{VISIBLE}: {name}: {found.visible}", file=sys.stderr, flush=True)
+            results.visible_machine = {**_this_machine(), "load average": load}
+            results.save()
 
 
 # -- the report
@@ -171,8 +212,8 @@ def report(results: Results) -> str:
         "# Transactions beside Apache Kafka", "",
         "Written by `make bench-transactions` (`bench/transactions.py`, whose docstring explains the method): 100 "
         "messages of 1,000 bytes to 10 partitions of two topics in a transaction. Each cell is pylogd : Apache Kafka "
-        f"({java_tools.version()}), medians of the turns; a ratio is the median over pairs with its 95 % confidence "
-        "interval.", "",
+        f"({results.machine.get(KAFKA, '4.3.1')}), medians of the turns; a ratio is the median over pairs with its 95 "
+        "% confidence interval.", "",
         "![rates](plots/transactions.svg)",
     ]  # fmt: skip
     for count, target in TARGETS.items():
@@ -205,8 +246,15 @@ def report(results: Results) -> str:
         fewest = min(len(found) for row in rows.values() for found in row.values())
         lines += ["", f"At least {fewest} pairs of each row; {sum(one.aborted for one in turns)} transactions were "
                   "aborted by the clients."]  # fmt: skip
-    lines += ["", "Measured on: " + ", ".join(f"{name} {value}" for name, value in results.machine.items()) + ".", ""]
-    return "\n".join(lines)
+    lines += ["", _measured_on(results.machine)]
+    lines += transactions_visible.section(results.visible, PYLOGD, KAFKA)
+    if results.visible_machine:
+        lines += ["", _measured_on(results.visible_machine)]
+    return "\n".join([*lines, ""])
+
+
+def _measured_on(found: Mapping[str, object]) -> str:
+    return "Measured on: " + ", ".join(f"{name} {value}" for name, value in found.items()) + "."
 
 
 def plot(results: Results) -> str:
@@ -227,12 +275,13 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=3.0, help="measured in each turn")
     parser.add_argument("--warm", type=float, default=1.5, help="the client's warm-up in each turn, in seconds")
+    parser.add_argument("--rounds", type=int, default=3, help="of the nine ways, in each turn of `visible`")
     parser.add_argument("--folder", type=Path, help="for data")
     parser.add_argument("--list", action="store_true", help="print the rows")
     parser.add_argument("--report", action="store_true", help="write the page from existing results")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(NAMES))
+        print("\n".join([*NAMES, VISIBLE]))
         return
     unwind_on_sigterm()
     results = Results.load()
@@ -240,6 +289,8 @@ def main() -> None:
         wanted = [one for one in LOADS if any(word in row_name(count, one) for word in options.only.split("|"))]
         if wanted:
             measure(count, wanted, options, results)
+    if not options.report and any(word in VISIBLE for word in options.only.split("|")):
+        measure_visible(options, results)
     write_page(HERE / "TRANSACTIONS.md", [report(results)])
     (HERE / "plots" / "transactions.svg").write_text(plot(results), "utf-8")
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from conformance import kafka_peer
+from conformance import checks, kafka_peer
 from pylogd.local.broker import BrokerProcess, free_ports
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 30.0
 
 
 def say(text: str) -> None:
@@ -40,3 +48,38 @@ def watched(broker: BrokerProcess) -> Iterator[BrokerProcess]:
         broker.kill()
         if "Traceback" in broker.log():
             say(f"the broker logged a traceback:\n{broker.log()[-6000:]}")
+
+
+@contextmanager
+def registry(address: str, folder: Path, port: int = 0) -> Iterator[str]:
+    """Run pylogd's schema registry on a broker of either kind, and yield its URL. Raises Missing if it does not start.
+
+    port: where it listens, or 0 for a free port.
+    """
+    [port] = [port] if port else free_ports(1)
+    command = [sys.executable, "-m", "pylogd", "schema-registry", "-b", address, "-l", f"127.0.0.1:{port}"]
+    with (folder / "registry.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(url, process)
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/subjects", timeout=5).close()
+            return
+        except (urllib.error.URLError, OSError):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise checks.Missing("the schema registry did not start") from None
+            time.sleep(0.1)

@@ -17,12 +17,14 @@ POM = HERE / "java" / "pom.xml"
 STREAMS_POM = HERE / "java" / "streams.xml"
 #: The jars of MirrorMaker 2.
 MIRROR_POM = HERE / "java" / "mirror.xml"
+#: The jars of Kafka Connect, and of Apache Flink with its connector.
+CONNECT_POM = HERE / "java" / "connect.xml"
+FLINK_POM = HERE / "java" / "flink.xml"
 
 
 def version() -> str:
     """Return the pinned version of Apache Kafka."""
-    found = re.search(r"<kafka.version>([^<]+)<", POM.read_text())
-    return found[1] if found else "unknown"
+    return _pinned(POM, "kafka")
 
 
 def java() -> list[str]:
@@ -37,7 +39,12 @@ def compiled(source: Path, *options: str) -> list[str]:
     options: of the virtual machine, in place of those of `java`.
     """
     program, _, _, jars = java()
-    folder = CACHE / "java" / f"{source.stem}-{version()}"
+    return [program, *options, *_with_jars(source, jars, version())]
+
+
+def _with_jars(source: Path, jars: str, of: str) -> list[str]:
+    """Return the class path and the main class of a source file, which is compiled if it has changed."""
+    folder = CACHE / "java" / f"{source.stem}-{of}"
     if not folder.exists() or folder.stat().st_mtime < source.stat().st_mtime:
         compiler = checks.tool("javac", "openjdk-17-jdk-headless")
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +52,7 @@ def compiled(source: Path, *options: str) -> list[str]:
         if done.returncode:
             raise checks.Missing(f"{source.name} could not be compiled: {checks.last_line(done.stderr)}")
         folder.touch()
-    return [program, *options, "-cp", f"{folder}:{jars}", source.stem]
+    return ["-cp", f"{folder}:{jars}", source.stem]
 
 
 def streams() -> list[str]:
@@ -60,9 +67,42 @@ def mirror_maker() -> list[str]:
     return [program, "-cp", f"{_jars(MIRROR_POM, 'mirror')}/*"]
 
 
-def _jars(pom: Path, name: str) -> Path:
-    """Return the folder of the jars that a Maven file names. They are downloaded if they are not there."""
-    folder = CACHE / "java" / f"{name}-{version()}"
+def connect_version() -> str:
+    """Return the pinned version of Kafka Connect."""
+    return _pinned(CONNECT_POM, "connect")
+
+
+def connect() -> list[str]:
+    """Return the same for Kafka Connect."""
+    program = checks.tool("java", "openjdk-17-jre-headless")
+    return [program, "-Xmx400m", "-cp", f"{_jars(CONNECT_POM, 'connect', connect_version())}/*"]
+
+
+def flink_version() -> str:
+    """Return the pinned version of Apache Flink."""
+    return _pinned(FLINK_POM, "flink")
+
+
+def flink(source: Path) -> list[str]:
+    """Return a command that runs a source file with a main class on Flink's jars."""
+    program = checks.tool("java", "openjdk-17-jre-headless")
+    jars = f"{_jars(FLINK_POM, 'flink', flink_version())}/*"
+    opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.lang", "java.util", "java.time")]
+    return [program, "-Xmx800m", *opens, *_with_jars(source, jars, flink_version())]
+
+
+def _pinned(pom: Path, product: str) -> str:
+    """Return the version of a product that a Maven file names."""
+    found = re.search(rf"<{product}.version>([^<]+)<", pom.read_text())
+    return found[1] if found else "unknown"
+
+
+def _jars(pom: Path, name: str, of: str = "") -> Path:
+    """Return the folder of the jars that a Maven file names. They are downloaded if they are not there.
+
+    of: the version of the product in the Maven file, by default that of Apache Kafka.
+    """
+    folder = CACHE / "java" / f"{name}-{of or version()}"
     if not folder.exists():
         maven = checks.tool("mvn", "maven")
         partial = folder.with_name(f"{folder.name}.partial")
@@ -127,7 +167,7 @@ def _topics(tools: _Tools, topic: str) -> None:
 
 def _console(tools: _Tools, topic: str) -> None:
     lines = "".join(f"key-{number}\tvalue {number}\n" for number in range(200))
-    keyed = ["--property", "parse.key=true"]
+    keyed = ["--reader-property", "parse.key=true"]
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         one = f"{topic}-{codec}"
         create = ["--create", "--topic", one, "--partitions", "1"]
@@ -135,7 +175,7 @@ def _console(tools: _Tools, topic: str) -> None:
         said, why = tools.tool("ConsoleProducer", "--topic", one, "--compression-codec", codec, *keyed, stdin=lines)
         read = ["--topic", one, "--partition", "0", "--offset", "earliest", "--max-messages", "200"]
         said, late = tools.tool(
-            "consumer.ConsoleConsumer", *read, "--property", "print.key=true", "--timeout-ms", "20000"
+            "consumer.ConsoleConsumer", *read, "--formatter-property", "print.key=true", "--timeout-ms", "20000"
         )
         tools.expect(f"ConsoleProducer, ConsoleConsumer --partition: {codec}", said == lines, f"{why} / {late}")
     read = ["--topic", f"{topic}-none", "--partition", "0", "--offset", "150", "--max-messages", "1"]
@@ -169,7 +209,7 @@ def _admin(tools: _Tools, topic: str) -> None:
     said, why = tools.tool("LogDirsCommand", "--describe", "--topic-list", topic)
     tools.expect("LogDirsCommand", f'"{topic}-0"' in said, why)
     where = ["--entity-type", "topics", "--entity-name", topic]
-    config = ("kafka.admin.", "ConfigCommand", *tools.server, *where)
+    config = (TOOLS, "ConfigCommand", *tools.server, *where)
     said, why = tools.run(*config, "--alter", "--add-config", "retention.ms=60000")
     said, late = tools.run(*config, "--describe", "--all")
     changed = "retention.ms=60000" in said and "segment.bytes=1073741824" in said

@@ -26,7 +26,7 @@ from conformance.checks import HERE, Check, expect
 from pylogd.local.broker import BrokerProcess, free_ports
 
 _ACLS: Final = "org.apache.kafka.tools.AclCommand"
-_CONFIGS: Final = "kafka.admin.ConfigCommand"
+_CONFIGS: Final = "org.apache.kafka.tools.ConfigCommand"
 _TOKENS: Final = "org.apache.kafka.tools.DelegationTokenCommand"
 _TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
 _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"

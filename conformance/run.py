@@ -27,6 +27,7 @@ from typing import Any
 from conformance import (
     brokers,
     client_contract,
+    confluent_python_suite,
     dumped_segments,
     franz_go_suite,
     go_clients,
@@ -35,9 +36,15 @@ from conformance import (
     kafka_python_suite,
     kafkajs_client,
     kcat,
+    pipelines,
+    platformatic_suite,
     pylogd_client,
     record_formats,
+    refusals,
+    registry_refusals,
+    rskafka_suite,
     secure_clients,
+    setting_values,
     streams_smoke,
     transactions,
 )
@@ -88,10 +95,30 @@ SUITES = {
         kafka_python_suite.suite,
         kafka_python_suite.version,
     ),
+    "rskafka": Suite(
+        "rskafka's own integration tests (crates.io), without auto.create.topics.enable",
+        rskafka_suite.suite,
+        rskafka_suite.version,
+    ),
+    "platformatic": Suite(
+        "@platformatic/kafka's own tests of its clients",
+        platformatic_suite.suite,
+        platformatic_suite.version,
+        kinds=("pylogd",),
+    ),
+    "confluent-python": Suite(
+        "confluent-kafka-python's own integration tests", confluent_python_suite.suite, confluent_python_suite.version
+    ),
     "secure": Suite("Clients over SASL_SSL, by each mechanism", secure_clients.suite, secure_clients.version),
     "commands": Suite(
         "Apache Kafka's commands, their answers compared with those of Apache Kafka",
         lambda _, folder: kafka_commands.suite(folder),
+        java_tools.version,
+        kinds=("pylogd",),
+    ),
+    "settings": Suite(
+        "Settings of topics and brokers, and the values that they take, compared with Apache Kafka",
+        lambda _, folder: setting_values.suite(folder),
         java_tools.version,
         kinds=("pylogd",),
     ),
@@ -101,7 +128,31 @@ SUITES = {
         transactions.version,
         kinds=("pylogd",),
     ),
+    "refusals": Suite(
+        "Refused requests, their error codes compared with those of Apache Kafka",
+        lambda _, folder: refusals.suite(folder),
+        java_tools.version,
+        kinds=("pylogd",),
+    ),
+    "registry": Suite(
+        "Requests that the schema registry refuses, by Confluent's client",
+        lambda _, folder: registry_refusals.suite(folder),
+        registry_refusals.version,
+        kinds=("pylogd",),
+    ),
     "streams": Suite("Kafka Streams' smoke test, exactly_once_v2, with kills", streams_smoke.suite, java_tools.version),
+    "connect": Suite(
+        "Kafka Connect with exactly-once sources, three brokers, with kills",
+        pipelines.connect,
+        java_tools.connect_version,
+        kinds=("pylogd",),
+    ),
+    "flink": Suite(
+        "Apache Flink copies exactly once, three brokers, with kills",
+        pipelines.flink,
+        java_tools.flink_version,
+        kinds=("pylogd",),
+    ),
     "dump": Suite("DumpLogSegments on the broker's files", dumped_segments.suite, java_tools.version),
     "records": Suite(
         "Records of internal topics, byte by byte as Apache Kafka's classes write them",
@@ -205,11 +256,11 @@ def table(results: dict[str, Results], known: Known) -> str:
     lines = [
         "# Conformance",
         "",
-        "Written by `make conformance`. Every suite but the last three is another project's client, unmodified, each "
-        "run against one fresh broker, with its default settings unless its title says otherwise. The columns of "
-        "Apache Kafka are the same run against the original (`python -m conformance.run --peer kafka`), whose version "
-        "is in the third column; some suites compare both in one run. "
-        "Skipped is what a client or a suite does not have; it counts neither as passed nor as failed.",
+        "Written by `make conformance`. Most suites are other projects' clients, unmodified; those of refusals, "
+        "of records and the last two are this project's own. Each is run against one fresh broker, with its default "
+        "settings unless its title says otherwise. The columns of Apache Kafka are the same run against the original "
+        "(`python -m conformance.run --peer kafka`), whose version is in the third column; some suites compare both in "
+        "one run. Skipped is what a client or a suite does not have; it counts neither as passed nor as failed.",
         "",
         *_summary(results),
     ]

@@ -28,16 +28,16 @@ from pylogd.api.own_requests import ask_self
 from pylogd.cache.service import make_block_cache
 from pylogd.clock import timed, wall_ms
 from pylogd.config import Listener, Settings
-from pylogd.config.isolation import OFF
 from pylogd.config.metadata_store import has_peers
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
 from pylogd.groups import GroupCoordinator
 from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
-from pylogd.isolation.disks import DiskOptions, Disks
+from pylogd.isolation.disks import Disks, make_disks
 from pylogd.isolation.laggards import LaggardThrottle
 from pylogd.limits.expressions import Matches
+from pylogd.limits.shares import FairWork
 from pylogd.listening import Listeners
 from pylogd.log.compaction.cleaners import Cleaners
 from pylogd.log.errors import StorageFailure
@@ -61,6 +61,7 @@ from pylogd.replica.outages import OutageReporter
 from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
+from pylogd.replica.sizes import follow_settings
 from pylogd.replica.smooth import SmoothJoins
 from pylogd.replica.write_back import BusyDiskWriteBack
 from pylogd.security.acl_store import AclStore
@@ -92,7 +93,6 @@ class Broker:
     _stopping: Deferred[None] | None = None
     _leaving: Deferred[None] | None = None  # while other brokers take over what this one leads
     _may_hand_over = True
-    _forget_settings: Callable[[], None]
 
     def __init__(
         self, settings: Settings, reactor: Any, fs: FileSystem | None = None, open_files: int = sys.maxsize
@@ -101,7 +101,7 @@ class Broker:
         self.node_id = settings.integer("node.id")
         self.clock = self._reactor = reactor
         self._pool = ThreadPool(reactor, settings.integer("background.threads"), "pylogd")
-        self.disks = self._make_disks()
+        self.disks = make_disks(settings, reactor, self._directory_hangs)
         self.logs = self._make_logs(fs, open_files)
         self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, reactor, self.in_thread)
         self.laggards = LaggardThrottle(settings, self.disk_use, reactor)
@@ -117,10 +117,9 @@ class Broker:
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
         self._make_replicas()
         self._check_pool = ThreadPool(reactor, 1, "pylogd-check")  # Python's queue wakes two threads where more wait
-        self.outages = OutageReporter(
-            self.partitions, self.logs, self.cluster.report_outages, reactor,
-            DiskCalls(self._check_pool.defer, self.disks), settings.integer("log.dir.check.interval.ms") / 1000,
-        )  # fmt: skip
+        checks, check_ms = DiskCalls(self._check_pool.defer, self.disks), settings.integer("log.dir.check.interval.ms")
+        report = self.cluster.report_outages
+        self.outages = OutageReporter(self.partitions, self.logs, report, reactor, checks, check_ms / 1000)
         self.replication = Replication(
             self.replicas, self.partitions, self.replica_throttle, self.connect, settings, reactor, self.node_id,
             lambda: self.cluster.epoch,
@@ -165,11 +164,12 @@ class Broker:
         self.expressions = Matches(self.in_thread, self.topics.names)
         self.topics.subscribe(lambda change: self.expressions.changed() if change.of_names else None)
         self._login_pool = ThreadPool(self._reactor, _LOGIN_THREADS, "pylogd-sasl")
+        self._logins = FairWork(self._login_pool.defer, _LOGIN_THREADS)
         self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, wall_ms)
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self.listening = Listeners(
             self.settings, self._reactor, self._make_handler, self._read_ahead, self.in_thread,
-            make_principal_builder(self.settings),
+            partial(make_principal_builder, self.settings),
         )  # fmt: skip
         self.listening.connections.admit_address = self.client_quotas.admit_connection
         self.client_quotas.subscribe(self._quotas_changed)
@@ -182,7 +182,8 @@ class Broker:
 
     def _make_logs(self, fs: FileSystem | None, open_files: int) -> LogManager:
         integer = self.settings.integer
-        cache = self.block_cache = make_block_cache(self.settings, self._reactor, self._write_back_failed)
+        failed = lambda failure: self.logs.storage_failed(failure)  # noqa: E731, PLW0108 - the logs are made below
+        cache = self.block_cache = make_block_cache(self.settings, self._reactor, failed)
         logs = LogManager(
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=fs, now_ms=wall_ms,
             node_id=self.node_id, recovery_threads=integer("num.recovery.threads.per.data.dir"),
@@ -196,14 +197,6 @@ class Broker:
         logs.on_directory_failed = lambda path, keys: self._reactor.callFromThread(self._directory_failed, path, keys)
         logs.on_directory_full = lambda: self._reactor.callFromThread(self.outages.changed)
         return logs
-
-    def _make_disks(self) -> Disks | None:
-        """Return the data directories that have their own threads; None if `log.write.queues` is off."""
-        settings, reactor = self.settings, self._reactor
-        if settings.text("log.write.queues") == OFF:
-            return None
-        directories, options = settings.words("log.dirs"), DiskOptions.of(settings)
-        return Disks(directories, options, reactor, reactor.callFromThread, self._directory_hangs)
 
     @cached_property
     def peers(self) -> Peers:
@@ -245,7 +238,7 @@ class Broker:
         from pylogd.api.authentication_gate import guarded  # noqa: PLC0415 - imports all mechanisms of SASL
 
         values = self.settings.for_listener(listener.name)
-        return await guarded(dispatcher, values, self.scram_users, self._reactor, self._login_pool.defer, wall_ms)
+        return await guarded(dispatcher, values, self.scram_users, self._reactor, self._logins, wall_ms)
 
     # -- start
 
@@ -278,29 +271,30 @@ class Broker:
         self._undo.append(self.metadata.stop)
         await self.scram_users.start(self.metadata.store)
         self.delegation_tokens.start(self._reactor)
-        self._undo.append(self._stop_tokens)
+        self._undo.append(partial(_call, self.delegation_tokens.stop))
         await self.in_thread(self.logs.adopt_cluster_id, self.cluster_id)
         self._undo.append(self._drain)
         self._undo.append(self.listening.stop)
         await self.listening.bind()
-        self.broker_configs.check = self.listening.check_certificates
+        self.broker_configs.check = self.listening.check
+        self.listening.on_moved = self._moved
         ours = self.listening.principal_between_brokers() if has_peers(self.settings) else None
         if ours is not None:
             warn_unless_brokers_may_follow(self.authorizer, ours, "127.0.0.1")
         await self._register()
         self._start_coordinators()
         await self.replica_parts.start()
-        self._forget_settings = self.settings.subscribe(self._settings_changed)
+        self._follow_settings()
         self.laggards.start()
-        self._undo.append(self._stop_laggards)
+        self._undo.append(partial(_call, self.laggards.stop))
         self.outages.start()
-        self._undo.append(self._stop_outages)
+        self._undo.append(self.outages.stop)
         self.cleaners.start()
         self._undo.append(lambda: self.in_thread(self.cleaners.stop))
         self.replication.start(self.cluster_id)
         self._undo.append(self.replication.stop)
         self.smooth_joins.start()
-        self._undo.append(self._stop_smooth_joins)
+        self._undo.append(partial(_call, self.smooth_joins.stop))
         self._undo.append(self._hand_over)
         await codecs
         self.listening.accept()
@@ -334,6 +328,7 @@ class Broker:
             proof=self._secret.digest, outages=self.outages.at_registration(),
             labels=self.settings.words("broker.labels"), host_id=self.settings.text("host.id"),
         )  # fmt: skip
+        self.metadata.live_by(self.controller.is_stuck, None if self.disks is None else self.disks.stand_still)
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self._undo.append(self.controller.stop)
         await self.controller.start()
@@ -374,14 +369,19 @@ class Broker:
         if not self.logs.healthy and self.logs.directories:
             self.on_end(f"the last data directory has failed: {self.logs.directories[-1].failure}")
 
+    def _follow_settings(self) -> None:
+        threads = (self._pool, self.disks, self.replica_parts)
+        self._undo.append(partial(_call, follow_settings(self.settings, self.cleaners, self.logs, threads)))
+        self._undo.append(partial(_call, self.settings.subscribe(self._settings_changed)))
+
     def _settings_changed(self, names: frozenset[str]) -> None:
         if "cordoned.log.dirs" in names:
             self.outages.changed()
         if "broker.labels" in names:
-            self.cluster.set_labels(self.settings.words("broker.labels")).addErrback(_labels_not_written)
+            self.cluster.set_labels(self.settings.words("broker.labels")).addErrback(_not_written)
 
-    def _write_back_failed(self, failure: StorageFailure) -> None:
-        self.logs.storage_failed(failure)
+    def _moved(self) -> None:  # the addresses of the listeners have changed
+        self.cluster.set_labels(endpoints=self.listening.endpoints).addErrback(_not_written)
 
     def _ousted(self, error: NodeIdInUse) -> None:
         """Stop serving, since another broker has registered this node id, and leave its metadata alone."""
@@ -444,28 +444,15 @@ class Broker:
             self._leaving.cancel()
         self.listening.abort()
 
-    async def _stop_outages(self) -> None:
-        self._forget_settings()
-        await self.outages.stop()
-
     async def _stop_block_cache(self) -> None:
         assert self.block_cache is not None
         self.block_cache.stop_reports()
         await self.in_thread(self.block_cache.stop_threads)
 
-    async def _stop_smooth_joins(self) -> None:
-        self.smooth_joins.stop()
-
-    async def _stop_laggards(self) -> None:
-        self.laggards.stop()
-
-    async def _stop_tokens(self) -> None:
-        self.delegation_tokens.stop()
-
     def _start_disks(self, disks: Disks) -> None:
         disks.other_calls = self.cleaners.working_at
         disks.start()
-        unsubscribe = self.disk_use.subscribe(disks.observe) if disks.adaptive else _nothing
+        unsubscribe = self.disk_use.subscribe(disks.observe) if disks.adaptive else (lambda: None)
 
         async def stop() -> None:
             unsubscribe()
@@ -478,14 +465,14 @@ class Broker:
             pool.stop()
 
 
-def _nothing() -> None:
-    """Do nothing."""
+async def _call(function: Callable[[], object]) -> None:
+    function()
 
 
-def _labels_not_written(failure: Failure) -> None:
+def _not_written(failure: Failure) -> None:
     failure.trap(StoreError)
-    log.warn("Could not register this broker's new labels (broker.labels); it is retried when the connection to the "
-             "metadata store is restored: {error}", error=failure.getErrorMessage())  # fmt: skip
+    log.warn("Could not register this broker's new labels (broker.labels) or addresses (listeners); it is retried when "
+             "the connection to the metadata store is restored: {error}", error=failure.getErrorMessage())  # fmt: skip
 
 
 def _when_done(deferred: Deferred[None]) -> Deferred[None]:

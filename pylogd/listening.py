@@ -2,25 +2,31 @@
 
 Strategy: for each listener a `BrokerFactory` makes the connections; around it come TLS and the PROXY protocol, as the
 settings say. All share one count of connections and one bound on the memory of requests. When settings change at run
-time, limits are replaced and certificates read again; open connections stay.
+time, limits are replaced, certificates read again, and new connections authenticated by the new settings; open
+connections stay. Listeners that are added are bound, and those that are removed or moved are closed like at a stop of
+the broker: replies leave first.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IStreamServerEndpoint
+from twisted.internet.protocol import Factory
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from pylogd.config import Listener, ListenerValues, Settings, Value
+from pylogd.config import ConfigError, Listener, ListenerValues, Settings, Value
 from pylogd.config.connections import parse_networks, parse_overrides
-from pylogd.config.tls import tls_options
+from pylogd.config.listeners import check_change, inter_broker_listener, listeners_of
+from pylogd.config.tls import TlsOptions, tls_options
 from pylogd.limits.log_lines import COUNTS
 from pylogd.metadata.image import Endpoint
 from pylogd.net.client import ConnectionSecurity
@@ -47,6 +53,8 @@ log = Logger()
 #: How often certificate files are looked at.
 _CERTIFICATE_SECONDS: Final = 10.0
 _REPORT_SECONDS: Final = 60.0
+_BUILDER: Final = "principal.builder.class"
+_ADDRESSES: Final = frozenset({"listeners", "listener.security.protocol.map", "advertised.listeners"})
 _EXPOSED: Final = (
     "Listener {listener} accepts connections from other machines and does not encrypt them: passwords and records can "
     "be read on the way{anybody}. Make it an SSL or SASL_SSL listener (listeners, listener.security.protocol.map, "
@@ -54,10 +62,31 @@ _EXPOSED: Final = (
 )
 
 
+@dataclass(slots=True)
+class _OpenListener:
+    """A listener that is bound. wanted: as the settings name it. bound: with its port."""
+
+    wanted: Listener
+    bound: Listener
+    factory: BrokerFactory
+    port: Any
+
+
+@runtime_checkable
+class _Authenticating(Protocol):
+    """A handler that authenticates connections, by settings that may change."""
+
+    async def check(self, values: ListenerValues) -> None:
+        """Raise ConfigError if these settings can't be used."""
+
+    async def use(self, values: ListenerValues) -> None:
+        """Use these settings for new connections."""
+
+
 class Listeners:
     """The listeners of one broker.
 
-    bound: the listeners with the ports that they were given. connections, memory: what all of them share.
+    connections, memory: what all of them share. on_moved: called when listeners were added, removed or moved.
     """
 
     def __init__(
@@ -67,27 +96,31 @@ class Listeners:
         handler: Callable[[Listener], Awaitable[RequestHandler]],
         warm: Warm,
         in_thread: Callable[..., Deferred[Any]],
-        builder: PrincipalBuilder | None = None,
+        make_builder: Callable[[str | None], PrincipalBuilder | None] = lambda _: None,
     ) -> None:
         """`handler` makes what answers the requests of a listener; `warm` as `Sender` asks for.
 
-        `builder` names the principals of clients (`principal.builder.class`).
+        `make_builder` makes what names the principals of clients, of the class `principal.builder.class`.
         """
-        self._builder = builder
+        self._make_builder = make_builder
+        self._builder_class = settings.text(_BUILDER)
+        self._builder = make_builder(self._builder_class)
+        self.on_moved: Callable[[], object] = lambda: None
         self._settings = settings
         self._reactor = reactor
         self._handler = handler
         self._warm = warm
         self._in_thread = in_thread
-        self.bound: tuple[Listener, ...] = ()
+        self._open: dict[str, _OpenListener] = {}  # by name, in the order of the settings
+        self._leaving: set[BrokerFactory] = set()  # of listeners that were removed, while replies leave
+        self._accepting = self._stopped = False
+        self._changes = DeferredLock()
         self.connections = ConnectionQuotas()
         self.memory = RequestMemory(reactor)
         self._turns = Turns(reactor)
         self.memory.on_scarce = self._memory_is_scarce
         self._work_meter: WorkMeter | None = None
         self._advertised: dict[str, tuple[str, int]] = {}
-        self._ports: list[Any] = []
-        self._factories: list[BrokerFactory] = []
         self._certificates: dict[str, ListenerCertificates] = {}
         self._unsubscribe: Callable[[], None] = lambda: None
         self._check = LoopingCall(self.read_certificates)
@@ -103,6 +136,15 @@ class Listeners:
         return BrokerLogins(lambda: self._settings.for_listener(between), between)
 
     # -- addresses
+
+    @property
+    def bound(self) -> tuple[Listener, ...]:
+        """The listeners with the ports that they were given."""
+        return tuple(one.bound for one in self._open.values())
+
+    @property
+    def _factories(self) -> list[BrokerFactory]:
+        return [*(one.factory for one in self._open.values()), *self._leaving]
 
     def advertised(self, listener: str) -> tuple[str, int]:
         """Return the (host, port) that a client of `listener` should connect to."""
@@ -160,20 +202,22 @@ class Listeners:
 
         Raises ConfigError or CannotListenError.
         """
+        self._use_builder()  # settings were changed at run time, before this start
         self._unsubscribe = self._settings.subscribe(self._settings_changed)
-        for listener in self._settings.listeners:
-            await self._bind(listener)
+        await self._changes.run(lambda: Deferred.fromCoroutine(self._bind_all()))
         self._apply_limits()
         self._report.start(_REPORT_SECONDS, now=False)
-        if self._certificates:
-            self._check.start(_CERTIFICATE_SECONDS, now=False)
+        self._check.start(_CERTIFICATE_SECONDS, now=False)
+
+    async def _bind_all(self) -> None:
+        for listener in self._settings.listeners:
+            await self._bind(listener)
 
     async def _bind(self, listener: Listener) -> None:
         protocol = listener.protocol
         security = ListenerSecurity(protocol.value, protocol.tls, protocol.sasl, builder=self._builder)
-        certificates = None
-        if listener.protocol.tls:
-            certificates = await self._load_certificates(listener)
+        certificates = await self._load_certificates(listener) if protocol.tls else None
+        if certificates is not None:
             security = security._replace(principal=certificates.principal)
         handler = await self._handler(listener)
         factory = BrokerFactory(
@@ -191,11 +235,9 @@ class Listeners:
             outer = ProxiedFactory(outer, factory.handshakes, parse_networks(values.words("proxy.protocol.networks")))
         port: Any = await self._endpoint(listener, values.flag("socket.reuse.port")).listen(outer)
         port.stopReading()  # connections wait in the backlog until the broker has started
-        self._ports.append(port)
-        self._factories.append(factory)
         number = getattr(port.getHost(), "port", listener.port)
         bound = Listener(listener.name, listener.host, number, listener.endpoint, listener.protocol)
-        self.bound += (bound,)
+        self._open[listener.name] = _OpenListener(listener, bound, factory, port)
         self._advertised[listener.name] = self._advertise(bound)
         if listener.exposed and not listener.protocol.tls:
             anybody = "" if listener.protocol.sasl else ", and whoever connects may change everything"
@@ -212,13 +254,15 @@ class Listeners:
         return endpoint
 
     async def _load_certificates(self, listener: Listener) -> ListenerCertificates:
+        certificates = self._new_certificates(listener.name, partial(self._settings.tls_options, listener.name))
+        await certificates.load()
+        self._certificates[listener.name] = certificates
+        return certificates
+
+    def _new_certificates(self, name: str, options: Callable[[], TlsOptions]) -> ListenerCertificates:
         from pylogd.security.rotation import ListenerCertificates  # noqa: PLC0415 - imports OpenSSL
 
-        name = listener.name
-        certificates = ListenerCertificates(name, lambda: self._settings.tls_options(name), self._in_thread)
-        await certificates.load()
-        self._certificates[name] = certificates
-        return certificates
+        return ListenerCertificates(name, options, self._in_thread)
 
     def _advertise(self, bound: Listener) -> tuple[str, int]:
         for told in self._settings.advertised_listeners:
@@ -228,8 +272,9 @@ class Listeners:
 
     def accept(self) -> None:
         """Begin to accept connections."""
-        for factory, port in zip(self._factories, self._ports, strict=True):
-            factory.admission.open(port)
+        self._accepting = True
+        for one in self._open.values():
+            one.factory.admission.open(one.port)
 
     def _memory_is_scarce(self) -> None:
         MEMORY.be_scarce(self.memory.scarce)
@@ -249,15 +294,23 @@ class Listeners:
         for call in (self._check, self._report):
             if call.running:
                 call.stop()
-        ports, self._ports = self._ports, []
-        for factory in self._factories:
-            factory.admission.close()
-        for port in ports:
-            await maybeDeferred(port.stopListening)
+        if not self._stopped:
+            self._stopped = True
+            await self._changes.acquire()  # for good: what is being added is bound first
+            for one in self._open.values():
+                await self._stop_listening(one)
+
+    async def _stop_listening(self, one: _OpenListener) -> None:
+        one.factory.admission.close()
+        await maybeDeferred(one.port.stopListening)
 
     def counts(self) -> list[tuple[str, int]]:
         """Return how many connections each listener has."""
         return [(factory.listener, len(factory.connections)) for factory in self._factories]
+
+    def served(self) -> list[tuple[str, int]]:
+        """Return how many connections each listener has taken since the start."""
+        return [(factory.listener, factory.admission.total) for factory in self._factories]
 
     async def drain(self, seconds: float) -> None:
         """Let the replies leave, and close the connections that are left after `seconds`."""
@@ -273,24 +326,127 @@ class Listeners:
         for factory in self._factories:
             factory.abort()
 
-    # -- settings
-
     def read_certificates(self) -> None:
         """Read certificates again that have changed."""
         for certificates in self._certificates.values():
             certificates.refresh()
 
-    async def check_certificates(self, values: Mapping[str, Value]) -> None:
-        """Raise ConfigError if the certificates that settings name can't be used.
+    async def check(self, values: Mapping[str, Value]) -> None:
+        """Raise ConfigError if listeners can't be changed to these settings, or can't use certificates or mechanisms.
 
         values: settings by name, which are not in force yet.
         """
-        for name, certificates in self._certificates.items():
-            await certificates.check(tls_options(ListenerValues(values, name).__getitem__, name))
+        now = {name: self._settings[name] for name in self._settings}
+        changed = {name for name in {*now, *values} if now.get(name) != values.get(name)}
+        listeners = listeners_of(values)
+        between = inter_broker_listener(values, listeners)
+        check_change(listeners, between, self._settings.listeners, self._settings.inter_broker_listener)
+        if _BUILDER in changed:
+            await self._in_thread(self._make_builder, values[_BUILDER])
+        for listener in listeners:
+            own, name = ListenerValues(values, listener.name), listener.name
+            if listener.protocol.tls:
+                await self._check_certificates(name, tls_options(own.__getitem__, name))
+            known = self._open.get(name)
+            handler = None if known is None else known.factory.handler
+            if isinstance(handler, _Authenticating) and any("sasl." in one for one in changed):
+                await handler.check(own)
+            if known is None or known.wanted != listener:
+                await self._try(listener, own.flag("socket.reuse.port"))
 
-    def _settings_changed(self, _names: frozenset[str]) -> None:
+    async def _check_certificates(self, name: str, options: TlsOptions) -> None:
+        known = self._certificates.get(name)
+        await (known.check(options) if known else self._new_certificates(name, lambda: options).load())
+
+    async def _try(self, listener: Listener, shared: bool) -> None:
+        """Raise ConfigError if the address of a listener can't be bound."""
+        if shared or listener.port in {0, *(one.port for one in self.bound)}:
+            return
+        try:
+            port: Any = await self._endpoint(listener, shared).listen(Factory())
+        except CannotListenError as error:
+            raise ConfigError(f"listeners: can't listen on {listener}: {error}", "listeners") from error
+        await maybeDeferred(port.stopListening)
+
+    def _settings_changed(self, names: frozenset[str]) -> None:
         self._apply_limits()
         self.read_certificates()
+        if _BUILDER in names:
+            self._use_builder()
+        if not _ADDRESSES.isdisjoint(names):
+            self._change(self._rebind)
+        if any("sasl." in name for name in names):
+            self._change(self._authenticate_anew)
+
+    def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._changes.run(lambda: Deferred.fromCoroutine(work())).addErrback(
+            lambda failure: log.failure("Could not change the listeners", failure)
+        )
+
+    def _use_builder(self) -> None:
+        """Have new connections named by the class that the settings name."""
+        name = self._settings.text(_BUILDER)
+        if name == self._builder_class:
+            return
+        try:
+            self._builder = self._make_builder(name)
+        except ConfigError as error:
+            if not self._open:
+                raise  # at the start
+            log.error("{error}. Clients keep the principals of the former class", error=str(error))
+            return
+        self._builder_class = name
+        for factory in self._factories:
+            factory.security = factory.security._replace(builder=self._builder)
+
+    async def _authenticate_anew(self) -> None:
+        """Authenticate new connections by the settings as they are now."""
+        for name, one in self._open.items():
+            if isinstance(one.factory.handler, _Authenticating):
+                try:
+                    await one.factory.handler.use(self._settings.for_listener(name))
+                except ConfigError as error:
+                    log.error("Listener {name} keeps its former mechanisms: {error}", name=name, error=str(error))
+
+    async def _rebind(self) -> None:
+        """Close the listeners that are no longer in the settings, and bind those that are new there."""
+        wanted = {listener.name: listener for listener in self._settings.listeners}
+        for name, one in list(self._open.items()):
+            if wanted.get(name) != one.wanted:
+                del self._open[name]
+                await self._leave(one)
+        for name, listener in wanted.items():
+            if name not in self._open:
+                try:
+                    await self._bind(listener)
+                except (ConfigError, CannotListenError) as error:
+                    log.error("Can't listen on {listener}: {error}. Set listeners again", listener=listener,
+                              error=str(error))  # fmt: skip
+                    continue
+                if self._accepting:
+                    self._open[name].factory.admission.open(self._open[name].port)
+                log.info("Now listening on {listener}", listener=self._open[name].bound)
+        self._open = {name: self._open[name] for name in wanted if name in self._open}
+        self._apply_limits()
+        self.on_moved()
+
+    async def _leave(self, one: _OpenListener) -> None:
+        """Listen there no more, and close the connections once their replies have left."""
+        factory = one.factory
+        await self._stop_listening(one)
+        self._certificates.pop(one.bound.name, None)
+        self._leaving.add(factory)
+        seconds = self._settings.integer("controlled.shutdown.drain.ms") / 1000
+        abort = self._reactor.callLater(seconds, factory.abort)
+
+        def left(_: object) -> None:
+            if abort.active():
+                abort.cancel()
+            self._leaving.discard(factory)
+            self.connections.listeners.remove(factory.admission)
+
+        factory.drain().addCallback(left)
+        log.info("Listening no more on {listener}", listener=one.bound)
 
     def _apply_limits(self) -> None:
         settings = self._settings

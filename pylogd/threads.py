@@ -22,8 +22,19 @@ class ThreadPool:
     def __init__(self, reactor: IReactorFromThreads, most: int, name: str) -> None:
         """most: how many threads at a time. name: the threads' names begin with it."""
         self._reactor = reactor
+        self._name, self._most = name, most
         self._executor = ThreadPoolExecutor(most, name)
+        self._former: list[ThreadPoolExecutor] = []  # of other sizes, which may still have calls to make
         self._stopped = False
+
+    def resize(self, most: int) -> None:
+        """Make calls in up to `most` threads from now on. Earlier calls keep their threads, which end after them."""
+        if self._stopped or most == self._most:
+            return
+        self._most = most
+        self._executor.shutdown(wait=False)
+        self._former.append(self._executor)
+        self._executor = ThreadPoolExecutor(most, self._name)
 
     def defer(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
         """Call a function in a thread. Return a Deferred of its result; after `stop`, one that never fires."""
@@ -44,4 +55,5 @@ class ThreadPool:
     def stop(self) -> None:
         """End the threads, once the calls that wait have been made."""
         self._stopped = True
-        self._executor.shutdown()
+        for executor in (*self._former, self._executor):
+            executor.shutdown()

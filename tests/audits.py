@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pylogd.audit.counting import Counted
+from pylogd.audit.counting import Counted, WindowRows
 from pylogd.audit.judging import Judgement
 from pylogd.audit.ledger import Ledger
 from pylogd.audit.windows import Change, LedgerOptions, StageSpec
 from pylogd.client.core.audit import HEADER, Report, Stamp
 from pylogd.local.broker import pylogd_command
+from pylogd.local.launch import bound
 
 WIDTH = 1000
 TOPIC = "t"
@@ -62,6 +63,13 @@ class AuditedLedger:
         rows = [(first + at, [each] if isinstance(each[0], str) else list(each)) for at, each in enumerate(headers)]
         counted.count(0, rows, WIDTH, self.now, self.ledger.skip(stage, TOPIC))  # type: ignore[arg-type]
         self.log[stage] = first + len(rows)
+        self.ledger.add(stage, TOPIC, counted, {0: self.log[stage]})
+
+    def unstamped(self, stage: str, count: int, start: int = START) -> None:
+        """Have a stage read messages without stamps, which get the next offsets."""
+        first = self.log[stage]
+        counted = Counted({start: WindowRows(unstamped=count, begins={0: first}, ends={0: first + count})})
+        self.log[stage] = first + count
         self.ledger.add(stage, TOPIC, counted, {0: self.log[stage]})
 
     def report(self, *reports: Report) -> None:
@@ -123,7 +131,8 @@ class ServedAudit:
     def start(self) -> None:
         """Start, or start again, and wait until it reads all stages."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, text=True)
+            command = bound(self._command, signal.SIGTERM)
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"http://\S+", line)

@@ -24,8 +24,11 @@ from tests.zookeeper import own_zookeeper, zookeeper, zookeeper_server  # noqa: 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FROM_CHECKOUT = Path(pylogd.__file__).resolve().parent.parent == CHECKOUT
 
-# Benchmarks and what they use are tested too. They are not installed, and a checkout on the path would hide the
-# installed pylogd.
+#: The tests of the benchmarks, which run only when they are named: `make bench-test`.
+BENCH_TESTS = CHECKOUT / "tests" / "bench"
+
+# Parts of the benchmarks and of the conformance suites are used by tests. They are not installed, and a checkout on the
+# path would hide the installed pylogd.
 for name in ("bench", "conformance"):
     package = ModuleType(name)
     package.__path__ = [str(CHECKOUT / name)]
@@ -45,7 +48,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what belongs to other parts."""
+    """Leave out what belongs to other parts, and the tests of the benchmarks unless they are named."""
+    if collection_path == BENCH_TESTS:
+        named = [(config.invocation_params.dir / str(one).partition("::")[0]).resolve() for one in config.args]
+        return None if any(path.is_relative_to(BENCH_TESTS) for path in named) else True
     part = config.getoption("--part")
     other = part is not None and collection_path.suffix == ".py" and part_of(collection_path) != part
     return True if other else None

@@ -38,6 +38,11 @@ class ConsoleProcess:
             raise AssertionError(f"the console does not answer: {line!r} {self.log()}")
         self.url = line.split()[-1]
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def log(self) -> str:
         """What it has logged."""
         return self._log.read_text()

@@ -26,6 +26,10 @@ from pylogd.wire.records import Record
 WAIT_SECONDS = 180.0
 
 
+class Interrupted(Exception):
+    """Raised in the middle of a wait, as KeyboardInterrupt is."""
+
+
 class BlockingFace:
     """`pylogd.client` itself."""
 
@@ -54,6 +58,34 @@ class BlockingFace:
     def take(self, records: Any, count: int) -> list[Record]:
         """Return the next `count` records of an endless iterator."""
         return list(itertools.islice(records, count))
+
+    def iterate(self, consumer: Any) -> Any:
+        """Begin an iteration over a consumer; its body is what the test does between two calls of `step`."""
+        return iter(consumer)
+
+    def step(self, records: Any) -> Record:
+        """Return the next record of an iteration."""
+        found: Record = next(records)
+        return found
+
+    def leave(self, records: Any) -> None:
+        """End an iteration, as the garbage collector does after a `break` or an exception."""
+        records.close()
+
+    def give_up_step(self, consumer: Any, records: Any, seconds: float) -> Record | None:
+        """Return the next record of an iteration, or None if waiting for it is interrupted, as by Ctrl-C."""
+
+        def interrupt() -> None:
+            raise Interrupted
+
+        with consumer._loop.lock:
+            timer = consumer._loop.later(seconds, interrupt)
+            try:
+                return self.step(records)
+            except Interrupted:
+                return None
+            finally:
+                timer.cancel()
 
     def close(self) -> None:
         for made in self._made:
@@ -88,6 +120,30 @@ class DeferredFace:
     def take(self, records: Any, count: int) -> list[Record]:
         found: list[Record] = self.wait(_take(records, count))
         return found
+
+    def iterate(self, consumer: Patient) -> Any:
+        """Begin an iteration over a consumer; its body is what the test does between two calls of `step`."""
+        return aiter(consumer.target)
+
+    def step(self, records: Any) -> Record:
+        """Return the next record of an iteration."""
+        found: Record = self.wait(_next(records))
+        return found
+
+    def leave(self, records: Any) -> None:
+        """End an iteration, as the garbage collector does after a `break` or an exception."""
+        self.wait(_leave(records))
+
+    def give_up_step(self, _: Patient, records: Any, seconds: float) -> Record | None:
+        """Return the next record of an iteration, or None if it was cancelled while it waited."""
+        pending = Deferred.fromCoroutine(_next(records))
+        results: list[Any] = []
+        pending.addBoth(results.append)
+        deadline = time.monotonic() + seconds
+        while not results and time.monotonic() < deadline:
+            self.turn(seconds)
+        pending.cancel()
+        return None if isinstance(results[0], Failure) else results[0]
 
     def wait(self, awaited: Deferred[Any] | Coroutine[Any, Any, Any]) -> Any:
         """Return the result of a Deferred or coroutine, or raise its error."""
@@ -180,6 +236,31 @@ class AioFace:
         found: list[Record] = self.wait(_take(records, count))
         return found
 
+    def iterate(self, consumer: Patient) -> Any:
+        """Begin an iteration over a consumer; its body is what the test does between two calls of `step`."""
+        return aiter(consumer.target)
+
+    def step(self, records: Any) -> Record:
+        """Return the next record of an iteration."""
+        found: Record = self.wait(_next(records))
+        return found
+
+    def leave(self, records: Any) -> None:
+        """End an iteration, as the garbage collector does after a `break` or an exception."""
+        self.wait(_leave(records))
+
+    def give_up_step(self, _: Patient, records: Any, seconds: float) -> Record | None:
+        """Return the next record of an iteration, or None if it was cancelled while it waited."""
+
+        async def give_up() -> Record | None:
+            try:
+                return await asyncio.wait_for(_next(records), seconds)
+            except TimeoutError:
+                return None
+
+        found: Record | None = self.wait(give_up())
+        return found
+
     def wait(self, awaited: Any) -> Any:
         """Return the result of an awaitable, or raise its error."""
         return self.loop.run_until_complete(asyncio.wait_for(awaited, WAIT_SECONDS))
@@ -215,6 +296,15 @@ async def _take(records: Any, count: int) -> list[Record]:
         if len(found) == count:
             break
     return found
+
+
+async def _next(records: Any) -> Record:
+    found: Record = await anext(records)
+    return found
+
+
+async def _leave(records: Any) -> None:
+    await records.aclose()
 
 
 Face = BlockingFace | DeferredFace | AioFace

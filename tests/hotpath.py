@@ -2,7 +2,7 @@
 
 The cost of a request is counted, not timed: bytecode instructions, and calls of Python and C functions, in this thread.
 The counts of a Python version do not depend on the machine or its load. tests/unit/test_hotpath.py compares them with
-bench/micro.json; bench/micro.py times the same requests, and bench/profiling.py profiles them by function.
+bench/micro.json; bench/micro.py times the same requests.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ RULES: Mapping[str, Rule] = {
     "machine": Rule(twisted=_NEVER),
     "histogram": Rule(twisted=_NEVER),
     "threads": Rule(twisted=Twisted.ALL),
-    "http_channel": Rule(twisted=Twisted.ALL),
+    "http_channel": Rule(("limits.shares",), Twisted.ALL),
     "protocol": Rule(twisted=_NEVER),
     "config": Rule(twisted=_NEVER),
     "limits": Rule(),
@@ -65,20 +65,21 @@ RULES: Mapping[str, Rule] = {
         _NEVER,
     ),
     "cache": Rule(("config", "log")),
+    "placement": Rule(twisted=_NEVER),
     "metadata": Rule(
-        ("config", "limits.expressions", "threads"),
+        ("config", "limits.expressions", "placement", "threads"),
         reactor=("metadata.sqlite", "metadata.store_frames", "metadata.store_server", "metadata.remote"),
     ),
     "security": Rule(("config", "limits", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
     "quotas": Rule(("config", "limits", "metadata")),
     "isolation": Rule(("config", "limits")),
-    "controller": Rule(("config", "metadata")),
+    "controller": Rule(("config", "metadata", "placement")),
     "telemetry": Rule(("config", "limits", "wire.compression", "wire.crc32c", "wire.exceptions", "metadata")),
     "replica": Rule(
         (
-            "config", "wire.records", "wire.compression", "wire.exceptions", "wire.messages", "log", "isolation",
-            "metadata",
+            "config", "limits.shares", "wire.records", "wire.compression", "wire.exceptions", "wire.messages", "log",
+            "isolation", "metadata",
         ),
         reactor=("replica.housekeeping",),
     ),
@@ -87,7 +88,7 @@ RULES: Mapping[str, Rule] = {
     "api": Rule(
         (
             "config", "limits", "wire", "log", "metadata", "security", "quotas", "isolation", "controller", "replica",
-            "telemetry", "transactions", "groups", "histogram",
+            "telemetry", "transactions", "groups", "histogram", "placement",
         )
     ),
     "net": Rule(("limits", "wire", "security"), Twisted.ALL),
@@ -116,8 +117,8 @@ RULES: Mapping[str, Rule] = {
          "net.shared_port", "local.broker", "process"),
         Twisted.ALL,
     ),
-    "client": Rule(("wire", *_CREDENTIALS), _NEVER),
-    "client.core": Rule(("wire", *_CREDENTIALS), _NEVER),
+    "client": Rule(("placement", "wire", *_CREDENTIALS), _NEVER),
+    "client.core": Rule(("placement", "wire", *_CREDENTIALS), _NEVER),
     "client.properties": Rule((*_CREDENTIALS, "security.ciphers", "client.core"), _NEVER),
     "client.evented": Rule(("wire", *_CREDENTIALS, "client.core"), _NEVER),
     "client.zookeeper": Rule(("client.core", "config.values", "config.zookeeper", "metadata"), Twisted.ALL),
@@ -126,22 +127,25 @@ RULES: Mapping[str, Rule] = {
     "client.deferred": Rule(
         ("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper", "metadata", "net"), Twisted.ALL
     ),
-    "schemas": Rule(("client", "http_channel", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
+    "schemas": Rule(("client", "http_channel", "limits.shares", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
     "tables": Rule(twisted=_NEVER),
-    "typed": Rule(("schemas.api_client", "tables"), _NEVER),
+    "typed": Rule(("schemas.api_client", "schemas.pattern_engines", "schemas.patterns", "tables"), _NEVER),
     "spark": Rule(("client", "schemas.avro", "tables", "typed"), _NEVER),
-    "audit": Rule(("client", "metrics.http", "mirror.tables", "tables", "threads", "wire.records"), Twisted.ALL),
+    "audit": Rule(
+        ("client", "metrics.http", "mirror.tables", "tables", "threads", "wire.exceptions", "wire.records"), Twisted.ALL
+    ),
     "mirror": Rule(
         (
             "client", "metrics.http", "wire", "metadata", "config.values", "config.zookeeper", "schemas.access",
-            "tables", "threads", "typed", *_CREDENTIALS,
+            "schemas.api_client", "tables", "threads", "typed", *_CREDENTIALS,
         ),
         Twisted.ALL,
     ),
     "console": Rule(
         (
-            "audit.judging", "audit.report", "client", "metrics.http", "metrics.steps", "schemas", "security.sasl",
-            "tables", "threads", "typed.errors", "typed.json_codec", "wire.messages", "wire.records",
+            "audit.judging", "audit.report", "client", "config", "limits.shares", "metadata", "metrics.http",
+            "metrics.registered_groups", "metrics.steps", "placement", "schemas", "security.sasl", "tables", "threads",
+            "typed.errors", "typed.json_codec", "wire.messages", "wire.records",
         ),
         Twisted.ALL,
     ),
@@ -150,7 +154,7 @@ RULES: Mapping[str, Rule] = {
     "cli": Rule(
         (
             "audit", "client", "config", "console", "local", "log.verify", "log.dump", "metadata.node_acls", "mirror",
-            "process", "schemas", "security.sasl", "spark", "tables", "typed", "workers",
+            "placement", "process", "schemas", "security.sasl", "spark", "tables", "typed", "workers",
         ),
         _NEVER,
         reactor=("cli.common", "cli.console", "cli.mirror", "cli.schemas"),

@@ -2,7 +2,7 @@
 
 Broker 1 is real, but for its network, and hosts nothing. Beside it are other brokers as registrations only, which have
 all topics. A writer, broker 2's metadata, makes changes as brokers do. tests/unit/api/test_metadata_costs.py compares
-the costs beside few and many topics and brokers; bench/metadata_costs.py prints them.
+the costs beside few and many topics and brokers.
 """
 
 from __future__ import annotations

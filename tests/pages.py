@@ -23,11 +23,18 @@ def write_page(path: Path, lines: Sequence[str]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def commit_id() -> str:
+    """Return the short id of the commit that is checked out; "unknown" without git, or outside of a repository."""
+    command = ["git", "log", "-1", "--format=%h"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    except FileNotFoundError:
+        return "unknown"
+
+
 def circumstances() -> str:
     """Return when, at which commit, and on what something is measured, for a page of results."""
-    command = ["git", "log", "-1", "--format=%h"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
     return (
-        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit}, {os.cpu_count()} processors "
+        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit_id()}, {os.cpu_count()} processors "
         f"with a load of {os.getloadavg()[2]:.1f} on average over 15 minutes."
     )

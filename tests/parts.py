@@ -54,7 +54,7 @@ def part_of(path: Path) -> str:
         return WAITING if rest[0] == "api" else SERVING
     if folder == "transactions_check":
         return WAITING
-    if folder in ("chaos", "crash"):
+    if folder in ("chain", "chaos", "crash", "fleet"):
         return KILLING
     if folder != "integration":
         return WORKING

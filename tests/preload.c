@@ -1,9 +1,12 @@
 /* Faults of the machine under one process, by LD_PRELOAD: see preload.py.
  *
  * PYLOGD_TEST_CONTROL   a file of two int64 that is mapped: how many ns the wall clock is ahead, and whether the disk
- *                       fails (1), hangs (2) or is slow (3). Both may change while the process runs.
+ *                       fails (1), hangs (2) or is slow (3), or all disks hang (4), or whether the first thread stands
+ *                       still (5) instead of waiting for events (epoll_wait). Both may change while the process runs.
  * PYLOGD_TEST_FAILING   the directory below which writes and syncs fail with EIO while the second number is 1, do not
  *                       return while it is 2, and take 0.3 s while it is 3.
+ * PYLOGD_TEST_DISKS     directories, with a colon between them, below which writes and syncs do not return while the
+ *                       second number is 4.
  * PYLOGD_TEST_SYNCED    a file that gets a line "s <inode> <size>" for each sync that succeeded, and a line
  *                       "t <inode> <size>" for each file that was cut. Of a volume that was synced (syncfs) it gets
  *                       the files below the directory of the descriptor's file.
@@ -21,8 +24,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -31,11 +36,13 @@
 #define NS 1000000000LL
 #define HANGS 2
 #define SLOW 3
+#define ALL_HANG 4
+#define STANDS 5
 #define SLOW_NS 300000000
 #define REAL(result, name, ...) ((result(*)(__VA_ARGS__))real(#name))
 
 static const int64_t *control;
-static const char *failing;
+static const char *failing, *disks;
 static int synced = -1;
 
 static void *real(const char *name) { return dlsym(RTLD_NEXT, name); }
@@ -49,6 +56,7 @@ __attribute__((constructor)) static void begin(void) {
         close(fd);
     }
     failing = getenv("PYLOGD_TEST_FAILING");
+    disks = getenv("PYLOGD_TEST_DISKS");
     path = getenv("PYLOGD_TEST_SYNCED");
     if (path) synced = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
 }
@@ -100,21 +108,43 @@ int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict unt
 
 static int64_t state(void) { return __atomic_load_n(&control[1], __ATOMIC_RELAXED); }
 
+static int is_below(const char *path, const char *folder, size_t length) {
+    return !strncmp(path, folder, length) && path[length] == '/';
+}
+
+static int is_on_a_disk(const char *path) {
+    const char *folder = disks;
+    while (folder && *folder) {
+        size_t length = strcspn(folder, ":");
+        if (is_below(path, folder, length)) return 1;
+        folder += length + (folder[length] == ':');
+    }
+    return 0;
+}
+
+static void wait_while(int64_t hanging) {
+    while (state() == hanging) {
+        struct timespec pause = {0, 5000000};
+        nanosleep(&pause, NULL);
+    }
+}
+
 static int fails(int fd) {
     char link[64], path[PATH_MAX];
-    if (!failing || !control || !state()) return 0;
+    if (!control || !state() || !(failing || disks)) return 0;
     int saved = errno;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
     errno = saved;
     if (length < 0) return 0;
     path[length] = 0;
-    size_t wanted = strlen(failing);
-    if (strncmp(path, failing, wanted) || path[wanted] != '/') return 0;
-    while (state() == HANGS) {
-        struct timespec pause = {0, 5000000};
-        nanosleep(&pause, NULL);
+    if (state() == ALL_HANG) {
+        if (is_on_a_disk(path)) wait_while(ALL_HANG);
+        errno = saved;
+        return 0;
     }
+    if (!failing || !is_below(path, failing, strlen(failing))) return 0;
+    wait_while(HANGS);
     if (state() == SLOW) {
         struct timespec pause = {0, SLOW_NS};
         nanosleep(&pause, NULL);
@@ -131,6 +161,12 @@ ssize_t write(int fd, const void *data, size_t count) {
     return fails(fd) ? -1 : function(fd, data, count);
 }
 
+#define WRITE_AT(name) \
+    ssize_t name(int fd, const void *data, size_t count, off_t at) { \
+        static ssize_t (*function)(int, const void *, size_t, off_t); \
+        if (!function) function = REAL(ssize_t, name, int, const void *, size_t, off_t); \
+        return fails(fd) ? -1 : function(fd, data, count, at); \
+    }
 #define WRITEV(name, ...) \
     ssize_t name(int fd, const struct iovec *data, int count, off_t at) { \
         static ssize_t (*function)(int, const struct iovec *, int, off_t); \
@@ -165,6 +201,14 @@ static void tell(char what, const struct stat *file, intmax_t size) {
         return result; \
     }
 
+/* The first thread is the one whose id is that of the process. The others go on, and take the interpreter's lock. */
+int epoll_wait(int fd, struct epoll_event *events, int most, int timeout) {
+    static int (*function)(int, struct epoll_event *, int, int);
+    if (!function) function = REAL(int, epoll_wait, int, struct epoll_event *, int, int);
+    if (control && state() == STANDS && syscall(SYS_gettid) == getpid()) wait_while(STANDS);
+    return function(fd, events, most, timeout);
+}
+
 /* Like fsync, this covers what was written before the call: the sizes of that moment are noted after it. */
 #define MOST_FILES 100000
 #define MOST_OPEN 16
@@ -197,6 +241,8 @@ int syncfs(int fd) {
     return result;
 }
 
+WRITE_AT(pwrite)
+WRITE_AT(pwrite64)
 WRITEV(pwritev)
 WRITEV(pwritev64)
 WRITEV2(pwritev2)

@@ -1,9 +1,9 @@
-"""Simulate faults of the machine for one process: steps of the wall clock, a bad or slow disk, a loss of power.
+"""Simulate faults of the machine for one process: steps of the clock, a bad or slow disk, a loss of power, a halt.
 
 Strategy: a small library (`preload.c`), compiled at its first use, stands between a process and the C library
-(`LD_PRELOAD`). It shifts what the wall clock says, fails, holds or delays writes and syncs below one directory, and
-notes which bytes of a file have been synced. The first two are controlled through a small mapped file, while the
-process runs.
+(`LD_PRELOAD`). It shifts what the wall clock says, fails, holds or delays writes and syncs below one directory, has the
+first thread stand still, and notes which bytes of a file have been synced. All but the last are controlled through a
+small mapped file, while the process runs.
 
 Linux only, and it needs a C compiler: `why_not` says what is missing.
 """
@@ -19,13 +19,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _SOURCE = Path(__file__).with_name("preload.c")
 _CONTROL = struct.Struct("=qq")
 _NS = 1_000_000_000
-_FINE, _FAILS, _HANGS, _SLOW = range(4)
+_FINE, _FAILS, _HANGS, _SLOW, _ALL_HANG, _STANDS = range(6)
 
 
 def _compiler() -> str | None:
@@ -57,11 +57,15 @@ def _library() -> Path:
 class Preload:
     """The faults of one process and its children. They stay the same over restarts."""
 
-    def __init__(self, folder: Path, name: str, failing: Path | None = None) -> None:
-        """Keep the library's files in `folder`, named after `name`. failing: the disk of `fail`, `hang` and `slow`."""
+    def __init__(self, folder: Path, name: str, failing: Path | None = None, disks: Sequence[Path] = ()) -> None:
+        """Keep the library's files in `folder`, named after `name`. failing: the disk of `fail`, `hang` and `slow`.
+
+        disks: those of `freeze`.
+        """
         self._control = folder / f"{name}.control"
         self._synced = folder / f"{name}.synced"
         self._failing = failing
+        self._disks = ":".join(map(str, disks)) or None
         self.step_seconds = 0.0
         self._disk = _FINE
         self._control.write_bytes(_CONTROL.pack(0, 0))
@@ -71,7 +75,7 @@ class Preload:
         """Return the command that runs another command with these faults, in the same process."""
         named = {
             "LD_PRELOAD": _library(), "PYLOGD_TEST_CONTROL": self._control, "PYLOGD_TEST_SYNCED": self._synced,
-            "PYLOGD_TEST_FAILING": self._failing,
+            "PYLOGD_TEST_FAILING": self._failing, "PYLOGD_TEST_DISKS": self._disks,
         }  # fmt: skip
         return ["env", *(f"{key}={value}" for key, value in named.items() if value is not None)]
 
@@ -88,6 +92,19 @@ class Preload:
     def hang(self, hanging: bool) -> None:
         """Let writes and syncs below the directory not return from now on, or succeed, those that hang included."""
         self._disk = _HANGS if hanging else _FINE
+        self._write()
+
+    def freeze(self, frozen: bool) -> None:
+        """Let writes and syncs below all of the disks not return from now on, or succeed, those that hang included."""
+        self._disk = _ALL_HANG if frozen else _FINE
+        self._write()
+
+    def stand_still(self, still: bool) -> None:
+        """Let the process's first thread not return from its next wait for events (epoll_wait), or continue.
+
+        The reactor stands still then, and all other threads go on.
+        """
+        self._disk = _STANDS if still else _FINE
         self._write()
 
     def slow(self, slow: bool) -> None:

@@ -39,3 +39,10 @@ def promtool(*arguments: str, text: bytes = b"", folder: Path | None = None) -> 
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == 0, said
     return said
+
+
+def haproxy() -> str:
+    """Return the path of HAProxy."""
+    found = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    assert found is not None, "these tests need HAProxy: sh tools/find-haproxy.sh installs it"
+    return found

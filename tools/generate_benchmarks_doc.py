@@ -29,7 +29,8 @@ share, and are copied from the pages that those programs wrote. [How it is measu
 method, and what each program costs. Values are medians. In brackets: the interval of the median, of 95 % or more. Two
 values whose ratio's interval includes 1 are a draw.
 
-Measure on your machine before you decide anything: `make bench-smoke` takes minutes, `make bench` three hours.
+Measure on your machine before you decide anything: `make bench WHAT=smoke` takes minutes, `make bench WHAT=peers` three
+hours.
 """
 
 
@@ -154,10 +155,8 @@ _MORE = """\
 | [TRANSACTIONS.md](../bench/TRANSACTIONS.md) | transactions beside Apache Kafka's |
 | [QUOTAS.md](../bench/QUOTAS.md) | how exactly quotas hold |
 | [KUAISHOU.md](../bench/KUAISHOU.md) | the experiments of Kuaishou's talk: block cache, lagging consumers, isolation |
-| [IDLE_PARTITIONS.md](../bench/IDLE_PARTITIONS.md) | writes beside 10,000 idle partitions |
-| [COMPACTION.md](../bench/COMPACTION.md) | compaction |
-| [REBALANCES.md](../bench/REBALANCES.md) | rebalances of large groups |
-| [TYPED.md](../bench/TYPED.md) | typed tables by format |
+| [PARTITIONS.md](../bench/PARTITIONS.md) | what 10,000 idle partitions cost |
+| [EARLIER.md](../bench/EARLIER.md) | measured once: compaction, rebalances, typed tables, workers and others |
 | [SMOKE.md](../bench/SMOKE.md) | pylogd beside the least that a Twisted process can do |
 """
 

@@ -40,14 +40,16 @@ The first of these that has a value applies:
 6. the default.
 
 Only settings marked *dynamic* can be changed at run time: by 1 and 2, or in the file, which a broker reloads on SIGHUP.
-Changes of other settings take effect at the next start. With an unknown name, or a value of the wrong type or out of
-range, the broker does not start, and prints one line that says what is allowed. Lists are TOML arrays, or text
-separated by commas.
+Those marked *dynamic, for single brokers* can't be set by 2. Changes of other settings take effect at the next start.
+With an unknown name, or a value of the wrong type or out of range, the broker does not start, and prints one line that
+says what is allowed. Lists are TOML arrays, or text separated by commas.
 
 Topic settings are set when a topic is created or altered. If a topic does not set a value, the broker setting that is
-named with the topic setting applies, and also its later changes; `placement.label` has no such broker setting. Group
-settings work in the same way; they are changed by IncrementalAlterConfigs on the resource GROUP, or by `pylogd groups
-alter`.
+named with the topic setting applies, and also its later changes; `placement.label`, and the settings without effect,
+have no such broker setting. All topic settings of Apache Kafka 4.4 are known. Those of tiered storage and share groups,
+which pylogd does not have, are accepted with every value that asks for nothing, so that no topic is refused for them.
+Group settings work in the same way; they are changed by IncrementalAlterConfigs on the resource GROUP, or by `pylogd
+groups alter`.
 """
 
 _PROFILES_HEAD = """\
@@ -93,7 +95,7 @@ def manual() -> str:
         parts.append(f"\n## {group}\n")
         parts += [_entry(setting, "Default") for setting in settings]
     parts.append("\n## Topic settings\n")
-    parts += [_entry(setting, "Shipped default") for setting in TOPIC_SETTINGS.values()]
+    parts += [_entry(setting, "Shipped default") for setting in TOPIC_SETTINGS.values() if not setting.internal]
     parts.append("\n## Group settings\n")
     parts += [_entry(setting, "Shipped default") for setting in GROUP_SETTINGS.values()]
     return "".join(parts)
@@ -127,7 +129,8 @@ def example() -> str:
 def _groups(settings: Iterable[Setting]) -> list[tuple[str, list[Setting]]]:
     groups: dict[str, list[Setting]] = {}
     for setting in settings:
-        groups.setdefault(setting.group, []).append(setting)
+        if not setting.internal:
+            groups.setdefault(setting.group, []).append(setting)
     return list(groups.items())
 
 
@@ -137,7 +140,7 @@ def _entry(setting: Setting, default: str) -> str:
         followed = ", then ".join(f"`{name}`" for name, _ in setting.synonyms)
         facts.append(f"Follows: {followed}")
     elif setting.mode is Mode.DYNAMIC:
-        facts.append("Dynamic")
+        facts.append("Dynamic, for single brokers" if setting.per_broker else "Dynamic")
     body = "\n".join(textwrap.wrap(setting.doc, 118, break_on_hyphens=False))
     return f"\n### {setting.name}\n\n{body}\n\n" + "".join(f"- {fact}.\n" for fact in facts)
 

@@ -1,1 +1,1 @@
-"""From a producer's send to a row that a query sees: `python -m bench.end_to_end`, which writes bench/END_TO_END.md."""
+"""From a producer's send to a row that a query sees: `python -m bench end-to-end`, which writes bench/END_TO_END.md."""

@@ -1,6 +1,6 @@
 """How long it takes from a producer's send to a row that a query sees, at three rates, with two loaders.
 
-    python -m bench.end_to_end [--seconds 120] [--rates 1000,10000,100000] [--loaders follow,streaming] [--write]
+    python -m bench end-to-end [--seconds 120] [--rates 1000,10000,100000] [--loaders follow,streaming] [--write]
 
 Each arm takes its seconds, half a minute of warm-up, half a minute to start, and up to two minutes until everything is
 seen. Results are saved after each arm, so `--rates` and `--loaders` repeat some of them; `--page` only writes the page.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from typing import Any
 
 from bench.end_to_end.arms import LOADERS, ArmOptions, run_arm
 from bench.end_to_end.page import draw, lines
+from bench.harness import say
 from bench.machine import machine
 from pylogd.clock import wall_ms
 from tests.pages import write_page
@@ -27,11 +27,6 @@ from tests.pages import write_page
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "end_to_end.json"
 PAGE = HERE / "END_TO_END.md"
-
-
-def say(text: str) -> None:
-    """Print progress on standard error."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def main() -> None:

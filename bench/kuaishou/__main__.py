@@ -1,6 +1,6 @@
 """Kuaishou's experiments. Writes bench/KUAISHOU.md, bench/kuaishou.json and bench/plots/kuaishou-*.svg.
 
-    python -m bench.kuaishou [--only cache,expansion] [--rounds N] [--seconds S] [--quick] [--report] [--list]
+    python -m bench kuaishou [--only cache,expansion] [--rounds N] [--seconds S] [--quick] [--report] [--list]
 
 Needs root, control groups with memory and disk limits, and loop devices; an experiment that this machine does not allow
 is skipped, and the page says why. What a killed run left is removed at the next start.
@@ -19,6 +19,7 @@ from typing import Final
 
 import confluent_kafka
 
+from bench.harness import say
 from bench.kuaishou import cache, expansion, frozen_disk, laggards, report
 from bench.kuaishou.experiment import Experiment, Scale
 from bench.kuaishou.lab import IMAGES, Unavailable, laboratory, why_not
@@ -35,11 +36,6 @@ EXPERIMENTS: Final[Sequence[Experiment]] = (
     laggards.EVEN_EXPERIMENT,
     expansion.EXPERIMENT,
 )
-
-
-def say(text: str) -> None:
-    """Print progress on standard error."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def measure(
@@ -84,7 +80,7 @@ def measure(
 
 def main() -> int:
     """Run what the command line says. Return the exit status: 1 if an experiment failed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.kuaishou", description="Kuaishou's experiments")
+    parser = argparse.ArgumentParser(prog="python -m bench kuaishou", description="Kuaishou's experiments")
     parser.add_argument("--only", default="", help="only these experiments: names with commas between")
     parser.add_argument("--arms", default="", help="only these arms: names with commas between; the others' are lost")
     parser.add_argument("--rounds", type=int, help=f"rounds of each arm ({ROUNDS})")

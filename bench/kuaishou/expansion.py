@@ -13,8 +13,8 @@ from bench.kuaishou.clients import Clients, curve, percentile
 from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round, Scale, Target
 from bench.kuaishou.lab import ControlGroup, Disk, Laboratory, slow_down
 from bench.kuaishou.meter import Meter
-from pylogd.client import Admin, TopicPartition
-from pylogd.client.core.admin.replica_plan import plan
+from pylogd.client import Admin
+from pylogd.placement.moves import spread
 
 MEMORY: Final = 192 << 20  # of each broker's group
 DISK: Final = 3 << 30
@@ -73,10 +73,9 @@ class Cluster:
     def move(self, latest_wait: float | None) -> tuple[float, float]:
         """Move a fair share of the replicas to the new broker. Return when that began and ended."""
         with Admin(self.address) as admin:
-            found = admin.describe_topic(TOPIC).partitions
-            current = {TopicPartition(TOPIC, one.index): tuple(one.replicas) for one in found}
-            planned = plan(current, dict.fromkeys((*OLD, NEW)), None)
-            targets = {place: nodes for place, nodes in planned.items() if nodes != current[place]}
+            layout = admin.layout([TOPIC])
+            current = layout.current
+            targets = {place: nodes for place, nodes in spread(layout).items() if nodes != current[place]}
             begun = time.monotonic()
             errors = [error for error in admin.reassign(targets, latest_wait=latest_wait).values() if error is not None]
             if errors:

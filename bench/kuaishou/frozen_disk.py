@@ -125,7 +125,7 @@ EXPERIMENT: Final = Experiment(
         f"with acks=1, one after the other by each producer: {FROZEN_PRODUCERS} on the disk that is then frozen "
         f"(FIFREEZE), whose queue has room for {QUEUE_REQUESTS} requests, in a process of their own. Writes to it hang "
         "until the thaw. A member of a group sends heartbeats all the time. After the thaw every topic is read and "
-        "compared with what was acknowledged. Second 0 of the charts is the freeze. `python -m bench.isolation` has "
+        "compared with what was acknowledged. Second 0 of the charts is the freeze. `python -m bench isolation` has "
         "more, such as a freeze that lasts longer than `log.dir.failure.timeout.ms`."
     ),
     arms={

@@ -174,7 +174,7 @@ EXPERIMENT: Final = Experiment(
         f"at the earliest offsets of three partitions (second 0 of the charts); the disk gives {READ_LIMIT / _MB:.0f} "
         "MB/s to readers: it serves a tenth of a second's bytes as quickly as it can, and then nobody for up to 90 ms, "
         "writers and the file system's journal neither, once these are read. "
-        f"`python -m bench.kuaishou.bare` shows how long a program waits there that only writes. "
+        "[EARLIER.md](EARLIER.md) says how long a program waits there that only writes. "
         f"Figures beside laggards are from second {SETTLE_SECONDS:.0f} on, or from the middle if they "
         "end earlier, until the last one has finished."
     ),

@@ -11,7 +11,7 @@ from textwrap import wrap
 from typing import Any, Final
 
 from bench import plots
-from bench.before_after import interval
+from bench.harness import interval
 from bench.kuaishou.experiment import Experiment, Measure, Round, Target
 from tests.pages import write_page
 
@@ -25,7 +25,7 @@ _HEAD: Final = """\
 In 2019 Zhao Jianbo of Kuaishou described how they run Kafka, at QCon Beijing (快手万亿级别 Kafka
 集群应用实践与技术演进之路). pylogd has what he describes, off by default. This page has his experiments, scaled to one
 small machine, with his figures beside ours. It is written by `make bench-kuaishou` (`bench/kuaishou/`;
-`python -m bench.kuaishou --help`).
+`python -m bench kuaishou --help`).
 
 Brokers run in control groups with a limit on memory, page cache included, and keep their logs on ext4 images behind
 loop devices with direct I/O. Clients (librdkafka) run outside of the groups, on the same machine. Disk reads are the

@@ -1,7 +1,7 @@
 """pylogd and Apache Kafka with the same listeners: PLAINTEXT, SSL and SASL_SSL (SCRAM-SHA-512).
 
 They show the same certificate, and have one user. Apache Kafka reads the same PEM file (KIP-651). `PylogdTls` and
-`KafkaTls` are the same brokers as peers of `make bench`, whose clients use the SSL listener.
+`KafkaTls` are the same brokers as peers, whose clients use the SSL listener.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def add_offsets_to_txn(
         return _answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return _answer(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    if not 0 < len(request.group_id) <= MAX_GROUP_ID:
+    if len(request.group_id) > MAX_GROUP_ID:
         return _answer(ErrorCode.INVALID_GROUP_ID)
     groups = context.broker.groups
 

@@ -4,7 +4,8 @@ Behaviour: each entity is changed or refused separately, and is answered once th
 do within moments. An entity is a user, a client id, both, or an IP address; a null name is the default for all that
 have none of their own. Byte rates and connection rates are whole numbers; all values are greater than 0. An unknown
 quota, a value that makes no sense, an entity of other parts or one that is named twice is INVALID_REQUEST. Removing a
-quota that is not set is no error. `validate_only` makes all checks and changes nothing.
+quota that is not set is no error. `validate_only` makes all checks and changes nothing. An answer names the parts of an
+entity in Kafka's order, not in the request's: see `answered_place`.
 Gaps: IP addresses have to be given as such; Kafka takes host names too, which would be looked up while others wait.
 
 Source: KIP-546, KIP-612.
@@ -38,6 +39,8 @@ from pylogd.wire.messages.alter_client_quotas import (
 
 #: The parts of an entity, in the order of `Entity`.
 PARTS = ("user", "client-id", "ip")
+#: The same in the order of answers.
+_ANSWERED = ("client-id", "user", "ip")
 
 
 @handles(AlterClientQuotasRequest, 0, 1)
@@ -67,9 +70,18 @@ async def _alter_all(context: RequestContext, request: AlterClientQuotasRequest)
                 await context.broker.entity_configs.alter(entity, changes)
         except PylogdError as error:
             code, message = explain(error)
-        parts = [EntityResult(part.entity_type, part.entity_name) for part in entry.entity]
+        ordered = sorted(entry.entity, key=lambda part: answered_place(part.entity_type))
+        parts = [EntityResult(part.entity_type, part.entity_name) for part in ordered]
         results.append(EntryResult(code, message, parts))
     return AlterClientQuotasResponse(entries=results)
+
+
+def answered_place(kind: str) -> int:
+    """Return the place of a part of this type among those of an entity in answers.
+
+    The client id is before the user, as in Kafka's answers, with which clients compare; unknown types are last.
+    """
+    return (*_ANSWERED, kind).index(kind)
 
 
 def entity_of(parts: Sequence[tuple[str, str | None]]) -> Entity:
@@ -78,8 +90,6 @@ def entity_of(parts: Sequence[tuple[str, str | None]]) -> Entity:
     for kind, name in parts:
         if kind not in PARTS:
             raise _invalid(f"There are no entities of type {kind[:20]!r}; use user, client-id or ip.")
-        if kind in found:
-            raise _invalid(f"The entity has more than one {kind}.")
         if name == "":
             raise _invalid(f"The {kind} is empty; null is the default.")
         found[kind] = DEFAULT_NAME if name is None else name
@@ -98,6 +108,8 @@ def _changes(entity: Entity, operations: Sequence[OpData]) -> dict[str, str | No
     changes: dict[str, str | None] = {}
     for operation in operations:
         kind = KINDS.get(operation.key)
+        if kind is None and operation.remove:
+            continue  # as in Kafka: no entity has it
         if kind is None or kind.of_address != (entity.ip is not None):
             known = ", ".join(name for name, one in KINDS.items() if one.of_address == (entity.ip is not None))
             raise _invalid(f"{operation.key[:50]!r} is not a quota of such an entity; use {known}.")

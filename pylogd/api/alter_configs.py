@@ -45,6 +45,8 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
     for config in resource.configs:
         if config.value is None:
             raise InvalidChange(f"{config.name} needs a value")
+        if config.name in configs:
+            raise InvalidChange(f"{config.name} is named twice")
         configs[config.name] = config.value
     await alter_one(
         context,

@@ -39,12 +39,23 @@ def alter_partition_reassignments(
     return Deferred.fromCoroutine(_move(context, request))
 
 
+def _refuse(request: AlterPartitionReassignmentsRequest, code: ErrorCode) -> AlterPartitionReassignmentsResponse:
+    """Return an error of the whole request, which Kafka repeats for each partition."""
+    responses = [
+        ReassignableTopicResponse(
+            topic.name,
+            [ReassignablePartitionResponse(one.partition_index, code, code.text) for one in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return AlterPartitionReassignmentsResponse(error_code=code, error_message=code.text, responses=responses)
+
+
 async def _move(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     if not context.may_use_cluster(AclOperation.ALTER):
-        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return AlterPartitionReassignmentsResponse(error_code=refused, error_message=refused.text)
+        return _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     targets = {
         (topic.name, partition.partition_index): partition.replicas
         for topic in request.topics

@@ -3,7 +3,8 @@
 Behaviour: each user is changed or refused separately, with all of its changes or none, and answered when this broker
 accepts the new credential; other brokers do within a second. A credential that the request names twice is
 DUPLICATE_RESOURCE, one to delete that does not exist RESOURCE_NOT_FOUND. Iterations outside 4,096 to 16,384, an empty
-salt or name, and a salted password of the wrong length are UNACCEPTABLE_CREDENTIAL. Needs ALTER on the cluster.
+name or salted password, and a salt of more than 8,192 bytes are UNACCEPTABLE_CREDENTIAL. As in Kafka, a salted password
+may have another length than the digest: the keys are computed from it all the same. Needs ALTER on the cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pylogd.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 
-_MOST_SALT_BYTES = 1024
+_MOST_SALT_BYTES = 8192
 _Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
 
 
@@ -91,10 +92,10 @@ def _credentials(name: str, changes: list[_Change]) -> dict[str, ScramCredential
 def _credential(algorithm: Algorithm, change: ScramCredentialUpsertion) -> ScramCredential:
     if not MIN_ITERATIONS <= change.iterations <= MAX_ITERATIONS:
         raise _unacceptable(f"The iterations have to be from {MIN_ITERATIONS} to {MAX_ITERATIONS}.")
-    if not 0 < len(change.salt) <= _MOST_SALT_BYTES:
-        raise _unacceptable(f"The salt has to have 1 to {_MOST_SALT_BYTES} bytes.")
-    if len(change.salted_password) != algorithm.size:
-        raise _unacceptable(f"The salted password has to have {algorithm.size} bytes.")
+    if len(change.salt) > _MOST_SALT_BYTES:
+        raise _unacceptable(f"The salt has more than {_MOST_SALT_BYTES} bytes.")
+    if not change.salted_password:
+        raise _unacceptable("The salted password is empty.")
     return credential_of(algorithm, bytes(change.salted_password), bytes(change.salt), change.iterations)
 
 

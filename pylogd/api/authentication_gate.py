@@ -6,14 +6,14 @@ follows from the state of the connection's `Authentication`; anything else close
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from pylogd.api.dispatch import ClientConnection, Dispatcher
 from pylogd.errors import CloseConnection
+from pylogd.limits.shares import FairWork
 from pylogd.security.authentication import Authentication, AuthenticationState, Authenticator
 from pylogd.security.authentication import Connection as AuthenticatedConnection
 from pylogd.security.mechanisms import ListenerSettings, authentication_limits, make_mechanisms
@@ -30,6 +30,7 @@ from pylogd.wire.session import (
     UnsupportedRequest,
 )
 
+MakeAuthenticator = Callable[[ListenerSettings], Awaitable[Authenticator]]
 _HANDSHAKE = ApiKey.SASL_HANDSHAKE
 _ALLOWED: Mapping[AuthenticationState, frozenset[int]] = {
     AuthenticationState.WAITING: frozenset({ApiKey.API_VERSIONS, _HANDSHAKE, ApiKey.SASL_AUTHENTICATE}),
@@ -49,30 +50,43 @@ async def guarded(
     values: ListenerSettings,
     users: ScramUsers,
     clock: IReactorTime,
-    in_thread: Callable[..., Deferred[Any]],
+    work: FairWork,
     now_ms: Callable[[], int],
 ) -> AuthenticationGate:
     """Return the handler of a SASL listener with these settings. Raises ConfigError.
 
-    users: those of SCRAM. in_thread: call a function in a thread, of which there should be few.
+    users: those of SCRAM. work: calls functions in threads, for which the clients of all listeners wait.
     """
-    mechanisms = await in_thread(make_mechanisms, values, users)
-    authenticator = Authenticator(mechanisms, authentication_limits(values, mechanisms), clock, in_thread, now_ms)
-    return AuthenticationGate(handler, authenticator)
+
+    async def make(values: ListenerSettings) -> Authenticator:
+        mechanisms = await work.run("", make_mechanisms, values, users, remembered=True)
+        return Authenticator(mechanisms, authentication_limits(values, mechanisms), clock, work, now_ms)
+
+    return AuthenticationGate(handler, await make(values), make)
 
 
 class AuthenticationGate:
     """Hands the requests of authenticated clients to another handler."""
 
-    __slots__ = ("_authenticator", "_handler", "batched", "overlapping", "repeated", "versions")
+    __slots__ = ("_authenticator", "_handler", "_make", "batched", "overlapping", "repeated", "versions")
 
-    def __init__(self, handler: Dispatcher, authenticator: Authenticator) -> None:
+    def __init__(self, handler: Dispatcher, authenticator: Authenticator, make: MakeAuthenticator) -> None:
+        """make: makes another authenticator for other settings of the listener."""
         self._handler = handler
         self._authenticator = authenticator
+        self._make = make
         self.versions = handler.versions
         self.overlapping = handler.overlapping
         self.batched = handler.batched
         self.repeated = handler.repeated
+
+    async def check(self, values: ListenerSettings) -> None:
+        """Raise ConfigError if the listener can't offer the mechanisms that these settings name."""
+        await self._make(values)
+
+    async def use(self, values: ListenerSettings) -> None:
+        """Authenticate new connections by these settings from now on. Raises ConfigError, with nothing changed."""
+        self._authenticator = await self._make(values)
 
     def handle(self, connection: SaslConnection, event: RequestReceived | UnsupportedRequest) -> Any:
         """Let a request pass, or raise CloseConnection."""

@@ -24,6 +24,7 @@ from pylogd.groups.consumer.members import JOINING, partitions_by_topic
 from pylogd.groups.consumer.service import HeartbeatAnswer
 from pylogd.limits.expressions import InvalidExpression
 from pylogd.limits.names import MAX_CLIENT_ID, MAX_INSTANCE_ID, MAX_SUBSCRIPTIONS
+from pylogd.limits.shares import Crowded
 from pylogd.metadata.feature_levels import GROUP_VERSION
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.consumer_group_heartbeat import (
@@ -51,21 +52,24 @@ def consumer_group_heartbeat(
         return _response(HeartbeatAnswer(refused.code, str(refused)))
     if not heartbeat.member_id:
         heartbeat = heartbeat._replace(member_id=str(uuid4()))
-    expression = _expression(context, request.group_id, heartbeat)
+    group_id = request.group_id
+    former = _former(context, group_id, heartbeat)
+    expression = former if heartbeat.regex is None else heartbeat.regex
+    if not expression:
+        return _beat(context, group_id, heartbeat)
     try:
-        matched = context.broker.expressions.prepare(expression) if expression else None
+        matched = context.broker.expressions.prepare(expression, context.share.name, member=former == expression)
     except InvalidExpression as error:
         return _response(_refusal(str(error)))
     if matched is None:
-        return _beat(context, request.group_id, heartbeat)
-    matched.addCallbacks(lambda _: _beat(context, request.group_id, heartbeat), _refuse_if_slow)
+        return _beat(context, group_id, heartbeat)
+    context.broker.groups.keep_alive(group_id, heartbeat)  # the wait is not the member's fault
+    matched.addCallbacks(lambda _: _beat(context, group_id, heartbeat), _refuse_if_slow)
     return cast("Deferred[ConsumerGroupHeartbeatResponse]", matched)
 
 
-def _expression(context: RequestContext, group_id: str, heartbeat: Heartbeat) -> str | None:
-    """Return the regular expression by which a member finds topics, if it has one."""
-    if heartbeat.regex is not None:
-        return heartbeat.regex
+def _former(context: RequestContext, group_id: str, heartbeat: Heartbeat) -> str | None:
+    """Return the regular expression by which a member has found topics so far, if it has one."""
     group = context.broker.groups.describe_consumers(group_id)
     member = None if isinstance(group, ErrorCode) else group.members.get(heartbeat.member_id)
     return None if member is None else member.regex
@@ -79,6 +83,8 @@ def _beat(
 
 
 def _refuse_if_slow(failure: Failure) -> ConsumerGroupHeartbeatResponse:
+    if failure.check(Crowded):
+        return _response(HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Too many expressions wait. Try again."))
     failure.trap(InvalidExpression)
     return _response(_refusal(str(failure.value)))
 
@@ -102,6 +108,7 @@ def _heartbeat(context: RequestContext, request: ConsumerGroupHeartbeatRequest) 
         None if owned is None else frozenset((one.topic_id, index) for one in owned for index in one.partitions),
         (context.client_id or "")[:MAX_CLIENT_ID],
         "/" + context.connection.host,
+        context.share,
     )
 
 
@@ -122,7 +129,7 @@ def _check_topics(context: RequestContext, heartbeat: Heartbeat) -> None:
 def _matching(context: RequestContext, expression: str) -> frozenset[str]:
     """Return the topics that an expression matches and the client may describe. Raises HeartbeatRefused."""
     try:
-        found = context.broker.expressions.find(expression)
+        found = context.broker.expressions.find(expression, context.share.name)
     except InvalidExpression as error:
         raise HeartbeatRefused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
     return frozenset(name for name in found if context.may_use_topic(AclOperation.DESCRIBE, name, audited=False))

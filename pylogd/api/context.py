@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pylogd.limits.shares import Share
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from pylogd.security.client_share import share_of_client
 from pylogd.security.peers import PeerClaim, Peers
 from pylogd.security.principal import ANONYMOUS, Principal
 
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
     from pylogd.replica.partition_registry import PartitionRegistry
     from pylogd.replica.purgatory import Purgatory
     from pylogd.replica.selector import RackAwareSelector
-    from pylogd.replica.sessions import FetchSessions
+    from pylogd.replica.session_cache import FetchSessions
+    from pylogd.replica.smooth import SmoothJoins
     from pylogd.replica.throttle import ReplicaThrottle
     from pylogd.security.acl_store import AclStore
     from pylogd.security.audit import AuditLog
@@ -87,6 +90,8 @@ class BrokerParts(Protocol):
     def topic_admin(self) -> TopicAdmin: ...
     @property
     def partition_admin(self) -> PartitionAdmin: ...
+    @property
+    def smooth_joins(self) -> SmoothJoins: ...
     @property
     def groups(self) -> GroupCoordinator: ...
     @property
@@ -221,6 +226,11 @@ class RequestContext:
         return self.may_use_topic(operation, name) and (
             name not in INTERNAL_TOPICS or self.may_use_cluster(AclOperation.ALTER)
         )
+
+    @property
+    def share(self) -> Share:
+        """Whose share the client's work counts in: its principal's, or its address's if it has not said who it is."""
+        return share_of_client(self.connection.principal, self.connection.host)
 
     def may_use_group(self, operation: AclOperation, group_id: str, *, audited: bool = True) -> bool:
         """Return whether the client may do `operation` to a group."""

@@ -70,9 +70,7 @@ async def _create(
     context: RequestContext, wanted: CreatePartitionsTopic, validate_only: bool, quota: MutationQuota
 ) -> None:
     assignment = None if wanted.assignments is None else [entry.broker_ids for entry in wanted.assignments]
-    extend = partial(
-        context.broker.topic_admin.add_partitions, wanted.name, wanted.count, assignment=assignment or None
-    )
+    extend = partial(context.broker.topic_admin.add_partitions, wanted.name, wanted.count, assignment=assignment)
     before = context.broker.topics.get(wanted.name)
     if quota.active and not validate_only and before is not None:  # what can't be done is not counted
         quota.charge(len((await extend(validate_only=True)).partitions) - len(before.partitions))

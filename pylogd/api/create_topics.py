@@ -24,7 +24,7 @@ from pylogd.api.metering import MutationQuota
 from pylogd.api.registry import handles
 from pylogd.api.slices import SLICE_BYTES, Pace, answer_budget, encode_in_thread
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.metadata.errors import InvalidReplicaAssignment
+from pylogd.metadata.errors import InvalidReplicaAssignment, TopicExists
 from pylogd.metadata.image import INTERNAL_TOPICS, Topic
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.create_topics import (
@@ -36,6 +36,7 @@ from pylogd.wire.messages.create_topics import (
 )
 
 _NO_ID = bytes(16)
+_KAFKA_METADATA = "__cluster_metadata"
 _FIRST_STRICT = 6  # THROTTLING_QUOTA_EXCEEDED is known from here on
 
 
@@ -62,8 +63,7 @@ async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> 
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
                 if not (everything or context.may_use_topic(AclOperation.CREATE, wanted.name)):
                     raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                if wanted.name in INTERNAL_TOPICS:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Brokers create this internal topic when it is needed.")
+                _check_not_internal(context, wanted.name)
                 results[wanted.name] = await _create(context, wanted, request.validate_only, quota, configs)
             except PylogdError as error:
                 results[wanted.name] = _refused(wanted.name, *explain(error))
@@ -74,6 +74,16 @@ async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> 
     if configs.size <= SLICE_BYTES:
         return response
     return await encode_in_thread(context, request.API_KEY, response)
+
+
+def _check_not_internal(context: RequestContext, name: str) -> None:
+    """Raise for a topic that only brokers create, and for the one in which Kafka keeps its own metadata."""
+    if name in INTERNAL_TOPICS:
+        if context.broker.topics.get(name) is not None:
+            raise TopicExists(f'topic "{name}" exists already')
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Brokers create this internal topic when it is needed.")
+    if name == _KAFKA_METADATA:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Topics of this name are for Apache Kafka's own metadata.")
 
 
 def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:

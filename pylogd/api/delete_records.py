@@ -3,20 +3,24 @@
 Behaviour: the log start offset moves to the given offset, which must lie within the log; -1 means the high watermark.
 An offset before the log start changes nothing and is no error. A partition is answered, with the new start, once every
 in-sync replica has the same start; REQUEST_TIMED_OUT if that takes longer than `timeout_ms`. A topic whose
-`cleanup.policy` has no `delete` is refused with POLICY_VIOLATION. The work is done in a thread.
+`cleanup.policy` has no `delete` is refused with POLICY_VIOLATION, an internal topic with INVALID_TOPIC_EXCEPTION. The
+work is done in a thread. All is answered when the new starts are on the disk, so a killed broker does not serve the
+records again. (Kafka writes them once a minute.)
 Gaps: none.
 """
 
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
 from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.log.errors import OffsetOutOfRange
+from pylogd.log.errors import OffsetOutOfRange, StorageFailure
+from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.delete_records import (
@@ -25,6 +29,8 @@ from pylogd.wire.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+
+log = Logger()
 
 HIGH_WATERMARK = -1
 _UNKNOWN = -1
@@ -54,6 +60,10 @@ async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> Del
                 await _delete_one(context, topic.name, wanted.partition_index, wanted.offset, request.timeout_ms)
             )
         topics.append(DeleteRecordsTopicResult(topic.name, results))
+    try:
+        await context.broker.in_thread(context.broker.logs.checkpoint)
+    except StorageFailure as error:  # as on a full disk, of which this makes room
+        log.warn("The new starts of logs are in effect, but not on the disk: {error}", error=error)
     return DeleteRecordsResponse(topics=topics)
 
 
@@ -62,6 +72,8 @@ async def _delete_one(
 ) -> DeleteRecordsPartitionResult:
     replicas = context.broker.replicas
     partition = context.broker.partitions.by_name.get((topic, index))
+    if topic in INTERNAL_TOPICS:
+        return DeleteRecordsPartitionResult(index, _UNKNOWN, ErrorCode.INVALID_TOPIC_EXCEPTION)
     if partition is None:
         return DeleteRecordsPartitionResult(index, _UNKNOWN, why_absent(context.broker, topic, index))
     try:
@@ -78,13 +90,12 @@ async def _delete_one(
 def _check(partition: Partition, offset: int) -> int:
     """Return the offset before which records are deleted. Raises PylogdError for one that is not allowed."""
     partition.check_leading()
-    log = partition.log
-    if not log.config.deletes:
+    if not partition.log.config.deletes:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION, "Records can be deleted only from topics whose cleanup.policy has delete."
         )
     if offset == HIGH_WATERMARK:
         return partition.high_watermark
     if not 0 <= offset <= partition.high_watermark:
-        raise OffsetOutOfRange(offset, log.log_start_offset, partition.high_watermark)
+        raise OffsetOutOfRange(offset, partition.log.log_start_offset, partition.high_watermark)
     return offset

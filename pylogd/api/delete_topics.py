@@ -24,6 +24,7 @@ from pylogd.api.registry import handles
 from pylogd.api.slices import Pace, encode_in_thread
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.limits.elements import AT_ONCE
+from pylogd.metadata.errors import UnknownTopic
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.delete_topics import (
     DeletableTopicResult,
@@ -33,6 +34,7 @@ from pylogd.wire.messages.delete_topics import (
 )
 
 _FIRST_BY_ID = 6
+_FIRST_WITH_DISABLED = 3  # TOPIC_DELETION_DISABLED is known from here on
 _FIRST_STRICT = 5  # THROTTLING_QUOTA_EXCEEDED is known from here on
 _NO_ID = bytes(16)
 
@@ -48,7 +50,7 @@ async def _delete_all(context: RequestContext, request: DeleteTopicsRequest) -> 
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         asked = [(name, _NO_ID) for name in request.topic_names]
-    counts = Counter(asked)
+    counts = _by_id_alone(context, Counter(asked))
     quota = MutationQuota(context, _FIRST_STRICT)
     timed_out = ErrorCode.REQUEST_TIMED_OUT
     results = {topic: DeletableTopicResult(*topic, timed_out, timed_out.text) for topic in counts}
@@ -63,6 +65,17 @@ async def _delete_all(context: RequestContext, request: DeleteTopicsRequest) -> 
         await wait_for(context, request.timeout_ms, delete_each())
     response = quota.applied(DeleteTopicsResponse(responses=list(results.values())))
     return response if len(results) <= AT_ONCE else await encode_in_thread(context, request.API_KEY, response)
+
+
+def _by_id_alone(
+    context: RequestContext, counts: Counter[tuple[str | None, bytes]]
+) -> Counter[tuple[str | None, bytes]]:
+    """Return how often a request names each topic. One that it names by both name and id is there by its id alone."""
+    for name, topic_id in list(counts):
+        topic = None if name is not None else context.broker.topics.by_id(topic_id)
+        if topic is not None:
+            counts[name, topic_id] += counts.pop((topic.name, _NO_ID), 0)
+    return counts
 
 
 async def _delete(
@@ -90,10 +103,23 @@ async def _delete(
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if topic is not None:
             quota.charge(len(topic.partitions))
-        await context.broker.topic_admin.delete_topic(name)
+        await _delete_one(context, name, wanted)
         if topic is not None:
             result.topic_id = topic.topic_id
         await context.broker.hosting.settled(name)
     except PylogdError as error:
         result.error_code, result.error_message = explain(error)
+        if result.error_code == ErrorCode.TOPIC_DELETION_DISABLED and context.version < _FIRST_WITH_DISABLED:
+            result.error_code = ErrorCode.INVALID_REQUEST
     return result
+
+
+async def _delete_one(context: RequestContext, name: str, wanted: DeleteTopicState) -> None:
+    """Delete a topic; if it was asked for by its id, not another one that has the name by then."""
+    if wanted.name is not None:
+        await context.broker.topic_admin.delete_topic(name)
+        return
+    try:
+        await context.broker.topic_admin.delete_topic(name, wanted.topic_id)
+    except UnknownTopic as error:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID) from error

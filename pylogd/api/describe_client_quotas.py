@@ -17,7 +17,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogd.api.alter_client_quotas import PARTS
+from pylogd.api.alter_client_quotas import PARTS, answered_place
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.api.slices import fill, in_slices
@@ -34,6 +34,8 @@ from pylogd.wire.messages.describe_client_quotas import (
     ValueData,
 )
 
+#: The values of an entity in the order that Kafka's hash tables give those of three: clients compare the whole answer.
+_VALUES = {"consumer_byte_rate": 0, "controller_mutation_rate": 1, "request_percentage": 2, "producer_byte_rate": 3}
 _ENTITY_WORK = 150  # as long as encoding so many bytes of an answer
 
 
@@ -44,6 +46,9 @@ class MatchType(IntEnum):
     DEFAULT = 1
     ANY = 2
 
+
+#: Stands for the empty name, which no entity has: it is not that of the default. Quotas of no user match it.
+_EMPTY = "\0"
 
 #: For each part with a condition, the name that it must have, None for any.
 Conditions = Mapping[str, str | None]
@@ -66,7 +71,7 @@ def describe_client_quotas(
         entity, configs = found
         values = [
             ValueData(name, limit)
-            for name, text in configs.items()
+            for name, text in sorted(configs.items(), key=lambda one: _VALUES.get(one[0], len(_VALUES)))
             if name in KINDS and (limit := read_limit(text)) is not None
         ]
         return EntryData(_parts(entity), values) if values and _matches(entity, conditions, request.strict) else None
@@ -87,19 +92,22 @@ def _conditions(components: Sequence[ComponentData]) -> Conditions:
             )
         if kind in conditions:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is more than one condition on {kind}.")
-        if component.match_type == MatchType.EXACT and component.match:
-            conditions[kind] = component.match
-        elif component.match_type == MatchType.DEFAULT:
-            conditions[kind] = DEFAULT_NAME
-        elif component.match_type == MatchType.ANY:
-            conditions[kind] = None
-        else:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "Match a name (0), which may not be empty, the default (1), or anything (2)."
-            )
+        conditions[kind] = _condition(component)
     if "ip" in conditions and len(conditions) > 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "No entity has an IP address and a user or client id.")
     return conditions
+
+
+def _condition(component: ComponentData) -> str | None:
+    """Return the name that a part of an entity must have, None for any. Raises KafkaError."""
+    name = component.match
+    if component.match_type == MatchType.EXACT and name is not None:
+        return name or _EMPTY
+    if component.match_type == MatchType.DEFAULT and name is None:
+        return DEFAULT_NAME
+    if component.match_type == MatchType.ANY and name is None:
+        return None
+    raise KafkaError(ErrorCode.INVALID_REQUEST, "Match a name (0), or without a name the default (1) or anything (2).")
 
 
 def _matches(entity: Entity, conditions: Conditions, strict: bool) -> bool:
@@ -113,4 +121,5 @@ def _matches(entity: Entity, conditions: Conditions, strict: bool) -> bool:
 
 
 def _parts(entity: Entity) -> list[EntityData]:
-    return [EntityData(part, name or None) for part, name in zip(PARTS, entity, strict=True) if name is not None]
+    named = [EntityData(part, name or None) for part, name in zip(PARTS, entity, strict=True) if name is not None]
+    return sorted(named, key=lambda part: answered_place(part.entity_type))

@@ -1,7 +1,8 @@
 """DescribeCluster (60), versions 0 to 2: the cluster's id, its brokers, its controller.
 
-Behaviour: lists the live brokers that have the client's listener. pylogd's own tagged fields have the labels
-and the `host.id` of each broker.
+Behaviour: lists the live brokers that have the client's listener. pylogd's own tagged fields have what placement
+depends on besides the rack: the labels and the `host.id` of each broker; and for those who may do DESCRIBE or
+DESCRIBE_CONFIGS to the cluster, whether it is cordoned or has a full volume, and how many more partitions it may hold.
 Gaps: the controllers as endpoints (type 2, version 1 on) are UNSUPPORTED_ENDPOINT_TYPE, since every broker carries out
 administrative requests; no broker is ever fenced, so `include_fenced_brokers` changes nothing.
 """
@@ -13,35 +14,50 @@ from pylogd.api.brokers import reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
-from pylogd.metadata.image import Broker
+from pylogd.metadata.labels import candidates
+from pylogd.placement.brokers import Candidate
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
 
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 #: What is said of this broker while it has no registration.
-_UNREGISTERED = Broker(-1, ())
+_UNREGISTERED = Candidate(-1)
 
 
 @handles(DescribeClusterRequest, 0, 2)
 def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
     """Return the cluster as this broker knows it."""
     if request.endpoint_type != _BROKERS:
+        known = request.endpoint_type == _CONTROLLERS
         return DescribeClusterResponse(
-            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Endpoints of type {request.endpoint_type} are not available; ask for brokers (type 1).",
             endpoint_type=request.endpoint_type,
         )
     broker = context.broker
+    placement = candidates(broker.cluster.brokers, broker.topic_admin.room_on).live
+    # Whoever may cordon a broker waits here until all show it, and has ALTER_CONFIGS.
+    may_plan = any(
+        context.may_use_cluster(one, audited=False) for one in (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    )
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.cluster.controller_id,
         brokers=[
-            DescribeClusterBroker(*found, labels=list(one.labels), host_id=one.host_id)
+            DescribeClusterBroker(
+                *found,
+                labels=list(one.labels),
+                host_id=one.host,
+                is_cordoned=may_plan and one.cordoned,
+                has_full_volume=may_plan and one.full,
+                partition_room=one.room if may_plan and one.room is not None else -1,
+            )
             for found in reachable_brokers(context)
-            for one in [broker.cluster.brokers.get(found[0], _UNREGISTERED)]
+            for one in [placement.get(found[0], _UNREGISTERED)]
         ],
         cluster_authorized_operations=(
             cluster_operations(context) if request.include_cluster_authorized_operations else NOT_ASKED

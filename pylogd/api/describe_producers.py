@@ -4,6 +4,7 @@ Behaviour: each replica answers for the partitions that it has, leader or not, f
 a batch within `producer.id.expiration.ms`. A partition that is named twice is answered once. If the answer would have
 more than `response.max.bytes`, the partitions left are INVALID_REQUEST. A client needs READ for each topic.
 Of a producer with an open transaction the first offset is told, and of any the coordinator epoch of its last marker.
+pylogd's own tagged field has the time until which a smooth expansion waits for a producer, if the broker leads.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pylogd.api.slices import answer_budget, in_slices
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.limits.answers import AnswerBudget
 from pylogd.log.producers import Producers
+from pylogd.metadata.image import check_topic_name
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -73,6 +75,7 @@ def _answer(context: RequestContext, budget: AnswerBudget, topic: str, answer: P
     except PylogdError as error:
         answer.error_code, answer.error_message = explain(error)
         return
+    awaited = context.broker.smooth_joins.awaited_producers((topic, answer.partition_index))
     for producer_id in list(producers.by_id):
         producer = producers.by_id.get(producer_id)  # it may have expired between two slices
         if producer is not None:
@@ -81,6 +84,7 @@ def _answer(context: RequestContext, budget: AnswerBudget, topic: str, answer: P
                 ProducerState(
                     producer_id, producer.epoch, -1 if last is None else last.last_sequence, producer.last_seen_ms,
                     producer.coordinator_epoch, producer.transaction_first_offset,
+                    -1 if awaited is None or producer.last_offset >= awaited.before else awaited.until_ms,
                 )
             )  # fmt: skip
         yield _PRODUCER_BYTES
@@ -90,5 +94,6 @@ def _producers(context: RequestContext, topic: str, index: int) -> Producers:
     """Return the producers of a partition that this broker has. Raises PylogdError."""
     partition = context.broker.partitions.by_name.get((topic, index))
     if partition is None:
+        check_topic_name(topic)
         raise KafkaError(why_absent(context.broker, topic, index))
     return partition.log.producers

@@ -34,7 +34,9 @@ def describe_user_scram_credentials(
     """Return the credentials of every user of the request."""
     if not context.may(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return DescribeUserScramCredentialsResponse(error_code=refused, error_message=refused.text, results=[])
+        names = dict.fromkeys(user.name for user in request.users or ())
+        results = [DescribeUserScramCredentialsResult(name, refused, refused.text, []) for name in names]
+        return DescribeUserScramCredentialsResponse(error_code=refused, error_message=refused.text, results=results)
     known = context.broker.scram_users.users
     named = Counter(user.name for user in request.users) if request.users else Counter(sorted(known))
     response = DescribeUserScramCredentialsResponse(error_message=None)

@@ -35,9 +35,9 @@ def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Defe
 
 async def _elect(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     if not context.may_use_cluster(AclOperation.ALTER):
-        return _refuse(request)
+        return _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if request.election_type not in (_PREFERRED, _UNCLEAN):
-        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+        return _refuse(request, ErrorCode.INVALID_REQUEST)
     pace = Pace(context)
     partitions = None
     if request.topic_partitions is not None:
@@ -57,8 +57,7 @@ async def _elect(context: RequestContext, request: ElectLeadersRequest) -> Elect
     return ElectLeadersResponse(replica_election_results=list(results.values()))
 
 
-def _refuse(request: ElectLeadersRequest) -> ElectLeadersResponse:
-    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+def _refuse(request: ElectLeadersRequest, code: ErrorCode) -> ElectLeadersResponse:
     refused = [
         ReplicaElectionResult(topic.topic, [PartitionResult(index, code, code.text) for index in topic.partitions])
         for topic in request.topic_partitions or ()

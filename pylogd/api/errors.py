@@ -39,7 +39,6 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
         storage.InvalidAppend: ErrorCode.INVALID_RECORD,
         storage.RecordTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
         storage.RecordListTooLarge: ErrorCode.RECORD_LIST_TOO_LARGE,
-        storage.UnsupportedMessageFormat: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         storage.UnsupportedCompressionType: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         storage.TransactionNotOpen: ErrorCode.INVALID_TXN_STATE,
         storage.TransactionalIdMissing: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,

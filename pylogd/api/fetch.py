@@ -8,14 +8,14 @@ name, from version 13 on by id. Sessions (version 7 on) are KIP-227's. A leader 
 UNKNOWN (version 9 on), and a client whose last epoch diverges from the log is told where (version 12 on).
 read_committed reads up to the last stable offset, and is told which transactions in what it reads were aborted, in the
 order of their markers (KIP-98).
-Fairness: a session serves first the partition that it served longest ago; without one a random one comes first.
+Fairness: a session serves first the partition that it served longest ago. Without a session the request's order counts,
+and its client has to change that order from one request to the next, as all Kafka clients do.
 A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has. Clients
 that are not the broker whose id they send (`security.peers`) get CLUSTER_AUTHORIZATION_FAILED.
 From version 11 on consumers may read from followers too, up to the high watermark that these know, and are sent to one
 in their rack where `replica.selector.class` says so (KIP-392); older ones get NOT_LEADER_OR_FOLLOWER.
-Batches compressed with zstd are kept from clients below version 10, which don't know the codec: they get what is before
-the first such batch, and UNSUPPORTED_COMPRESSION_TYPE where that is nothing (KIP-110). Kafka's KafkaApis decides by the
-topic's `compression.type` alone; here batches are stored as they were produced, whatever the setting, so they decide.
+Batches compressed with zstd are sent to clients below version 10 too. KIP-110 would keep them from these clients, but
+Apache Kafka 4.4 does not, and clients that know zstd read them.
 A consumer without READ for a topic gets TOPIC_AUTHORIZATION_FAILED for each of its partitions.
 
 Cost: the most frequent request is answered by `fast.fetch`. Any other that can be answered makes one object for each
@@ -27,8 +27,7 @@ any without being filed under each (`replica.sessions`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
-from itertools import chain, islice
-from random import randrange
+from itertools import islice
 from typing import Any, TypeAlias
 
 from twisted.internet.defer import Deferred
@@ -44,6 +43,7 @@ from pylogd.api.metering import metered_after_wait
 from pylogd.api.registry import handles
 from pylogd.api.slices import next_turn
 from pylogd.api.statistics import FETCH, STATISTICS
+from pylogd.api.traffic import count_served
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.limits.names import MAX_RACK
 from pylogd.log.errors import ColdRead
@@ -65,7 +65,6 @@ from pylogd.wire.messages.fetch import (
     PartitionData,
 )
 
-_FIRST_WITH_ZSTD = 10
 _FIRST_FROM_FOLLOWERS = 11
 _FIRST_WITH_LEADER = 12
 _FIRST_WITH_TOPIC_ID = 13
@@ -115,9 +114,7 @@ def answer_or_wait(
     if request.max_wait_ms <= 0 or job.due or job.total >= min_bytes:
         return job.read_and_answer(None) if at_end else job.answer()
     wait = FetchWait(job, min_bytes)
-    context.broker.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
-    if job.session is not None:
-        job.session.wait_with(wait)
+    wait.park(context.broker.fetch_waits, request.max_wait_ms / 1000)
     return wait.done.addCallback(metered_after_wait(context, request, job.read_and_answer))
 
 
@@ -156,6 +153,7 @@ class FetchJob:
         self.rack = request.rack_id if broker.replica_selector is not None and len(request.rack_id) <= MAX_RACK else ""
         self._progress: list[tuple[Partition, bool]] | None = None
         if self.follower >= 0:
+            STATISTICS.follower_fetches += 1
             self._progress = []
             self._now = broker.clock.seconds()
             self._broker_epoch = broker_epoch_of(context, request)
@@ -230,13 +228,7 @@ class FetchJob:
         return self._respond()
 
     def _in_turn(self) -> Iterable[Entry]:
-        if self.session is not None:
-            return self.session.in_turn()
-        entries = self.entries
-        if isinstance(entries, list) and len(entries) > 1:
-            start = randrange(len(entries))
-            return chain(entries[start:], entries[:start])
-        return entries
+        return self.entries if self.session is None else self.session.in_turn()
 
     def _read_if_allowed(self, entry: Entry) -> PartitionData | None:
         """As `_read_for_client`, if the client may read the topic."""
@@ -434,15 +426,11 @@ class FetchJob:
         except ColdRead:
             self.total += max(limit, 1)  # what it may take at most
             self.due = True
-            without_zstd = self._context.version < _FIRST_WITH_ZSTD
-            self._cold.append(ColdPartition(partition.log.directory, offset, limit, min_one, read, without_zstd))
+            self._cold.append(ColdPartition(partition.log.directory, offset, limit, min_one, read))
             return _COLD
         if records is None:
             return None
         self.total += len(records)
-        if self._context.version < _FIRST_WITH_ZSTD:
-            self._cold.append(ColdPartition(partition.log.directory, offset, limit, min_one, read, True))
-            return _COLD
         return records
 
     def _respond(self) -> FetchResponse:
@@ -450,7 +438,7 @@ class FetchJob:
         if self._opens_session:
             assert isinstance(self.entries, list)
             session = self._context.broker.fetch_sessions.create(
-                self.entries, self._by_id, self.follower >= 0, self._context.connection
+                self.entries, self._by_id, self.follower >= 0, self._context.connection, self._context.share
             )
         if session is not None:
             for entry, data in self.served:
@@ -461,21 +449,11 @@ class FetchJob:
                 session.mark(entry)  # another fetch may have looked at it since
                 if data.records:
                     session.served(entry)
-        self._count_sent()
+        count_served(self.served, self.find, self.follower, self._context.broker.replica_throttle)
         response = FetchResponse(0, 0, 0 if session is None else session.session_id, self._by_topic())
         if self.due and self._context.version >= FETCH_WITH_LEADERS:
             response.node_endpoints = self._leaders_named()
         return response
-
-    def _count_sent(self) -> None:
-        for entry, data in self.served:
-            if not data.records or (partition := self.find((entry.topic, data.partition_index))) is None:
-                continue
-            if self.follower < 0:
-                partition.fetches += 1
-                partition.fetched_bytes += len(data.records)
-            else:
-                self._context.broker.replica_throttle.note_sent(partition, self.follower, len(data.records))
 
     def _by_topic(self) -> list[FetchableTopicResponse]:
         topics: dict[TopicKey, FetchableTopicResponse] = {}

@@ -14,10 +14,8 @@ from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.log.errors import StorageError
 from pylogd.log.files import FileSlice
-from pylogd.log.reading import before_codec
 from pylogd.replica.committed_read import CommittedRead
 from pylogd.replica.disk_calls import DiskCalls
-from pylogd.wire.compression import CompressionType
 from pylogd.wire.messages.fetch import PartitionData
 
 #: `Partition.read`, `Partition.read_for_follower` or a `CommittedRead`.
@@ -33,16 +31,15 @@ class ColdPartition:
     directory: of the partition's log.
     """
 
-    __slots__ = ("_limit", "_min_one", "_offset", "_read", "_without_zstd", "data", "directory")
+    __slots__ = ("_limit", "_min_one", "_offset", "_read", "data", "directory")
 
-    def __init__(self, directory: str, offset: int, limit: int, min_one: bool, read: Read, without_zstd: bool) -> None:
-        """offset, limit, min_one: arguments of `read`. without_zstd: stop before the first batch with that codec."""
+    def __init__(self, directory: str, offset: int, limit: int, min_one: bool, read: Read) -> None:
+        """offset, limit, min_one: arguments of `read`."""
         self.directory = directory
         self._offset = offset
         self._limit = limit
         self._min_one = min_one
         self._read = read
-        self._without_zstd = without_zstd
         self.data = _NO_DATA
 
     def read(self) -> None:
@@ -50,8 +47,6 @@ class ColdPartition:
         self.data.records = _NO_RECORDS
         try:
             records = self._read(self._offset, self._limit, min_one=self._min_one, allow_cold=True)
-            if records is not None and self._without_zstd:
-                records = before_codec(records, CompressionType.ZSTD)
         except PylogdError as error:
             self.data.error_code = code = explain(error)[0]
             STATISTICS.errors[FETCH, code] += 1

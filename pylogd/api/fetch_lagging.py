@@ -82,9 +82,7 @@ def _answer_or_hold(
         return job.answer()
     wait = _HeldFetch(job, min_bytes)
     seconds = min(max(request.max_wait_ms / 1000, _LEAST_HELD), most_held(context.broker.settings))
-    context.broker.fetch_waits.watch(wait, wait.watched, seconds)
-    if job.session is not None:
-        job.session.wait_with(wait)
+    wait.park(context.broker.fetch_waits, seconds)
     for throttle in set(job.held.values()):
         throttle.wait(context.connection, lambda: wait.complete(None))
     return wait.done.addCallback(metered_after_wait(context, request, job.read_and_answer))

@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.replica.partition import NO_EPOCH
+from pylogd.replica.session_cache import FetchSessions
 from pylogd.replica.sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     FetchSession,
-    FetchSessions,
     SessionOwner,
     SessionPartition,
     TopicKey,
@@ -36,11 +36,16 @@ def broker_epoch_of(context: RequestContext, request: FetchRequest) -> int:
 
 
 def check_sender(context: RequestContext, request: FetchRequest) -> None:
-    """Raise KafkaError for a cluster id, which brokers send, other than ours, and for a replica id of another."""
+    """Raise KafkaError for a follower of another cluster, and for a replica id that is not the sender's.
+
+    The cluster id of any other client is not looked at, as in Kafka.
+    """
+    follower = replica_id_of(context, request)
+    if follower < 0:
+        return
     if request.cluster_id is not None and request.cluster_id != context.broker.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
-    follower = replica_id_of(context, request)
-    if follower >= 0 and not context.is_broker(follower):
+    if not context.is_broker(follower):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -88,9 +93,9 @@ def continued_session(
     for topic in request.topics:
         for wanted in topic.partitions:
             session.want(topic.topic_id if by_id else topic.topic, wanted)
-    if len(session) > before:
-        sessions.check_size(session)
     if not session.partitions:
         sessions.close(session.session_id)  # the client has dropped all: nothing to be incremental about
         return None
+    if len(session) != before:
+        sessions.resized(session)
     return session

@@ -9,8 +9,8 @@ from pylogd.api.fetch_cold import Read
 from pylogd.errors import PylogdError
 from pylogd.replica.committed_read import CommittedRead
 from pylogd.replica.partition import Partition
-from pylogd.replica.purgatory import Operation
-from pylogd.replica.sessions import FetchSession, SessionPartition
+from pylogd.replica.purgatory import Operation, Purgatory
+from pylogd.replica.sessions import FetchSession, SessionPartition, SessionWait
 from pylogd.wire.messages.fetch import FetchPartition, PartitionData
 
 Entry: TypeAlias = SessionPartition[FetchPartition]
@@ -36,7 +36,7 @@ class WaitingJob(Protocol):
     def is_throttled(self, partition: Partition) -> bool: ...
 
 
-class FetchWait(Operation[None]):
+class FetchWait(Operation[None], SessionWait):
     """Waits until the partitions of a job have `min_bytes` together, or one of them has an error to report.
 
     watched: entry, partition and its leader epoch, by the key that the purgatory files the wait under. Empty with a
@@ -62,6 +62,19 @@ class FetchWait(Operation[None]):
                     if found is not None:
                         self._sizes[found.key] = len(data.records)
         job.served = []  # keep no files open while waiting
+
+    def park(self, waits: Purgatory, seconds: float) -> None:
+        """Wait for at most `seconds`. The wait is over at once if a partition has changed since the job read it."""
+        session = self._job.session
+        if session is None:
+            waits.enter(self, self.watched, seconds)
+        else:
+            session.park(self, seconds)
+
+    def look(self) -> bool:
+        """Look at all partitions that may have changed since the job read them."""
+        session = self._job.session
+        return super().look() if session is None else session.look_at_dirty(self)
 
     def try_complete(self, key: Hashable) -> bool:
         """Read the one partition that has changed. Return whether the wait is over."""

@@ -51,5 +51,5 @@ def identity_of(context: RequestContext, instance: bytes) -> ClientIdentity:
     """Return the client of a request as subscriptions see it. instance: the id that it gives itself."""
     connection = context.connection
     return ClientIdentity(
-        bytes(instance), context.client_id or "", connection.software, connection.host, connection.port
+        bytes(instance), context.client_id or "", connection.software, connection.host, connection.port, context.share
     )

@@ -53,7 +53,8 @@ def init_producer_id(
     if transactional_id is None:
         return Deferred.fromCoroutine(_new(context))
     expected = None if request.producer_id == _NONE else (request.producer_id, request.producer_epoch)
-    answer = context.broker.transactions.initialize(transactional_id, request.transaction_timeout_ms, expected)
+    timeout_ms, transactions = request.transaction_timeout_ms, context.broker.transactions
+    answer = transactions.initialize(transactional_id, timeout_ms, expected, context.share)
     return then(answer, lambda given: _answer(context, given))
 
 

@@ -45,6 +45,7 @@ def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupR
             tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
             needs_known_id=version >= _FIRST_WITH_KNOWN_ID,
             can_skip=version >= _FIRST_WITH_SKIP,
+            share=context.share,
         ),
     )
     if isinstance(answer, Deferred):

@@ -8,7 +8,7 @@ is still to be uploaded) are answered -1: there is no remote storage. Other nega
 version does not have, are UNSUPPORTED_VERSION. A follower gets the log end offset; a client that is not the broker
 whose id it sends gets CLUSTER_AUTHORIZATION_FAILED. A new leader that does not know yet what is committed answers
 OFFSET_NOT_AVAILABLE, below version 5 LEADER_NOT_AVAILABLE (KIP-207). A partition that is named more than once is
-INVALID_REQUEST each time, as in Kafka. Look-ups that would wait for the disk, decompress records or walk far are done
+INVALID_REQUEST, as in Kafka. Look-ups that would wait for the disk, decompress records or walk far are done
 in a thread, for two requests of all clients at a time.
 Gaps: `timeout_ms` is for remote storage and has no use here.
 """
@@ -28,6 +28,7 @@ from pylogd.api.fast.fetch import READ_COMMITTED
 from pylogd.api.registry import handles
 from pylogd.api.slices import in_slices
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.limits.shares import Crowded
 from pylogd.log.errors import ColdRead, StorageError
 from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.security.authorizer import AclOperation
@@ -100,8 +101,7 @@ def _answer_all(
         answers: list[ListOffsetsPartitionResponse] = []
         response.topics.append(ListOffsetsTopicResponse(topic.name, answers))
         allowed = context.may_use_topic(AclOperation.DESCRIBE, topic.name)
-        for wanted in topic.partitions:
-            index = wanted.partition_index
+        for index, wanted in {one.partition_index: one for one in topic.partitions}.items():
             if forged:
                 answers.append(ListOffsetsPartitionResponse(index, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
             elif times[topic.name, index] > 1:
@@ -175,12 +175,12 @@ def _in_threads(context: RequestContext, cold: list[_ColdLookup]) -> Deferred[No
         by_directory.setdefault(replicas.disk_calls.directory_of(one.directory), []).append(one)
 
     def refuse(failure: Failure, some: list[_ColdLookup]) -> None:
-        failure.trap(StorageError)  # of a disk that was given up
+        crowded = failure.trap(StorageError, Crowded) is Crowded  # a disk was given up, or too many searches wait
         for one in some:
-            one.answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            one.answer.error_code = ErrorCode.REQUEST_TIMED_OUT if crowded else ErrorCode.KAFKA_STORAGE_ERROR
 
     return gatherResults(
-        replicas.look_up(path, _look_up_cold, some, with_epoch).addErrback(refuse, some)
+        replicas.look_up(context.share, path, _look_up_cold, some, with_epoch).addErrback(refuse, some)
         for path, some in by_directory.items()
     ).addCallback(lambda _: None)
 

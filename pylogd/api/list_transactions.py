@@ -23,6 +23,7 @@ from pylogd.api.slices import fill, in_slices
 from pylogd.api.transactions import may_use_transactional_id
 from pylogd.errors import ErrorCode
 from pylogd.limits.expressions import InvalidExpression, check, is_available
+from pylogd.limits.shares import Crowded
 from pylogd.security.authorizer import AclOperation
 from pylogd.transactions.shards import Transaction
 from pylogd.transactions.states import BY_NAME
@@ -52,7 +53,7 @@ def list_transactions(
     except InvalidExpression:
         return _invalid()
     known = {transaction.name: transaction for transaction in transactions}
-    matched = context.broker.expressions.among(pattern, known.keys())
+    matched = context.broker.expressions.among(pattern, known.keys(), context.share.name)
     matched.addCallbacks(lambda names: _list(context, request, (known[name] for name in names)), _invalid_if_slow)
     return matched
 
@@ -83,6 +84,8 @@ def _list(
 
 
 def _invalid_if_slow(failure: Failure) -> ListTransactionsResponse:
+    if failure.check(Crowded):
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     failure.trap(InvalidExpression)
     return _invalid()
 

@@ -4,7 +4,8 @@ Behaviour: answered when the offsets are committed in the offsets topic. Each pa
 exist, its metadata must not be too long); those that pass are stored together, all or none. A consumer that is not a
 member commits with generation -1. A generation of a group that does not exist is GROUP_ID_NOT_FOUND, before version 9
 ILLEGAL_GENERATION. Members of the newer protocol need version 9. A client needs READ for the group and for each topic.
-Versions 2 to 4 may give the retention time. From version 10 on topics go by id.
+Versions 2 to 4 may give the retention time. From version 10 on topics go by id. An offset is stored for the topic that
+has the id or the name at this moment: a topic that has the name later does not get it.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> Offs
             [entry for entry, _, _ in wanted],
             records=[record for _, record, _ in wanted],
             knows_epochs=context.version >= _FIRST_WITH_EPOCHS,
+            share=context.share,
         )
         if isinstance(result, Deferred):
             return result.addCallback(answered)
@@ -123,7 +125,7 @@ def _answer(
         text = one.committed_metadata or ""
         answer.error_code = unknown if topic is None else why_not(topic, one.partition_index, text, most)
         if topic is not None and not answer.error_code:
-            committed = Committed(one.committed_offset, one.committed_leader_epoch, text, *times)
+            committed = Committed(one.committed_offset, one.committed_leader_epoch, text, *times, topic.topic_id)
             entry = (topic.name, one.partition_index), committed
             wanted.append((entry, offset_record(group_id, *entry), answer))
         yield _PARTITION_WORK

@@ -32,6 +32,8 @@ def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> Defe
 async def _delete(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     if not context.may_use_group(AclOperation.DELETE, request.group_id):
         return OffsetDeleteResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if not request.group_id:
+        return OffsetDeleteResponse(ErrorCode.INVALID_GROUP_ID)
     pace = Pace(context)
     known: dict[tuple[str, int], ErrorCode] = {}
     for topic in request.topics:

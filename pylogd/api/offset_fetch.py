@@ -1,6 +1,7 @@
 """OffsetFetch (9), versions 1 to 10: return the committed offsets of groups.
 
-Behaviour: an offset that was never committed is -1 without an error, also for an unknown group. No topics (null, from
+Behaviour: an offset that was never committed is -1 without an error, also for an unknown group, and so is one that was
+committed for a deleted topic, whichever topic has the name now. No topics (null, from
 version 2 on) means all for which the group has offsets. From version 8 on a request may name many groups, from version
 10 on topics go by id. What is named more than once is answered once. Groups that no longer fit into
 `response.max.bytes` are INVALID_REQUEST. A client needs DESCRIBE for the group and for each topic; where it asks for

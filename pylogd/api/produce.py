@@ -5,7 +5,8 @@ answered after the append, acks=-1 once every in-sync replica has it; acks=0 is 
 connection, since there is no other way to report it. If the in-sync set shrinks below `min.insync.replicas` after an
 append with acks=-1, that is NOT_ENOUGH_REPLICAS_AFTER_APPEND; if the leader changes, NOT_LEADER_OR_FOLLOWER, and the
 records may or may not be lost. Other acks are INVALID_REQUIRED_ACKS. Topics go by name, from version 13 on by id. zstd
-needs version 7 (KIP-110). A batch with an invalid header or invalid records is INVALID_RECORD (`log/validator.py` has
+needs version 7 (KIP-110). A partition gets exactly one batch in a request: several are INVALID_RECORD, as is an
+incomplete one. A batch with an invalid header or invalid records is INVALID_RECORD (`log/validator.py` has
 the checks); single invalid records, such as those without a key for a compacted topic, are named from version 8 on
 (KIP-467). A batch for a disk whose write queue is full is NOT_ENOUGH_REPLICAS; beside many of these the client is muted
 for a moment. Compressed records that have to be checked are decompressed in a
@@ -35,6 +36,7 @@ from pylogd.api.produce_transactions import TransactionalProduce
 from pylogd.api.registry import handles
 from pylogd.api.slices import encode_in_thread, next_turn
 from pylogd.api.statistics import PRODUCE, STATISTICS
+from pylogd.api.traffic import count_refused_append
 from pylogd.errors import CloseConnection, ErrorCode, KafkaError, PylogdError
 from pylogd.limits.elements import AT_ONCE
 from pylogd.log.append_result import AppendResult
@@ -71,6 +73,8 @@ _NO_LEADER = LeaderIdAndEpoch()
 Inspected = tuple[list[PartitionProduceResponse], int, Deferred[PartitionProduceResponse]]
 _PENDING = PartitionProduceResponse()
 
+#: As in Kafka, only clients of this id write to internal topics.
+_INTERNAL_WRITER = "__admin_client"
 _INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "Clients may not write to internal topics.")
 _UNAUTHORIZED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED.text)
 _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
@@ -208,7 +212,9 @@ class _Job:
 
 
 def _may_write_internal(context: RequestContext) -> bool:
-    return context.broker.authorizer is not None and context.acts_for_cluster()
+    """Return whether a client may write to internal topics: one that has Kafka's own name for that, and may act so."""
+    may = context.broker.authorizer is not None and context.acts_for_cluster()
+    return may and context.client_id == _INTERNAL_WRITER
 
 
 async def _once_inspected(
@@ -251,6 +257,7 @@ def _append(
     at_once: whether a few records may be inspected here, on the reactor's thread; in a large request there are many.
     """
     records = data.records
+    partition.appends += 1
     try:
         if not records or context.version < FIRST_WITH_ZSTD:
             records = _check_old(records)
@@ -305,6 +312,7 @@ def _appended(
 def refusal(partition: Partition, index: int, error: PylogdError) -> PartitionProduceResponse:
     """Return the answer for a partition to which appending failed. Call it while `error` is handled."""
     answer = _failure(index, *explain(error))
+    count_refused_append(partition, answer.error_code)
     if isinstance(error, InvalidAppend):
         indexes = error.record_indexes[:_MAX_RECORD_ERRORS]
         answer.record_errors = [BatchIndexAndErrorMessage(at, error.reason) for at in indexes]

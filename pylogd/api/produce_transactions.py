@@ -32,7 +32,7 @@ from pylogd.transactions.verification import Answer, TopicPartition
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import ProduceRequest
-from pylogd.wire.records import BatchHeader, Buffer, parse_header
+from pylogd.wire.records import LENGTH_OVERHEAD, BatchHeader, Buffer, parse_header
 
 ADDS_PARTITIONS: Final = 12  # the first version whose partitions the coordinator adds
 _FIRST_ABORTABLE: Final = 11
@@ -252,8 +252,9 @@ def _first_batches(context: RequestContext, request: ProduceRequest, find: Find)
 
 
 def _first_header(records: Buffer) -> BatchHeader | None:
-    """Return the header of the first batch; None if it can't be read, which the append then reports."""
+    """Return the header of the one batch; None if it can't be read or is not the only one: the append reports that."""
     try:
-        return parse_header(records)
+        header = parse_header(records)
     except InvalidRecordBatch:
         return None
+    return header if header.batch_length + LENGTH_OVERHEAD == len(records) else None

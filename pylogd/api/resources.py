@@ -12,6 +12,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.slices import Pace
 from pylogd.config import ConfigError
+from pylogd.config.client_metrics import ImpossibleSubscription
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.limits.names import MAX_GROUP_ID, MAX_SUBSCRIPTION_NAME
 from pylogd.metadata.errors import InvalidConfig, UnknownTopic
@@ -141,7 +142,13 @@ async def alter_one(
     elif resource.resource_type == ResourceType.GROUP:
         await alter_group(group_of(resource.resource_name))
     elif resource.resource_type == ResourceType.CLIENT_METRICS:
-        await alter_subscription(subscription_of(resource.resource_name))
+        name = subscription_of(resource.resource_name)
+        try:
+            await alter_subscription(name)
+        except InvalidConfig as error:
+            if isinstance(error.__cause__, ImpossibleSubscription):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+            raise
     else:
         raise unsupported(resource.resource_type)
 

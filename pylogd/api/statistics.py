@@ -35,7 +35,8 @@ _MOST_ELEMENTS: Final = 1000
 class RequestStatistics:
     """The statistics of requests.
 
-    requests: how many came, by API key; without those that the fast path of Produce answers. errors: how many errors
+    requests: how many came, by API key; without those that the fast path of Produce answers. follower_fetches: how many
+    of the fetches were followers'. errors: how many errors
     clients were told, by API key and error code. durations: of sampled requests in seconds, by API key, from when the
     handler was called until it answered, waits included. request_sizes, response_sizes: of sampled messages in bytes,
     without headers, by API key. cold_reads: how often records of a partition had to be looked
@@ -44,13 +45,13 @@ class RequestStatistics:
     """
 
     __slots__ = (
-        "cold_reads", "durations", "errors", "request_sizes", "requests", "response_sizes", "throttled",
-        "throttled_seconds",
+        "cold_reads", "durations", "errors", "follower_fetches", "request_sizes", "requests", "response_sizes",
+        "throttled", "throttled_seconds",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.requests = [0] * _KEYS
-        self.cold_reads = 0
+        self.cold_reads = self.follower_fetches = 0
         self.throttled: Counter[str] = Counter()
         self.throttled_seconds: dict[str, float] = {}
         self.errors: Counter[tuple[int, int]] = Counter()

@@ -81,6 +81,7 @@ async def _commit(context: RequestContext, request: TxnOffsetCommitRequest, want
             request.generation_id,
             [entry for entry, _, _ in wanted],
             [record for _, record, _ in wanted],
+            context.share,
         ),
     )
     return await result if isinstance(result, Deferred) else result
@@ -153,7 +154,9 @@ def _answer(
         text = one.committed_metadata or ""
         answer.error_code = unknown if topic is None else why_not(topic, one.partition_index, text, most)
         if topic is not None and not answer.error_code:
-            committed = Committed(one.committed_offset, one.committed_leader_epoch, text, now_ms)
+            committed = Committed(
+                one.committed_offset, one.committed_leader_epoch, text, now_ms, topic_id=topic.topic_id
+            )
             entry = (topic.name, one.partition_index), committed
             wanted.append((entry, offset_record(group_id, *entry), answer))
         yield _PARTITION_WORK

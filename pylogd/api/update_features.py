@@ -1,10 +1,10 @@
 """UpdateFeatures (57), versions 0 to 2: change the levels of features that the cluster uses (KIP-584).
 
 Behaviour: any broker takes the request, and all brokers follow soon. All features of a request are changed, or none:
-the first error is that of the request, and before version 2 of each feature. A feature that this broker does not know,
-or a level that it or another live broker can't use, is INVALID_UPDATE_VERSION; so is a lower level unless the request
-allows that. Level 0 ends the use of a feature. FEATURE_UPDATE_FAILED if another broker changed features at the same
-time. A client needs ALTER on the cluster.
+the first error is that of the request. Of a feature that is named more than once, the last level counts. A feature that
+this broker does not know, or a level that it or another live broker can't use, is INVALID_UPDATE_VERSION; so is a lower
+level unless the request allows that. Level 0 ends the use of a feature. FEATURE_UPDATE_FAILED if another broker changed
+features at the same time. A client needs ALTER on the cluster.
 """
 
 from __future__ import annotations
@@ -42,15 +42,12 @@ async def _update(context: RequestContext, request: UpdateFeaturesRequest) -> Up
         refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return _answer(context, request, refused, refused.text)
     features = context.broker.features
-    names = [update.feature for update in request.feature_updates]
-    if len(set(names)) < len(names):
-        return _answer(context, request, ErrorCode.INVALID_REQUEST, "A feature is named more than once.")
     for update in request.feature_updates:
         fault = _fault(context, features, update)
         if fault is not None:
             text = f"{update.feature}: {fault}"
             return _answer(context, request, ErrorCode.INVALID_UPDATE_VERSION, text)
-    if names and not request.validate_only:
+    if request.feature_updates and not request.validate_only:
         try:
             await features.update({one.feature: max(one.max_version_level, 0) for one in request.feature_updates})
         except (BadVersion, NodeExists):
@@ -86,6 +83,6 @@ def _answer(
     context: RequestContext, request: UpdateFeaturesRequest, error: ErrorCode, text: str | None
 ) -> UpdateFeaturesResponse:
     response = UpdateFeaturesResponse(error_code=error, error_message=text)
-    if context.version < _FIRST_WITHOUT_RESULTS:
+    if context.version < _FIRST_WITHOUT_RESULTS and not error:  # as in Kafka, an error has no results
         response.results = [UpdatableFeatureResult(one.feature, error, text) for one in request.feature_updates]
     return response

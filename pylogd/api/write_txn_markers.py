@@ -8,9 +8,10 @@ transaction is open (KIP-890; Kafka 4.3's version 2 of this API says which versi
 here is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION. A marker that is written twice does
 no harm, so whoever gets another error just sends it again. A marker of a coordinator epoch that no partition of
 `__transaction_state` has reached yet, as far as this broker knows, is UNKNOWN_LEADER_EPOCH: if it were written, it
-would fence the transaction's coordinator for good. Offsets that groups commit in a transaction count when its marker is
-committed in the topic of the offsets. Clients need ALTER or CLUSTER_ACTION on the cluster; others get
-CLUSTER_AUTHORIZATION_FAILED for every partition.
+would fence the transaction's coordinator for good. One that the partition knows of this producer already does no such
+harm, as when an operator ends a transaction whose coordinator is gone with its topic. Offsets that groups commit in a
+transaction count when its marker is committed in the topic of the offsets. Clients need ALTER or CLUSTER_ACTION on the
+cluster; others get CLUSTER_AUTHORIZATION_FAILED for every partition.
 Gaps: none.
 """
 
@@ -37,6 +38,7 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.waiting import PendingAppend, shield
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -70,7 +72,6 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
             marker.producer_id, marker.producer_epoch, context.broker.transactions.now_ms,
             committed=marker.transaction_result, coordinator_epoch=marker.coordinator_epoch,
         )  # fmt: skip
-        terms = TransactionTerms(version=marker.transaction_version)
         for topic in marker.topics:
             answers: list[WritableTxnMarkerPartitionResult] = []
             topics.append(WritableTxnMarkerTopicResult(topic.name, answers))
@@ -79,11 +80,11 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
                 if not allowed:
                     answers.append(WritableTxnMarkerPartitionResult(index, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
                     continue
-                if marker.coordinator_epoch > newest:
+                if marker.coordinator_epoch > max(newest, _known_epoch(context, marker, topic.name, index)):
                     answers.append(WritableTxnMarkerPartitionResult(index, ErrorCode.UNKNOWN_LEADER_EPOCH))
                     continue
                 answers.append(answer := WritableTxnMarkerPartitionResult(index, ErrorCode.REQUEST_TIMED_OUT))
-                writes[pace.steps] = Deferred.fromCoroutine(_write(context, batch, terms, topic.name, answer, pending))
+                writes[pace.steps] = Deferred.fromCoroutine(_write(context, batch, marker, topic.name, answer, pending))
                 if writes[pace.steps].called:  # no queue of a disk has it
                     await writes.pop(pace.steps)
     if writes:
@@ -96,8 +97,6 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
         await context.broker.replicas.wait_for_replicas(appended, left_ms)
     for append in appended:
         append.answer.error_code = why_not_committed(context, append) or ErrorCode.NONE
-    if allowed:
-        _tell_groups(context, request, response)
     return response
 
 
@@ -107,35 +106,41 @@ def _newest_coordinator(context: RequestContext) -> int:
     return max((partition.leader_epoch for partition in topic.partitions), default=0) if topic is not None else 0
 
 
-def _tell_groups(context: RequestContext, request: WriteTxnMarkersRequest, response: WriteTxnMarkersResponse) -> None:
-    """Tell the coordinator of groups which transactions have ended in the topic of their offsets."""
-    for marker, result in zip(request.markers, response.markers, strict=True):
-        for topic in result.topics:
-            for answer in topic.partitions if topic.name == OFFSETS_TOPIC else ():
-                if not answer.error_code:
-                    context.broker.groups.transaction_ended(
-                        answer.partition_index, marker.producer_id, marker.transaction_result
-                    )
+def _known_epoch(context: RequestContext, marker: WritableTxnMarker, topic: str, index: int) -> int:
+    """The coordinator epoch of the last marker of a producer in a partition; -1 for none."""
+    partition = context.broker.partitions.by_name.get((topic, index))
+    try:
+        producer = None if partition is None else partition.log.producers.by_id.get(marker.producer_id)
+    except PylogdError:
+        return -1  # its log has failed: the append tells why
+    return -1 if producer is None else producer.coordinator_epoch
 
 
 async def _write(
     context: RequestContext,
     batch: bytes,
-    terms: TransactionTerms,
+    marker: WritableTxnMarker,
     topic: str,
     answer: WritableTxnMarkerPartitionResult,
     pending: list[PendingAppend],
 ) -> None:
-    """Append a marker to one partition. Fill the answer, or add what it waits for to `pending`."""
+    """Append a marker to one partition. Fill the answer, or add what it waits for to `pending`.
+
+    Tell the coordinator of groups which transaction has ended in the topic of their offsets.
+    """
     partition = context.broker.partitions.by_name.get((topic, answer.partition_index))
     if partition is None:
         answer.error_code = why_absent(context.broker, topic, answer.partition_index)
         return
     try:
-        result = await _append(context, partition, batch, terms)
+        result = await _append(context, partition, batch, TransactionTerms(version=marker.transaction_version))
     except PylogdError as error:
         answer.error_code = explain(error)[0]
         return
+    if topic == OFFSETS_TOPIC:
+        context.broker.groups.transaction_ended(
+            partition.index, marker.producer_id, result.base_offset, marker.transaction_result
+        )
     if partition.high_watermark <= result.last_offset:
         pending.append(PendingAppend(partition, result.last_offset + 1, answer))
     else:

@@ -23,7 +23,8 @@ from pylogd.client.core.audit import HEADER, NotStamped, Stamp
 
 #: The most stamps of a message that are counted: the last ones.
 _MOST_STAMPS: Final = 8
-_AHEAD_MS: Final = 86_400_000
+#: How far after now a time may be.
+AHEAD_MS: Final = 86_400_000
 
 #: Windows by start -> partition -> the offset below which rows are counted already.
 Skip = Mapping[int, Mapping[int, int]]
@@ -62,9 +63,10 @@ class Tally:
 
 @dataclass(slots=True)
 class WindowRows:
-    """The counts of a window. begins: the lowest offset of the rows by partition."""
+    """The counts of a window. unstamped: rows without stamps. begins: the lowest offset of the rows by partition."""
 
     tallies: dict[Origin, Tally] = field(default_factory=dict)
+    unstamped: int = 0
     begins: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
 
@@ -76,10 +78,15 @@ class WindowRows:
 
 @dataclass(slots=True)
 class Counted:
-    """Rows of a topic by the start of their window. invalid: headers that are no stamps."""
+    """Rows of a topic by the start of their window.
+
+    invalid: headers that are no stamps, and impossible time stamps. restamped: whether rows have not the time stamps of
+    the producers, or none, so that rows without stamps can't be compared by window.
+    """
 
     windows: dict[int, WindowRows] = field(default_factory=dict)
     invalid: int = 0
+    restamped: bool = False
 
     def count(self, partition: int, rows: Iterable[Row], width: int, now_ms: int, skip: Skip) -> None:
         """Add rows of a partition. Rows of a window below its offset in `skip` are left out.
@@ -87,7 +94,7 @@ class Counted:
         width: of a window in milliseconds. now_ms: the time, to recognize impossible stamps.
         """
         found: dict[tuple[int, tuple[str, ...], int, str], _Run] = {}
-        latest = now_ms + _AHEAD_MS
+        latest = now_ms + AHEAD_MS
         for offset, headers in rows:
             stamps = [value for name, value in headers if name == HEADER]
             if not stamps:

@@ -4,11 +4,13 @@ Strategy: sets of numbers, for each producer by itself, so that one producer's s
 A producer's messages in a window are
 
 - delivered: in its reports, less those that failed;
-- given: in the report that its journal made after it had died, and in none of its own. The first stage shows which of
-  them arrived; the others are lost;
+- given: in the report that its journal made after it had died, and in none of its own. A journal may be behind by some
+  messages, but their numbers are consecutive: all up to the last one that arrived were given too. The first stage shows
+  which of them arrived (recovered); the others are lost, there and at every later stage;
 - received: what was counted at the stage.
 
-The first stage must have all that was delivered. A later one must also have whatever the stage before it has.
+The first stage must have all that was delivered. A later one must also have whatever the stages before it have. Of
+messages without stamps only the number is known, by their time stamps: a later stage must have as many.
 
 Verdicts: a duplicate, a loss, or a delivered message that is missing make a window incomplete. As long as the stage has
 not passed the window's bound, missing messages are pending. What is missing is unknown if retention may have deleted
@@ -72,6 +74,9 @@ class Judgement:
     reported: messages that producers report as delivered. received: rows. distinct: distinct messages among them.
     missing: messages that should be here and are not. lost: messages that a dead producer was given and did not
     deliver. unreported: messages received that are in no report. pending: missing, but the stage is not there yet.
+    recovered: messages of a dead producer, by its journal, that are here. unstamped: rows of clients that are not
+    audited, which are in none of the other counts, except that `missing` and `pending` have those that the stage before
+    has more.
     """
 
     verdict: Verdict
@@ -82,6 +87,8 @@ class Judgement:
     lost: int = 0
     unreported: int = 0
     pending: int = 0
+    recovered: int = 0
+    unstamped: int = 0
     servers: Mapping[str, ServerCounts] = field(default_factory=dict)
     faults: Sequence[Fault] = ()
 
@@ -127,42 +134,43 @@ class Reported:
         """The numbers that were delivered."""
         return self.settled - self.failed
 
-    @property
-    def undecided(self) -> BitMap64:
-        """The numbers of which the producer died before it knew."""
-        return self.given - self.settled - self.failed
+    def given_up_to(self, arrived: BitMap64) -> BitMap64:
+        """Return what a dead producer was given, as its journal and the messages that arrived tell. Else nothing."""
+        if not self.given or not arrived or arrived.max() <= self.given.max():
+            return self.given
+        found = self.given.copy()
+        found.add_range(self.given.max(), arrived.max() + 1)
+        return found
 
 
-_NOTHING: Final[Mapping[Origin, Tally]] = {}
+class Counts(NamedTuple):
+    """What was counted of a window at a stage. unstamped: None if it can't be compared with that of other stages."""
+
+    tallies: Mapping[Origin, Tally]
+    unstamped: int | None = 0
 
 
 def judge(
     reports: Mapping[str, Reported],
-    tallies: Mapping[Origin, Tally],
-    before: Mapping[Origin, Tally] | None = None,
+    here: Counts,
+    before: Sequence[Counts] = (),
     *,
     reporting: Iterable[str] = (),
+    unstamped: int = 0,
     passed: bool = True,
     trimmed: bool = False,
-    overflow: bool = False,
 ) -> Judgement:
     """Return the judgement on a window at a stage.
 
-    reports, tallies: by producer, and what was counted at the stage. before: what was counted at the stage before it;
-    None at the first one. reporting: the producers that report on this topic, in any window.
-    passed: whether the stage has passed the window's bound. trimmed: whether messages may have been deleted before they
-    were counted. overflow: whether some were not counted, because there are too many producers.
+    reports: by producer. here: what was counted at the stage. before: the same of the stages before it, the first stage
+    first; nothing at the first one. reporting: the producers that report on this topic, in any window.
+    unstamped: the rows without stamps. passed: whether the stage has passed the window's bound. trimmed: whether
+    messages may have been deleted before they were counted.
     """
-    known = {*reporting, *reports}
-    here = _by_producer(tallies, known)
-    there = None if before is None else _by_producer(before, known)
-    servers = {origin.producer: origin.server for origin in (*(before or ()), *tallies)}
-    servers.update((producer, report.server) for producer, report in reports.items())
-    each = [
-        _of_producer(producer, servers[producer], reports.get(producer), here.get(producer), there)
-        for producer in sorted({*reports, *here, *(there or ())})
-    ]
+    each = _of_producers(reports, here, before, {*reporting, *reports})
     missing, lost = sum(len(one.missing) for one in each), sum(len(one.lost) for one in each)
+    if before and here.unstamped is not None:
+        missing += max([(other.unstamped or 0) - here.unstamped for other in before] + [0])
     found = Judgement(
         Verdict.PENDING,
         reported=sum(one.reported for one in each),
@@ -172,31 +180,50 @@ def judge(
         lost=lost if passed else 0,
         unreported=sum(len(one.unreported) for one in each),
         pending=0 if passed else missing + lost,
+        recovered=sum(one.recovered for one in each),
+        unstamped=unstamped,
         servers=_by_server(each, passed),
         faults=tuple(_faults(each))[:MOST_FAULTS] if passed else (),
     )
-    return _with_verdict(found, passed=passed, unsure=trimmed or overflow)
+    return replace(found, verdict=verdict_of(found, passed=passed, unsure=trimmed))
 
 
-def _with_verdict(found: Judgement, *, passed: bool, unsure: bool) -> Judgement:
+def _of_producers(
+    reports: Mapping[str, Reported], here: Counts, before: Sequence[Counts], known: set[str]
+) -> list[OfProducer]:
+    """Return the messages of each producer. known: those that report on the topic."""
+    mine = by_producer(here.tallies, known)
+    others = [by_producer(each.tallies, known) for each in before]
+    servers = {origin.producer: origin.server for each in (*before, here) for origin in each.tallies}
+    servers.update((producer, report.server) for producer, report in reports.items())
+    return [
+        of_producer(
+            producer, servers[producer], reports.get(producer), mine.get(producer),
+            [other.get(producer, _NOTHING) for other in others],
+        )
+        for producer in sorted({*reports, *mine, *(producer for other in others for producer in other)})
+    ]  # fmt: skip
+
+
+def verdict_of(found: Judgement, *, passed: bool, unsure: bool) -> Verdict:
+    """Return the verdict that follows from counts. unsure: whether messages may have been deleted uncounted."""
     if found.duplicates or ((found.missing or found.lost) and not unsure):
-        verdict = Verdict.INCOMPLETE
-    elif not passed:
-        verdict = Verdict.PENDING
-    elif found.missing or found.lost or found.unreported or unsure:
-        verdict = Verdict.UNKNOWN
-    else:
-        verdict = Verdict.COMPLETE
-    return replace(found, verdict=verdict)
+        return Verdict.INCOMPLETE
+    if not passed:
+        return Verdict.PENDING
+    if found.missing or found.lost or found.unreported or unsure:
+        return Verdict.UNKNOWN
+    return Verdict.COMPLETE
 
 
 @dataclass(frozen=True, slots=True)
-class _OfProducer:
-    """The messages of one producer."""
+class OfProducer:
+    """The messages of one producer in a window at a stage."""
 
     producer: str
     server: str
     reported: int
+    recovered: int
     rows: int
     distinct: int
     missing: BitMap64
@@ -204,23 +231,28 @@ class _OfProducer:
     unreported: BitMap64
 
 
-def _of_producer(
-    producer: str, server: str, report: Reported | None, here: Tally | None, there: Mapping[str, Tally] | None
-) -> _OfProducer:
+_NOTHING: Final = Tally()
+
+
+def of_producer(
+    producer: str, server: str, report: Reported | None, here: Tally | None, before: Sequence[Tally] = ()
+) -> OfProducer:
+    """Compare the messages of one producer. before: at the stages before this one, the first stage first."""
     report, here = report or Reported(server), here or Tally()
-    numbers, delivered = here.numbers, report.delivered
-    wanted, lost = delivered, BitMap64()
-    if there is None:
-        lost = report.undecided - numbers
-    elif producer in there:
-        wanted = delivered | there[producer].numbers
-    strangers = numbers - report.settled - report.given
-    return _OfProducer(
-        producer, server, len(delivered), here.rows, len(numbers), wanted - numbers, lost, strangers
+    numbers, wanted = here.numbers, report.delivered
+    reported = len(wanted)
+    for each in before:
+        wanted = wanted | each.numbers
+    arrived = before[0].numbers if before else numbers
+    given = report.given_up_to(arrived)
+    undecided = given - report.settled - report.failed
+    return OfProducer(
+        producer, server, reported, len(undecided & numbers), here.rows, len(numbers), wanted - numbers,
+        undecided - wanted - numbers, numbers - report.settled - given,
     )  # fmt: skip
 
 
-def _by_producer(tallies: Mapping[Origin, Tally], known: set[str]) -> dict[str, Tally]:
+def by_producer(tallies: Mapping[Origin, Tally], known: set[str]) -> dict[str, Tally]:
     """Return the tallies that count: of a chain of producers the last one that reports on the topic, else the last."""
     found: dict[str, Tally] = {}
     for origin, tally in tallies.items():
@@ -230,7 +262,7 @@ def _by_producer(tallies: Mapping[Origin, Tally], known: set[str]) -> dict[str, 
     return found
 
 
-def _by_server(each: Sequence[_OfProducer], passed: bool) -> dict[str, ServerCounts]:
+def _by_server(each: Sequence[OfProducer], passed: bool) -> dict[str, ServerCounts]:
     found: dict[str, ServerCounts] = {}
     for one in each:
         before = found.get(one.server, ServerCounts(0, 0))
@@ -239,7 +271,7 @@ def _by_server(each: Sequence[_OfProducer], passed: bool) -> dict[str, ServerCou
     return {server: found[server] for server in sorted(found)}
 
 
-def _faults(each: Sequence[_OfProducer]) -> Iterator[Fault]:
+def _faults(each: Sequence[OfProducer]) -> Iterator[Fault]:
     for one in each:
         for kind in ("missing", "lost", "unreported"):
             for first, last in runs(getattr(one, kind), MOST_FAULTS):

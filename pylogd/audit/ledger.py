@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pylogd.audit.counting import Counted, Skip, Tally
-from pylogd.audit.judging import Reported, judge
+from pylogd.audit.judging import Counts, Reported, judge
 from pylogd.audit.windows import (
     Change,
     LedgerOptions,
@@ -42,8 +42,11 @@ from pylogd.client.core.audit import Report
 class Ledger:
     """All windows.
 
-    late, invalid: how many rows and reports came after their window was closed, or made no sense. closed: by topic, the
+    late, invalid: how many rows and reports came after their window was closed, or made no sense. failures: how often a
+    stage could not be read. closed: by topic, the
     time before which windows are closed. trimmed: by stage and topic, until when rows were deleted uncounted.
+    topic_ids: by stage and topic, the ids of the topics that the positions are of, in hexadecimal digits.
+    restamped: the stages and topics whose rows have not the time stamps of the producers.
     """
 
     def __init__(self, stages: Sequence[StageSpec], topics: Iterable[str], options: LedgerOptions) -> None:
@@ -53,9 +56,12 @@ class Ledger:
         self.options = options
         self.windows: dict[WindowKey, Window] = {}
         self.positions: dict[str, dict[tuple[str, int], int]] = {stage: {} for stage in self.stages}
+        self.topic_ids: dict[str, dict[str, str]] = {}
+        self.restamped: set[tuple[str, str]] = set()
         self.committed: dict[str, Mapping[tuple[str, int], int]] = {}
         self.reports_positions: dict[int, int] = {}
         self.late = 0
+        self.failures = 0
         self.invalid = 0
         self.counts = 0
         self._first = stages[0].name
@@ -94,6 +100,10 @@ class Ledger:
     def add(self, stage: str, topic: str, counted: Counted, positions: Mapping[int, int]) -> None:
         """Add rows, and note the offsets up to which the stage is read now."""
         self.invalid += counted.invalid
+        if counted.restamped and (stage, topic) not in self.restamped:
+            self.restamped.add((stage, topic))
+            for key in [key for key in self.windows if key[0] == topic]:
+                self._touch(key, stage)
         for start, rows in counted.windows.items():
             window = self._window((topic, start), sum(tally.rows for tally in rows.tallies.values()))
             if window is None:
@@ -104,6 +114,9 @@ class Ledger:
                     self.counts += 1
                     mine.tallies[origin] = Tally()
                 mine.tallies[origin].add(tally.rows, tally.numbers)
+            if rows.unstamped and not mine.unstamped:
+                self.counts += 1
+            mine.unstamped += rows.unstamped
             _lower(mine.begins, rows.begins)
             _raise(mine.ends, rows.ends)
             self._touch((topic, start), stage)
@@ -194,15 +207,15 @@ class Ledger:
 
     def _judge(self, key: WindowKey, stage: str, now_ms: int, *, give_up: bool = False) -> Change | None:
         window = self.windows[key]
-        mine, source = window.stages[stage], self.stages[stage].source
+        mine = window.stages[stage]
         passed = give_up or self.passed(key, stage)
         if passed and mine.passed_at_ms is None:
             mine.passed_at_ms = now_ms
         elif not mine.touched:
             return None
         found = judge(
-            window.reports, mine.tallies, window.stages[source].tallies if source else None,
-            reporting=self._reporting[key[0]], passed=passed,
+            window.reports, self._counts_at(key, stage), [self._counts_at(key, each) for each in self._before(stage)],
+            reporting=self._reporting[key[0]], unstamped=mine.unstamped, passed=passed,
             trimmed=give_up or key[1] <= self.trimmed.get((stage, key[0]), -1),
         )  # fmt: skip
         mine.touched = False
@@ -304,7 +317,7 @@ class Ledger:
             return
         window.stages[saved.stage] = saved.window
         window.bound = saved.reports_bound if saved.stage == self._first else window.bound
-        self.counts += len(saved.window.tallies)
+        self.counts += _size(saved.window)
         self._skip.setdefault((saved.stage, saved.topic), {})[saved.start_ms] = saved.counted
 
     def restore_reports(self, saved: SavedReports) -> None:
@@ -364,6 +377,17 @@ class Ledger:
                 found.add(spec.name)
                 yield spec.name
 
+    def _before(self, stage: str) -> list[str]:
+        """Return the stages that a stage is fed from, the first stage first."""
+        found: list[str] = []
+        while stage := self.stages[stage].source:
+            found.insert(0, stage)
+        return found
+
+    def _counts_at(self, key: WindowKey, stage: str) -> Counts:
+        mine = self.windows[key].stages[stage]
+        return Counts(mine.tallies, None if (stage, key[0]) in self.restamped else mine.unstamped)
+
     def _is_due(self, key: WindowKey, now_ms: int) -> bool:
         return now_ms >= key[1] + self.options.width_ms + self.options.grace_ms
 
@@ -388,7 +412,7 @@ class Ledger:
 
     def _counts_of(self, key: WindowKey) -> int:
         window = self.windows[key]
-        return len(window.reports) + sum(len(mine.tallies) for mine in window.stages.values())
+        return len(window.reports) + sum(_size(mine) for mine in window.stages.values())
 
     def _counted(self, stage: str, topic: str, start: int) -> dict[int, int]:
         """Return the offsets below which all rows of a window are counted."""
@@ -406,6 +430,11 @@ class Ledger:
             for partition, offset in counted.items()
         ):
             del self._skip[stage, topic]
+
+
+def _size(mine: StageWindow) -> int:
+    """Return how many counts are kept of a window at a stage."""
+    return len(mine.tallies) + bool(mine.unstamped)
 
 
 def _reached(positions: Mapping[int, int], bound: Mapping[int, int] | None) -> bool:

@@ -23,7 +23,11 @@ from pylogd.errors import PylogdError
 
 #: How many empty periods are decided at once, and how many before now at the first start: each has windows in memory.
 _MOST_PERIODS: Final = 1000
-_COUNTS: Final = ("reported", "received", "missing", "lost", "duplicates", "unreported")
+_COUNTS: Final = (
+    "reported", "received", "missing", "lost", "duplicates", "unreported", "recovered", "unstamped",
+)  # fmt: skip
+#: Fields that markers of earlier releases do not have.
+_ADDED: Final = {"recovered": 0, "unstamped": 0}
 
 
 class InvalidMarker(PylogdError):
@@ -49,6 +53,8 @@ class Marker:
     lost: int
     duplicates: int
     unreported: int
+    recovered: int = 0
+    unstamped: int = 0
     offsets: Mapping[str, int] = field(default_factory=dict)
     revision: int = 1
     decided_at_ms: int = 0
@@ -81,7 +87,7 @@ class Marker:
     def decode(cls, value: bytes) -> Marker:
         """The inverse. Raises InvalidMarker."""
         try:
-            document: dict[str, Any] = json.loads(value)
+            document: dict[str, Any] = {**_ADDED, **json.loads(value)}
             document["verdict"] = Verdict(document["verdict"])
             return cls(**{name: document[name] for name in cls.__dataclass_fields__})
         except (ValueError, KeyError, TypeError) as error:

@@ -20,7 +20,9 @@ from pylogd.audit.windows import Change
 if TYPE_CHECKING:
     from pylogd.audit.ledger import Ledger
 
-_KINDS = ("reported", "received", "missing", "lost", "duplicates", "unreported", "pending")
+_KINDS = (
+    "reported", "recovered", "received", "missing", "lost", "duplicates", "unreported", "unstamped", "pending",
+)  # fmt: skip
 _BY_STAGE = ("stage", "topic")
 
 
@@ -67,8 +69,8 @@ class AuditMetrics(Observer):
             yield family
         singles = (
             ("late", "Messages and reports that came after their window was closed", ledger.late),
-            ("invalid", "Stamps and reports that make no sense", ledger.invalid),
-            ("failures", "Attempts to judge or store windows that failed", self._failures),
+            ("invalid", "Stamps, time stamps and reports that make no sense", ledger.invalid),
+            ("failures", "Attempts to read, judge or store that failed", self._failures + ledger.failures),
         )
         for name, text, count in singles:
             yield CounterMetricFamily(f"pylogd_audit_{name}", text, value=count)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pylogd.audit.lakes import LakeReader
 from pylogd.audit.ledger import Ledger
 from pylogd.audit.mirrors import MirrorOffsets
 from pylogd.audit.service import MakeStage
@@ -141,4 +140,6 @@ def open_table(name: str) -> ReadableTable:
     `pylogd load`. Iceberg's catalog is configured as pyiceberg reads it, by a file or the environment.
     """
     kind, rest = parse_table(name)
+    from pylogd.audit.lakes import LakeReader  # noqa: PLC0415 - pyarrow: an audit of clusters starts without it
+
     return LakeReader(rest) if kind == "parquet" else tables.open_table(name)

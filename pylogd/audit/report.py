@@ -53,11 +53,13 @@ class Row:
             "window": f"{window_name(self.start_ms)}Z",
             "stage": self.stage,
             "reported": found.reported,
+            "recovered": found.recovered,
             "received": found.received,
             "missing": found.missing,
             "lost": found.lost,
             "duplicates": found.duplicates,
             "unreported": found.unreported,
+            "unstamped": found.unstamped,
             "pending": found.pending,
             "complete": f"{found.share:.2%}",
             "verdict": str(found.verdict),
@@ -80,6 +82,8 @@ class Row:
             lost=int(document["lost"]),
             unreported=int(document["unreported"]),
             pending=int(document["pending"]),
+            recovered=int(document.get("recovered", 0)),  # services of earlier releases do not tell them
+            unstamped=int(document.get("unstamped", 0)),
         )
         start = datetime.fromisoformat(document["window"])
         return cls(document["stage"], document["topic"], round(start.timestamp() * 1000), found, document["revision"])
@@ -170,8 +174,8 @@ th { border-bottom: 1px solid #999 } .text { text-align: left } .verdict { font-
 @media (prefers-color-scheme: dark) { body { color: #dde3ea; background: #14191f } }
 """
 _COLUMNS: Final = (
-    "topic", "window", "stage", "reported", "received", "missing", "lost", "duplicates", "unreported", "pending",
-    "complete", "verdict", "revision",
+    "topic", "window", "stage", "reported", "recovered", "received", "missing", "lost", "duplicates", "unreported",
+    "unstamped", "pending", "complete", "verdict", "revision",
 )  # fmt: skip
 
 

@@ -166,7 +166,7 @@ class AuditService:
 
     async def _create_topics(self) -> None:
         """Create the topics that the service writes to, and the audit topic, unless they exist."""
-        brokers = (await self._admin.describe_cluster()).brokers
+        found = await self._admin.describe_cluster()
         keep = {"cleanup.policy": "compact,delete", "retention.ms": str(self._options.keep_ms)}
         wanted: Mapping[str, Mapping[str, str]] = {
             self._options.state: keep,
@@ -175,7 +175,7 @@ class AuditService:
         }
         for topic, configs in wanted.items():
             try:
-                await self._admin.create_topic(topic, 1, min(_REPLICAS, max(len(brokers), 1)), configs)
+                await self._admin.create_topic(topic, 1, min(_REPLICAS, max(len(found.placement.open()), 1)), configs)
             except KafkaError as error:
                 if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
@@ -193,6 +193,9 @@ class AuditService:
         if self._resumed is not None:
             self.ledger.trimmed.update(self._resumed.trimmed)
             self.ledger.closed.update(self._resumed.closed)
+            self.ledger.restamped.update(self._resumed.restamped)
+            for stage, ids in self._resumed.topic_ids.items():
+                self.ledger.topic_ids.setdefault(stage, {}).update(ids)
         for key, value in latest.items():
             try:
                 found = decode_record(key, value)
@@ -279,7 +282,13 @@ class AuditService:
     async def _store(self) -> None:
         taken = self.ledger.take()
         resume = Resume(
-            self.ledger.options, taken.resume, taken.resume_reports, taken.trimmed, dict(self.ledger.closed)
+            self.ledger.options,
+            taken.resume,
+            taken.resume_reports,
+            taken.trimmed,
+            dict(self.ledger.closed),
+            self.ledger.topic_ids,
+            self.ledger.restamped,
         ).encode()
         records = list(records_of(taken))
         now = self._reactor.seconds()
@@ -315,12 +324,13 @@ class AuditService:
             before = None if change.before is None else change.before.verdict
             if found.verdict is Verdict.INCOMPLETE or (before is not None and before.is_final):
                 log.warn(
-                    "{topic} at {stage}, window {start}Z: {verdict}{before}. Reported {reported}, received {received}, "
-                    "missing {missing}, lost {lost}, duplicates {duplicates}, unreported {unreported}",
+                    "{topic} at {stage}, window {start}Z: {verdict}{before}. Reported {reported}, recovered "
+                    "{recovered}, received {received}, missing {missing}, lost {lost}, duplicates {duplicates}, "
+                    "unreported {unreported}",
                     topic=change.topic, stage=change.stage, start=window_name(change.start_ms), verdict=found.verdict,
                     before=f" (was {before})" if before is not None and before.is_final else "",
-                    reported=found.reported, received=found.received, missing=found.missing, lost=found.lost,
-                    duplicates=found.duplicates, unreported=found.unreported,
+                    reported=found.reported, recovered=found.recovered, received=found.received,
+                    missing=found.missing, lost=found.lost, duplicates=found.duplicates, unreported=found.unreported,
                 )  # fmt: skip
 
     def _ended(self, failure: Failure) -> None:

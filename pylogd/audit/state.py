@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ class InvalidState(PylogdError):
 class Resume:
     """Where to continue: the offsets by stage, topic and partition, and the offsets of the audit topic.
 
-    trimmed, closed: of the ledger.
+    trimmed, closed, topic_ids, restamped: of the ledger.
     """
 
     options: LedgerOptions
@@ -49,6 +49,8 @@ class Resume:
     reports: Mapping[int, int] = field(default_factory=dict)
     trimmed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     closed: Mapping[str, int] = field(default_factory=dict)
+    topic_ids: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    restamped: Collection[tuple[str, str]] = ()
 
     def encode(self) -> bytes:
         """Return the record's value."""
@@ -62,6 +64,8 @@ class Resume:
             "version": _VERSION, "from_ms": self.options.from_ms, "width_ms": self.options.width_ms,
             "period_ms": self.options.period_ms, "stages": stages, "reports": _keys_as_text(self.reports),
             "trimmed": trimmed, "closed": dict(self.closed),
+            "topic_ids": {stage: dict(ids) for stage, ids in self.topic_ids.items()},
+            "restamped": sorted(self.restamped),
         })  # fmt: skip
 
     @classmethod
@@ -84,6 +88,8 @@ class Resume:
                 _keys_as_numbers(document["reports"]),
                 {(stage, topic): until for stage, topic, until in document["trimmed"]},
                 document["closed"],
+                document.get("topic_ids", {}),  # earlier releases did not store them
+                tuple((stage, topic) for stage, topic in document.get("restamped", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidState(f"can't read where to continue: {error!r}") from error
@@ -127,6 +133,7 @@ def _window_document(saved: Saved) -> dict[str, Any]:
         "judged_at_ms": window.judged_at_ms,
         "passed_at_ms": window.passed_at_ms,
         "revision": window.revision,
+        "unstamped": window.unstamped,
         "counted": _keys_as_text(saved.counted),
         "bound": _keys_as_text(window.bound),
         "reports_bound": _keys_as_text(saved.reports_bound),
@@ -152,8 +159,9 @@ def _saved(stage: str, topic: str, start_ms: int, document: dict[str, Any]) -> S
         for each in document["tallies"]
     }
     window = StageWindow(
-        tallies, bound=_keys_as_numbers(document["bound"]), passed_at_ms=document["passed_at_ms"],
-        touched=document["passed_at_ms"] is None, judgement=judgement_of(document),
+        tallies, document.get("unstamped", 0), bound=_keys_as_numbers(document["bound"]),
+        passed_at_ms=document["passed_at_ms"], touched=document["passed_at_ms"] is None,
+        judgement=judgement_of(document),
         judged_at_ms=document["judged_at_ms"], revision=document["revision"],
     )  # fmt: skip
     counted = _keys_as_numbers(document["counted"]) or {}

@@ -1,10 +1,10 @@
 """Count the messages of a table, in a thread: the files that each commit added.
 
 Strategy: every few seconds the table is looked at as of its last commit. Files that were not there before are read:
-only the columns with partition, offset and headers, and of these only the row groups that can have rows to count. With
-the first look all files are new, and only rows from the given offsets on are counted. Later all rows of new files are,
-so that a load that was committed twice is seen, except after files have vanished: then new ones may be what a
-compaction made of them, and only rows behind the table's last position are counted.
+only the columns with partition, offset, headers and time stamps, and of these only the row groups that can have rows
+to count. With the first look all files are new, and only rows from the given offsets on are counted. Later all rows of
+new files are, so that a load that was committed twice is seen, except after files have vanished: then new ones may be
+what a compaction made of them, and only rows behind the table's last position are counted.
 
 Rules: reading a Parquet lake changes nothing; the other formats complete a commit that another process left when it
 died. A file that vanishes while it is read ends the look; the next one counts its rows, wherever they are then.
@@ -24,13 +24,13 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.audit.counting import Counted, Row, Skip
+from pylogd.audit.columns import count_columns
+from pylogd.audit.counting import Counted, Skip
 from pylogd.audit.ledger import Ledger
 from pylogd.audit.marker_files import MarkerFiles, open_location
 from pylogd.audit.markers import Marker
 from pylogd.audit.topics import Since
 from pylogd.audit.windows import StageSpec
-from pylogd.client.core.audit import HEADER
 from pylogd.errors import PylogdError
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 log = Logger()
 
 _LOOK_SECONDS: Final = 5.0
+_ABSENT_SECONDS: Final = 1.0  # after which a file that was not there is looked for again
+_PATIENCE_SECONDS: Final = 60.0  # a file that is not there for longer is an error: the loader died, or lost it
 _TOPIC: Final = re.compile(r"/topic=([^/]+)/")
 _BATCH: Final = 50_000
 
@@ -114,15 +116,16 @@ class TableReader:
         for path in sorted(files.keys() - seen):
             for topic, partition, rows in self._rows(files[path], since if again else {}):
                 counted = found.counted.setdefault(topic, Counted())
-                counted.count(partition, rows, self._width_ms, now_ms, skip.get(topic, {}))
+                count_columns(counted, partition, rows, self._width_ms, now_ms, skip.get(topic, {}))
         self._seen = set(files)
         return found
 
     def _reached(self) -> dict[Partition, int]:
         return {each: offset for each, offset in self._table.position.offsets.items() if each[0] in self._topics}
 
-    def _rows(self, data: DataFile, since: Mapping[Partition, int]) -> Iterator[tuple[str, int, list[Row]]]:
-        """Yield the stamped rows of a file with their headers, by topic and partition."""
+    def _rows(self, data: DataFile, since: Mapping[Partition, int]) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+        """Yield the rows of a file from the offsets in `since` on, by topic and partition."""
+        import pyarrow.compute as pc  # noqa: PLC0415 - slow to load
         import pyarrow.parquet as pq  # noqa: PLC0415 - slow to load
 
         path = data.path
@@ -132,49 +135,36 @@ class TableReader:
             return
         files, name = open_location(path)
         with files.open_input_file(name) as source, pq.ParquetFile(source) as file:
-            columns = ["partition", "offset", "headers"]
-            if missing := set(columns) - set(file.schema_arrow.names):
+            columns, there = ["partition", "offset", "headers"], set(file.schema_arrow.names)
+            if missing := set(columns) - there:
                 raise NotAudited(f"{path} has no {' and '.join(sorted(missing))}: a table without them has no stamps")
             if topic is None:
                 columns.append("topic")
+            time = next((name for name in ("timestampMs", "timestamp") if name in there), None)  # first: quarantines
+            columns += [name for name in (time or "", "timestampType") if name in there]
             least = min((since.get(each, 0) for each in self._reached()), default=0)
             groups = [group for group in range(file.num_row_groups) if _greatest(file, group) >= least]
             for batch in file.iter_batches(_BATCH, row_groups=groups, columns=columns) if groups else ():
-                for (name_of, partition), rows in stamped(batch, topic).items():
+                for name_of, partition, rows in divided(_timed(batch, time), topic):
                     begin = since.get((name_of, partition), 0)
                     if name_of in self._topics:
-                        yield name_of, partition, [row for row in rows if row[0] >= begin]
+                        yield name_of, partition, rows.filter(pc.greater_equal(rows.column("offset"), begin))
 
 
-def stamped(batch: pa.RecordBatch, topic: str | None) -> dict[Partition, list[Row]]:
-    """Return the rows with stamps, as offset and headers, by topic and partition. topic: None if a column has it.
+def _timed(batch: pa.RecordBatch, time: str | None) -> pa.RecordBatch:
+    """Return a batch whose time stamps, if it has any, are in the column `timestamp`."""
+    return batch.rename_columns(["timestamp" if name == time else name for name in batch.schema.names])
 
-    Rows without stamps make no Python object.
-    """
+
+def divided(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    """Yield the rows of each topic and partition. topic: None if a column has it."""
     import pyarrow.compute as pc  # noqa: PLC0415 - slow to load
 
-    headers = batch.column("headers")
-    pairs = pc.list_flatten(headers)
-    if not len(pairs):
-        return {}
-    mine = pc.equal(pc.struct_field(pairs, [0]), HEADER)
-    parents = pc.list_parent_indices(headers).filter(mine)
-    values = pc.struct_field(pairs, [1]).filter(mine).to_pylist()
-    offsets = batch.column("offset").take(parents).to_pylist()
-    partitions = batch.column("partition").take(parents).to_pylist()
-    topics = [topic] * len(values) if topic is not None else batch.column("topic").take(parents).to_pylist()
-    found: dict[Partition, list[Row]] = {}
-    before = -1
-    for parent, name, partition, offset, value in zip(
-        parents.to_pylist(), topics, partitions, offsets, values, strict=True
-    ):
-        rows = found.setdefault((name, partition), [])
-        if parent == before:  # a message with several stamps
-            rows[-1] = (offset, [*rows[-1][1], (HEADER, value)])
-        else:
-            rows.append((offset, [(HEADER, value)]))
-        before = parent
-    return found
+    for name in [topic] if topic is not None else pc.unique(batch.column("topic")).to_pylist():
+        mine = batch if topic is not None else batch.filter(pc.equal(batch.column("topic"), name))
+        partitions = mine.column("partition")
+        for partition in pc.unique(partitions).to_pylist():
+            yield name, partition, mine.filter(pc.equal(partitions, partition))
 
 
 def _greatest(file: Any, group: int) -> float:
@@ -208,6 +198,7 @@ class TableStage:
         self._interval = interval
         self._has_markers = has_markers
         self._reader: TableReader | None = None
+        self._absent_since: float | None = None  # since when a file of a commit is not there
         self._stopping = False
         self._running: Deferred[None] | None = None
 
@@ -251,11 +242,29 @@ class TableStage:
 
     async def _run(self) -> None:
         while not self._stopping:
+            pause = self._interval
             try:
                 await self._look()
+                self._absent_since = None
+            except FileNotFoundError as error:
+                pause = min(pause, _ABSENT_SECONDS)
+                self._note_absent(error)
             except (PylogdError, OSError) as error:
-                log.error("Can't read the table {name}, trying again: {error}", name=self.spec.name, error=str(error))
-            await deferLater(self._reactor, self._interval, lambda: None)
+                self._failed(error)
+            await deferLater(self._reactor, pause, lambda: None)
+
+    def _note_absent(self, error: FileNotFoundError) -> None:
+        """Note that a file is missing: a loader moves files to their places after its commit; it takes a moment."""
+        now = self._reactor.seconds()
+        if self._absent_since is None:
+            self._absent_since = now
+        if now - self._absent_since >= _PATIENCE_SECONDS:
+            self._absent_since = now
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._ledger.failures += 1
+        log.error("Can't read the table {name}, trying again: {error}", name=self.spec.name, error=str(error))
 
     async def _look(self) -> None:
         if self._reader is None:

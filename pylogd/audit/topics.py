@@ -4,15 +4,22 @@ Strategy: a `TopicReader` assigns all partitions from known offsets and passes o
 nothing to poll, the offsets that it has reached, since the last ones may belong to markers of transactions. Any error
 of a broker ends the assignment; it is made again a second later, from the same offsets.
 
-If a log does not have the offset to continue from, it either lost its beginning (retention), or was truncated or made
-anew. Then reading continues at its beginning, and the ledger is told that messages may have been missed.
+If a log does not have the offset to continue from, it either lost its beginning (retention) or was truncated. Then
+reading continues at its beginning, and the ledger is told that messages may have been missed. So it is if the topic was
+deleted and created again, which its id tells: the new one may have the offset too.
 
-Rules: runs on the reactor; decoding and counting take some microseconds a message, `_BATCH` messages at a time.
+Only committed records are read: a copy of a message in a transaction that was aborted is no copy, as when a worker of a
+mirror is killed. The end of a partition is that of all records, also of open transactions: what is below it is known
+when they have ended, and reading is behind it until then.
+
+Rules: runs on the reactor; counting takes about 0.1 microseconds a message, and other work has its turn after `_BYTES`
+of messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -21,23 +28,34 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.audit.batches import Batches, Progress, count_batches
 from pylogd.audit.counting import Counted
 from pylogd.audit.ledger import Ledger
 from pylogd.audit.markers import Marker
 from pylogd.audit.stages import CommittedOffsets
 from pylogd.audit.windows import StageSpec
+from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.audit import InvalidReport, Report
-from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.consumer.options import ConsumerOptions
+from pylogd.client.core.errors import CorruptRecords
+from pylogd.client.core.model import Topic, TopicPartition
 from pylogd.client.core.security import SecurityOptions
-from pylogd.client.deferred import Admin, Consumer
+from pylogd.client.deferred import Admin, Cluster
+from pylogd.client.evented.batches import BatchConsumer
 from pylogd.errors import PylogdError
-from pylogd.wire.records import Record
+from pylogd.wire.exceptions import InvalidRecordBatch
+from pylogd.wire.records import decode_batch
 
 log = Logger()
+_log = logging.getLogger(__name__)  # for the client
 
-_BATCH: Final = 2000
+_BYTES: Final = 4 << 20  # of messages that are counted at once, uncompressed
+_FETCH_BYTES: Final = 1 << 20  # brokers wait for so many: nothing is judged at once, and few large answers cost less
+_CLOSE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = 1.0
+#: The key of the audit topic in the ledger's `topic_ids`; no stage has this name.
+REPORTS_IDS: Final = ""
 
 Partition = tuple[str, int]
 
@@ -52,8 +70,8 @@ class Since:
 class Sink(Protocol):
     """Interface of the objects that get a reader's messages."""
 
-    def records(self, partition: TopicPartition, records: Sequence[Record]) -> None:
-        """Take records in the order of their partition."""
+    def batches(self, partition: TopicPartition, position: int, batches: Batches) -> Progress:
+        """Take batches in the order of their partition, from an offset on, as many as may be decoded at once."""
 
     def reached(self, positions: Mapping[TopicPartition, int]) -> None:
         """Note the offsets up to which everything was passed on."""
@@ -61,24 +79,33 @@ class Sink(Protocol):
     def deleted(self, topic: str, *, rewound: bool) -> None:
         """Record that messages were deleted before they were read. rewound: the log ends before the position."""
 
+    def failed(self) -> None:
+        """Count a failure to read."""
+
 
 class TopicReader:
     """Reads all partitions of topics of a cluster for as long as it runs."""
 
     def __init__(
         self, reactor: Any, bootstrap: str, topics: Collection[str], sink: Sink, since: Since,
-        security: SecurityOptions | None = None,
+        topic_ids: dict[str, str], security: SecurityOptions | None = None,
     ) -> None:  # fmt: skip
-        """security: of the connections; None for plain ones."""
+        """security: of the connections; None for plain ones.
+
+        topic_ids: the ids of the topics that the positions are of, as far as they are known. It is kept up to date.
+        """
         self._reactor = reactor
         self._bootstrap = bootstrap
         self._topics = sorted(topics)
         self._sink = sink
         self._since = since
-        self._consumer = Consumer(
-            bootstrap, reactor=reactor, security=security, auto_offset_reset="none", auto_commit="off",
-            max_poll_records=_BATCH, client_id="pylogd-audit",
+        self._topic_ids = topic_ids
+        options = ConsumerOptions(
+            security=security, auto_offset_reset="none", auto_commit="off", isolation="committed",
+            fetch_min_bytes=_FETCH_BYTES, fetch_max_wait_ms=round(_POLL_SECONDS * 1000), client_id="pylogd-audit",
         )  # fmt: skip
+        self._cluster = Cluster(bootstrap, options, reactor=reactor)
+        self._consumer = BatchConsumer(self._cluster.driver, self._cluster, options, None, _log.warning)
         self._positions: dict[TopicPartition, int] = {}
         self._stale = True  # whether the partitions have to be assigned
         self._stopping = False
@@ -98,25 +125,28 @@ class TopicReader:
         if self._running is not None:
             self._running.cancel()
             await self._running
-        await self._consumer.close()
+        try:
+            await self._consumer.close(_CLOSE_SECONDS)
+        finally:
+            self._cluster.close()
 
     async def ends(self, topic: str) -> dict[int, int]:
         """Return the end offset of each partition of a topic."""
-        admin = Admin(self._consumer.cluster)
-        partitions = [TopicPartition(topic, each.index) for each in (await admin.describe_topic(topic)).partitions]
-        if any(partition not in self._positions for partition in partitions):
-            self._stale = True  # the topic has more partitions now
-        return {each.partition: end for each, end in (await self._consumer.end_offsets(partitions)).items()}
+        admin = Admin(self._cluster)
+        described = await admin.describe_topic(topic)
+        partitions = [TopicPartition(topic, each.index) for each in described.partitions]
+        if any(partition not in self._positions for partition in partitions) or self._is_another(described):
+            self._stale = True  # the topic has more partitions now, or is a new one
+        return {each.partition: end for each, end in (await _ends(admin, partitions)).items()}
 
     async def _assign(self, *, is_first: bool) -> None:
-        admin = Admin(self._consumer.cluster)
-        partitions = [
-            TopicPartition(topic, each.index)
-            for topic in self._topics
-            for each in (await admin.describe_topic(topic)).partitions
-        ]
-        begins = await self._consumer.beginning_offsets(partitions)
-        ends = await self._consumer.end_offsets(partitions)
+        admin = Admin(self._cluster)
+        described = [await admin.describe_topic(topic) for topic in self._topics]
+        partitions = [TopicPartition(topic.name, each.index) for topic in described for each in topic.partitions]
+        begins = await self._consumer.ends(partitions, first=True)
+        ends = await _ends(admin, partitions)
+        for topic in described:
+            self._note_id(topic)
         fresh = [partition for partition in partitions if partition not in self._positions]
         # partitions that are added later have nothing that was sent before this began
         starts = await self._starts(fresh, begins, ends) if is_first else {each: begins[each] for each in fresh}
@@ -129,6 +159,23 @@ class TopicReader:
         await self._consumer.assign({each: self._positions[each] for each in partitions})
         self._stale = False
         self._sink.reached(self._positions)
+
+    def _is_another(self, topic: Topic) -> bool:
+        """Return whether the positions are those of an earlier topic of this name."""
+        return any(topic.topic_id) and self._topic_ids.get(topic.name) not in (None, topic.topic_id.hex())
+
+    def _note_id(self, topic: Topic) -> None:
+        """Note which topic is read. If the positions are those of an earlier one, it is read from its beginning."""
+        if self._is_another(topic):
+            log.warn(
+                "Topic {topic} on {address} was deleted and created again: it is read from its beginning. If messages "
+                "of the former one were deleted before they were counted, the verdict of their windows is unknown",
+                topic=topic.name, address=self._bootstrap,
+            )  # fmt: skip
+            self._sink.deleted(topic.name, rewound=True)
+            self._positions = {each: offset for each, offset in self._positions.items() if each.topic != topic.name}
+        if any(topic.topic_id):  # a broker of Kafka before 2.8 knows no ids
+            self._topic_ids[topic.name] = topic.topic_id.hex()
 
     async def _starts(
         self, partitions: Sequence[TopicPartition], begins: Mapping[TopicPartition, int],
@@ -158,6 +205,7 @@ class TopicReader:
             except (PylogdError, OSError) as error:
                 if self._stopping:
                     return
+                self._sink.failed()
                 log.error(
                     "Can't read {topics} on {address}, trying again: {error}",
                     topics=", ".join(self._topics), address=self._bootstrap, error=str(error),
@@ -166,18 +214,45 @@ class TopicReader:
                 await deferLater(self._reactor, _RETRY_SECONDS, lambda: None)
 
     async def _poll(self) -> None:
-        chunks = await self._consumer.poll_chunks(_POLL_SECONDS)
-        for partition, records in chunks:
-            self._sink.records(partition, records)
-            self._positions[partition] = records[-1].offset + 1
-        reached = dict.fromkeys(partition for partition, _ in chunks)
+        chunks = await self._consumer.poll_batches(_POLL_SECONDS, max_bytes=_BYTES)
+        damage: CorruptRecords | None = None
+        for partition, position, batches in chunks:
+            try:
+                await self._pass_on(partition, position, batches)
+            except CorruptRecords as error:  # the other partitions have their turn first
+                damage = error
+        reached = dict.fromkeys(partition for partition, _, _ in chunks)
         for partition in reached or self._positions:
             self._positions[partition] = await self._consumer.position(partition)
         self._sink.reached({partition: self._positions[partition] for partition in reached or self._positions})
+        if damage is not None:
+            raise damage
+
+    async def _pass_on(self, partition: TopicPartition, position: int, batches: Batches) -> None:
+        """Pass on batches of a partition, `_BYTES` at a time.
+
+        Raises CorruptRecords: what is in front was passed on, and reading continues at the damage.
+        """
+        while batches:
+            done = self._sink.batches(partition, position, batches)
+            self._positions[partition] = position = done.reached
+            if done.damage is not None:
+                self._consumer.seek(partition, position)
+                header, _ = batches[done.batches]
+                raise CorruptRecords(*partition, header.base_offset, header.next_offset, str(done.damage))
+            batches = batches[done.batches :]
+            if batches:
+                await deferLater(self._reactor, 0, lambda: None)
 
     def _ended(self, failure: Failure) -> None:
         if not (self._stopping and failure.check(CancelledError, PylogdError)):
             log.failure("Unexpected error while reading {topics}", failure, topics=", ".join(self._topics))
+
+
+async def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the offset after the last record of each partition, committed or not."""
+    found = await admin.offsets(dict.fromkeys(partitions, LATEST))
+    return {partition: end.offset for partition, end in found.items()}
 
 
 class TopicStage:
@@ -192,7 +267,8 @@ class TopicStage:
         self._ledger = ledger
         self._now_ms = now_ms
         self._committed = committed
-        self._reader = TopicReader(reactor, bootstrap, ledger.topics, self, since, security)
+        topic_ids = ledger.topic_ids.setdefault(spec.name, {})
+        self._reader = TopicReader(reactor, bootstrap, ledger.topics, self, since, topic_ids, security)
 
     def start(self, positions: Mapping[Partition, int] | None) -> Deferred[None]:
         """Begin to read; fires once it is known where each partition begins."""
@@ -220,14 +296,16 @@ class TopicStage:
 
     # What the reader passes on
 
-    def records(self, partition: TopicPartition, records: Sequence[Record]) -> None:
+    def batches(self, partition: TopicPartition, position: int, batches: Batches) -> Progress:
         """Count records."""
         counted = Counted()
         skip = self._ledger.skip(self.spec.name, partition.topic)
-        rows = ((record.offset, record.headers) for record in records)
-        counted.count(partition.partition, rows, self._ledger.options.width_ms, self._now_ms(), skip)
-        reached = {partition.partition: records[-1].offset + 1}
-        self._ledger.add(self.spec.name, partition.topic, counted, reached)
+        width = self._ledger.options.width_ms
+        done = count_batches(
+            counted, partition.partition, batches, position, width, self._now_ms(), skip, _BYTES
+        )  # fmt: skip
+        self._ledger.add(self.spec.name, partition.topic, counted, {partition.partition: done.reached})
+        return done
 
     def reached(self, positions: Mapping[TopicPartition, int]) -> None:
         """Note the offsets that were reached."""
@@ -240,6 +318,10 @@ class TopicStage:
             self._ledger.rewind(self.spec.name, topic)
         self._ledger.trim(self.spec.name, topic, self._now_ms())
 
+    def failed(self) -> None:
+        """Count a failure to read."""
+        self._ledger.failures += 1
+
 
 class ReportsReader:
     """Reads the audit topic for the ledger."""
@@ -250,7 +332,8 @@ class ReportsReader:
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._topic = topic
-        self._reader = TopicReader(reactor, bootstrap, [topic], self, since, security)
+        topic_ids = ledger.topic_ids.setdefault(REPORTS_IDS, {})
+        self._reader = TopicReader(reactor, bootstrap, [topic], self, since, topic_ids, security)
 
     async def start(self, positions: Mapping[int, int] | None) -> None:
         """Begin to read at these offsets; None: at the start that the service's options name."""
@@ -265,18 +348,29 @@ class ReportsReader:
         """Stop reading."""
         await self._reader.stop()
 
-    def records(self, partition: TopicPartition, records: Sequence[Record]) -> None:
-        """Add reports."""
+    def batches(self, partition: TopicPartition, position: int, batches: Batches) -> Progress:
+        """Add the reports of one batch."""
+        header, batch = batches[0]
+        try:
+            records = decode_batch(batch, header, check_crc=False)  # it was checked
+        except InvalidRecordBatch as error:
+            return Progress(position, 0, error)
         for record in records:
-            try:
-                self._ledger.report(Report.decode(record.value), partition.partition, record.offset)
-            except InvalidReport as error:
-                self._ledger.invalid += 1
-                log.warn(
-                    "Ignoring the record at offset {offset} of {partition}: {error}",
-                    offset=record.offset, partition=str(partition), error=str(error),
-                )  # fmt: skip
-        self.reached({partition: records[-1].offset + 1})
+            if record.offset >= position:
+                self._add(partition, record.offset, record.value)
+        reached = max(position, header.next_offset)
+        self.reached({partition: reached})
+        return Progress(reached, 1)
+
+    def _add(self, partition: TopicPartition, offset: int, value: bytes | None) -> None:
+        try:
+            self._ledger.report(Report.decode(value), partition.partition, offset)
+        except InvalidReport as error:
+            self._ledger.invalid += 1
+            log.warn(
+                "Ignoring the record at offset {offset} of {partition}: {error}",
+                offset=offset, partition=str(partition), error=str(error),
+            )  # fmt: skip
 
     def reached(self, positions: Mapping[TopicPartition, int]) -> None:
         """Note the offsets that were reached."""
@@ -284,7 +378,13 @@ class ReportsReader:
             self._ledger.reports_positions[partition.partition] = offset
 
     def deleted(self, topic: str, *, rewound: bool) -> None:
-        """Do nothing: messages without a report make their window unknown."""
+        """Forget the positions of a topic that was made anew. Messages without a report make their window unknown."""
+        if rewound:
+            self._ledger.reports_positions.clear()
+
+    def failed(self) -> None:
+        """Count a failure to read."""
+        self._ledger.failures += 1
 
 
 class GroupOffsets:

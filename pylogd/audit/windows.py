@@ -52,11 +52,13 @@ class LedgerOptions:
 class StageWindow:
     """A window at a stage.
 
+    unstamped: the rows without stamps, by their time stamps.
     begins: the lowest offset of its rows that are not stored, by partition. ends: the offset behind the last of its
     rows that were read in this run. touched: whether it has to be judged anew.
     """
 
     tallies: dict[Origin, Tally] = field(default_factory=dict)
+    unstamped: int = 0
     begins: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
     bound: Mapping[int, int] | None = None

@@ -130,6 +130,7 @@ def _compare(
 ) -> list[Completeness]:
     from pylogd.spark.audit import compare
     from pylogd.spark.load import find_source
+    from pylogd.spark.options import COMMITTED
     from pylogd.spark.stages import of_lake, of_topics
 
     find_source(spark)
@@ -141,7 +142,7 @@ def _compare(
             f"{', '.join(stage.unknown_topics)}: the lake was loaded from another topic than that on {address}, or "
             "nothing of it was: what is still to be loaded is not known. Name the cluster with --received"
         )
-    reader = spark.read.format("pylogd").options(**client)
+    reader = spark.read.format("pylogd").options(**{**COMMITTED, **client})
     reader = reader.option("kafka.bootstrap.servers", bootstrap).option("subscribe", reports)
     found = compare(reader.load(), stage, until_ms=until)
     return [window for window in found if window.topic in topics]
@@ -160,13 +161,13 @@ def _print(windows: list[Completeness]) -> None:
     if not windows:
         note("nothing to compare: no window has ended yet")
     columns = [
-        "topic", "window", "reported", "received", "missing", "duplicates", "unreported", "pending", "gaps", "complete",
-        "verdict",
+        "topic", "window", "reported", "received", "missing", "duplicates", "unreported", "pending", "gaps",
+        "recovered", "lost", "unstamped", "complete", "verdict",
     ]  # fmt: skip
     rows = [
         (
             w.topic, format_time(w.start_ms), w.reported, w.rows, w.missing, w.duplicates, w.unreported, w.pending,
-            w.gaps, f"{w.share:.2%}", w.verdict,
+            w.gaps, w.recovered, w.lost, w.unstamped, f"{w.share:.2%}", w.verdict,
         )
         for w in windows
     ]  # fmt: skip

@@ -246,46 +246,67 @@ def _records(bootstrap: str, topic: str, deadline: Callable[[], bool] | None) ->
 @click.argument("topic")
 @click.argument("period")
 @partial(bootstrap_option, timeout="--broker-timeout")
-@click.option("--stage", default="serving", show_default=True, help="The stage.")
+@click.option("--stage", "stages", multiple=True, default=("serving",), show_default=True,
+              help="The stage. Repeat it for one verdict on several stages.")  # fmt: skip
 @_markers_option
 @click.option("--timeout", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
               help="How long to wait for the marker; by default not at all.")  # fmt: skip
 @output_option
 @click.pass_context
 def wait(
-    ctx: click.Context, /, topic: str, period: str, bootstrap: str, stage: str, markers: str, timeout: float
+    ctx: click.Context, /, topic: str, period: str, bootstrap: str, stages: tuple[str, ...], markers: str,
+    timeout: float,
 ) -> None:  # fmt: skip
-    """Wait until the PERIOD of a TOPIC is decided at a stage, and say whether it is complete.
+    """Wait until the PERIOD of a TOPIC is decided at all stages, and say whether it is complete.
 
-    PERIOD is its start in UTC, as in markers: 2026-11-23T07. Exit status: 0 it is complete, 1 it is incomplete, 3 it is
-    unknown, or not decided within --timeout.
+    PERIOD is its start in UTC, as in markers: 2026-11-23T07. Exit status: 0 it is complete at all stages, 1 it is
+    incomplete at one, 3 it is unknown, or not decided within --timeout.
 
     \b
-    pylogd audit wait flights 2026-11-23T07 --stage lake --timeout 3600 \\
-        && spark-submit daily.py
+    pylogd audit wait flights 2026-11-23T07 --stage serving --stage lake \\
+        --timeout 3600 && spark-submit daily.py
     """
     _extra("pylogd.audit.markers")
-    found = _find_marker(bootstrap, markers, (stage, topic, period), timeout)
-    if found is None:
-        note(f"{topic} {period} is not decided at {stage} yet")
-        ctx.exit(EXIT_UNKNOWN)
-    line = (
-        f"{topic} {period} at {stage}: {found.verdict}. Reported {found.reported}, received {found.received}, missing "
-        f"{found.missing}, lost {found.lost}, duplicates {found.duplicates}, unreported {found.unreported}"
-    )
-    if not print_document(json.loads(found.encode())):
-        print_line(line)
-    ctx.exit(_exit_status({found.verdict}))
+    wanted = list(dict.fromkeys(stages))
+    found = _find_markers(bootstrap, markers, topic, period, wanted, timeout)
+    for stage in wanted:
+        if stage not in found:
+            note(f"{topic} {period} is not decided at {stage} yet")
+    verdicts = {each.verdict for each in found.values()}
+    status = _exit_status(verdicts)
+    if len(found) < len(wanted):
+        ctx.exit(EXIT_INCOMPLETE if status == EXIT_INCOMPLETE else EXIT_UNKNOWN)
+    _print_markers(topic, period, [found[stage] for stage in wanted], status)
+    ctx.exit(status)
 
 
-def _find_marker(bootstrap: str, markers: str, wanted: tuple[str, str, str], timeout: float) -> Marker | None:
-    """Return the latest marker of a stage, topic and period, waiting up to `timeout` seconds for a first one."""
+def _print_markers(topic: str, period: str, found: Sequence[Marker], status: int) -> None:
+    """Print the marker of each stage, and of several stages the verdict on all."""
+    documents = [json.loads(each.encode()) for each in found]
+    verdict = {0: "complete", EXIT_INCOMPLETE: "incomplete"}.get(status, "unknown")
+    chain = {"topic": topic, "period": period, "verdict": verdict, "complete": not status, "stages": documents}
+    if print_document(documents[0] if len(documents) == 1 else chain):
+        return
+    for each in found:
+        print_line(
+            f"{topic} {period} at {each.stage}: {each.verdict}. Reported {each.reported}, recovered {each.recovered}, "
+            f"received {each.received}, missing {each.missing}, lost {each.lost}, duplicates {each.duplicates}, "
+            f"unreported {each.unreported}, unstamped {each.unstamped}"
+        )
+    if len(found) > 1:
+        print_line(f"{topic} {period}: {verdict}")
+
+
+def _find_markers(
+    bootstrap: str, markers: str, topic: str, period: str, stages: Sequence[str], timeout: float
+) -> dict[str, Marker]:
+    """Return the latest marker of each stage that has one, waiting up to `timeout` seconds for all of them."""
     from pylogd.audit.markers import Marker
 
     end = time.monotonic() + timeout
-    found: list[Marker] = []
-    for _, value in _records(bootstrap, markers, lambda: bool(found) or time.monotonic() >= end):
+    found: dict[str, Marker] = {}
+    for _, value in _records(bootstrap, markers, lambda: len(found) == len(stages) or time.monotonic() >= end):
         marker = Marker.decode(value)
-        if (marker.stage, marker.topic, marker.period) == wanted:
-            found.append(marker)
-    return found[-1] if found else None
+        if (marker.topic, marker.period) == (topic, period) and marker.stage in stages:
+            found[marker.stage] = marker
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -11,15 +11,19 @@ import click
 from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
-from pylogd.cli.cordoning import set_cordoned
 from pylogd.cli.output import confirmed, note, output_option, print_json, print_records
-from pylogd.cli.reassign import check_outcome, follow, labelled_brokers, plan_document, throttle_moves, unthrottle
-from pylogd.client import Admin, TopicPartition
-from pylogd.client.core.admin.maintenance import leads_again, led_by_others
-from pylogd.client.core.admin.replica_plan import Placement, plan, shared_hosts
+from pylogd.cli.plan_file import Placement
+from pylogd.cli.reassign import begin, follow, plan_document
+from pylogd.client import Admin
+from pylogd.client.core.admin.move_operations import ClusterLayout
 from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError
+from pylogd.placement.errors import PlacementImpossible
+from pylogd.placement.leading import leads_again, led_by_others
+from pylogd.placement.moves import empty
 
+#: The throttle of a decommission in bytes per second: half of a link of 1 Gbit/s.
+DEFAULT_RATE: Final = 50_000_000
 _LOOK_SECONDS: Final = 0.5
 _NAMED: Final = 5
 
@@ -62,8 +66,9 @@ def list_(bootstrap: str) -> None:
 @brokers.command()
 @click.argument("broker", type=int)
 @click.option("--plan", "plan_only", is_flag=True, help="Print the moves, as JSON for `pylogd reassign`; move nothing.")
-@click.option("--throttle", type=click.IntRange(1), metavar="BYTES",
-              help="Bytes per second that each broker may copy for replicas that are not in sync.")  # fmt: skip
+@click.option("--throttle", type=click.IntRange(0), metavar="BYTES",
+              help="Bytes per second that each broker may copy for replicas that are not in sync; 0 for no limit  "
+              f"[default: the throttle that brokers have already, or {DEFAULT_RATE}]")  # fmt: skip
 @click.option("--no-wait", is_flag=True, help="Don't wait for the moves; the same command later continues.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
@@ -71,60 +76,57 @@ def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bo
     """Move all replicas of BROKER to the others, so that it can be stopped for good.
 
     The broker is cordoned first, so that no new replicas come. Then its replicas are moved, which `pylogd reassign
-    cancel` stops, and its data directories are looked at: exit status 0 if they are empty. A broker that is down can be
-    decommissioned too, if each of its partitions has a leader elsewhere.
+    cancel` stops, and its data directories are looked at: exit status 0 if they are empty. If the plan is refused,
+    nothing was changed. A broker that is down can be decommissioned too, if each of its partitions has a leader
+    elsewhere.
 
     \b
     pylogd brokers decommission 3 --plan
-    pylogd brokers decommission 3 --throttle 50000000
+    pylogd brokers decommission 3 --throttle 100000000
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        found = admin.describe_cluster().brokers
-        live = {one.node_id: one.rack for one in found}
-        targets = _emptying(admin, broker, live, shared_hosts(found))
+        layout = admin.layout()
+        targets = _emptying(layout, broker)
         if plan_only:
             print_json(plan_document(targets))
             return
+        live = layout.brokers.live
         _check_leaders(admin.list_topics(internal=True), broker, live)
+        rate = _rate(admin, throttle) if targets else None
+        limit = f"each broker copies at most {rate} bytes per second" if rate else "copying is not throttled"
+        if targets:
+            note(f"{len(targets)} replicas move away from broker {broker}; {limit} (--throttle)")
         if not yes and targets and not confirmed(f"Move {len(targets)} replicas away from broker {broker}?"):
             raise click.exceptions.Exit(1)
-        if broker in live:
-            set_cordoned(admin, broker, (), True)
-        _move(admin, targets, throttle, no_wait)
-        if no_wait and targets:
-            note(f"started to move {len(targets)} replicas; run this command again to see them through")
+        begin(admin, targets, throttle=rate, cordon=broker)
+        moving = {at: one.replicas for at, one in layout.partitions.items() if broker in one.leaving}
+        if no_wait and (targets or moving):
+            note(f"started to move {len(targets)} replicas, {len(moving)} were moving already; run this command again "
+                 "to see them through")  # fmt: skip
             return
+        _see_through(admin, {**moving, **targets})
         _check_empty(admin, broker, live)
 
 
-def _emptying(admin: Admin, broker: int, live: Mapping[int, str | None], hosts: Mapping[int, str]) -> Placement:
-    """Return the moves that leave a broker without replicas. Raises ClickException if the others can't take them.
+def _rate(admin: Admin, asked: int | None) -> int | None:
+    """Return the throttle of a decommission in bytes per second, None for no limit."""
+    if asked is not None:
+        return asked or None
+    return admin.throttle_rate() or DEFAULT_RATE
 
-    live: the racks of the live brokers, by id. hosts: the machines of those that share one.
-    """
-    topics = admin.list_topics(internal=True)
-    current = {TopicPartition(topic.name, one.index): one.replicas for topic in topics for one in topic.partitions}
-    moving = admin.reassignments()
-    for place, move in moving.items():
-        current[place] = tuple(node for node in move.replicas if node not in move.removing)
-    affected = {place for place, replicas in current.items() if broker in replicas}
-    if not affected and broker not in live:
+
+def _emptying(layout: ClusterLayout, broker: int) -> Placement:
+    """Return the moves that leave a broker without replicas. Raises ClickException if the others can't take them."""
+    moving = any(broker in one.leaving for one in layout.partitions.values())
+    if broker not in layout.brokers.live and broker not in layout.dead and not moving:
         raise click.ClickException(f"there is no broker {broker}: it is not live, and has no replicas")
-    others = {node: rack for node, rack in live.items() if node != broker}
-    dead = {node for replicas in current.values() for node in replicas} - live.keys() - {broker}
     try:
-        # Replicas on other brokers that are down stay where they are: they are no business of this command.
-        within = labelled_brokers(admin, topics)
-        found = plan(current, {**others, **dict.fromkeys(dead)}, None, within, hosts=hosts, balance=False)
-    except ValueError as error:
-        raise click.ClickException(f"broker {broker} can't be emptied: {error}") from None
-    chosen = {place: found[place] for place in affected}
-    if onto := sorted({node for place, nodes in chosen.items() for node in set(nodes) - set(current[place])} & dead):
-        raise click.ClickException(f"broker {onto[0]} is down and would get replicas: start or decommission it first")
-    return chosen
+        return empty(layout, broker)
+    except PlacementImpossible as error:
+        raise click.ClickException(f"broker {broker} can't be emptied: {error}. Nothing was changed") from None
 
 
-def _check_leaders(topics: Sequence[Topic], broker: int, live: Mapping[int, str | None]) -> None:
+def _check_leaders(topics: Sequence[Topic], broker: int, live: Container[int]) -> None:
     """Raise ClickException if records of a broker that is down are nowhere else."""
     if broker in live:
         return
@@ -139,19 +141,14 @@ def _check_leaders(topics: Sequence[Topic], broker: int, live: Mapping[int, str 
         )
 
 
-def _move(admin: Admin, targets: Placement, throttle: int | None, no_wait: bool) -> None:
-    if not targets:
-        return
-    if throttle is not None:
-        throttle_moves(admin, targets, throttle)
-    wanted: dict[TopicPartition, Sequence[int] | None] = {**targets}
-    check_outcome(admin.reassign(wanted), "moves could not start")
-    if not no_wait:
+def _see_through(admin: Admin, targets: Placement) -> None:
+    """Wait until moves that have begun are done, and remove their throttle."""
+    if targets:
         follow(admin, targets)
-        unthrottle(admin, targets)
+        admin.unthrottle({place.topic for place in targets})
 
 
-def _check_empty(admin: Admin, broker: int, live: Mapping[int, str | None]) -> None:
+def _check_empty(admin: Admin, broker: int, live: Container[int]) -> None:
     """Wait until a live broker has deleted the files that it no longer needs, and report it."""
     if broker not in live:
         note(f"broker {broker} has no replicas any more; it is down, and need not come back")
@@ -195,9 +192,9 @@ def enable(broker: int, bootstrap: str) -> None:
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         _check_live(admin, broker)
-        set_cordoned(admin, broker, (), True)
-        targets = led_by_others(_replicas_of_all(admin), broker)
-        _move(admin, targets, None, False)
+        targets = led_by_others(admin.layout(), broker)
+        begin(admin, targets, cordon=broker)
+        _see_through(admin, targets)
         rest = _still_leading(admin, broker)
     if rest:
         print_records(["topic", ">partition", "reason"], rest)
@@ -212,18 +209,13 @@ def disable(broker: int, bootstrap: str) -> None:
     """Let BROKER lead again, about as many partitions as the others, and have new replicas."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
         _check_live(admin, broker)
-        set_cordoned(admin, broker, (), False)
-        targets = leads_again(_replicas_of_all(admin), broker)
-        _move(admin, targets, None, False)
+        targets = leads_again(admin.layout(), broker)
+        begin(admin, targets)
+        _see_through(admin, targets)
+        admin.cordon(broker, cordoned=False)
         if targets:
             admin.elect_leaders(targets)
     note(f"broker {broker} is the preferred leader of {len(targets)} more partitions, and may get new replicas")
-
-
-def _replicas_of_all(admin: Admin) -> Placement:
-    """Return the replicas of all partitions."""
-    topics = admin.list_topics(internal=True)
-    return {TopicPartition(topic.name, one.index): one.replicas for topic in topics for one in topic.partitions}
 
 
 def _check_live(admin: Admin, broker: int) -> None:

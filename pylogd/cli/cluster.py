@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -15,7 +15,6 @@ from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.cluster_health import health
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes
-from pylogd.cli.cordoning import set_cordoned
 from pylogd.cli.disks import answered_log_dirs
 from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_records
 from pylogd.client import Admin
@@ -33,6 +32,9 @@ class _Labels(NamedTuple):
 
     brokers: dict[int, tuple[str, ...]]
     topics: dict[str, str]
+
+
+_EVERYWHERE: Final = "all data directories"
 
 
 @click.group(cls=Commands, invoke_without_command=True)
@@ -174,8 +176,8 @@ def cordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
     partitions that are there stay in use: `pylogd reassign` moves them.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        where = set_cordoned(admin, broker, directories, True)
-    note(f"broker {broker}: {where} will get no new partitions")
+        named = admin.cordon(broker, directories)
+    note(f"broker {broker}: {', '.join(named) or _EVERYWHERE} will get no new partitions")
 
 
 @cluster.command()
@@ -185,8 +187,8 @@ def cordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
 def uncordon(broker: int, directories: Sequence[str], bootstrap: str) -> None:
     """Place new partitions again in data DIRECTORIES of BROKER, or, without any, in all of them."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        where = set_cordoned(admin, broker, directories, False)
-    note(f"broker {broker}: {where} may get new partitions again")
+        named = admin.cordon(broker, directories, cordoned=False)
+    note(f"broker {broker}: {', '.join(named) or _EVERYWHERE} may get new partitions again")
 
 
 @cluster.command()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal, TypeVar
 
 import click
@@ -18,6 +20,7 @@ from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Admin
 from pylogd.client.core.model import ConfigEntry
 from pylogd.client.properties import parse_properties
+from pylogd.errors import PylogdError
 
 Kind = Literal["topic", "broker", "group"]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -139,15 +142,30 @@ def edit(kind: Kind, name: str, yes: bool, bootstrap: str) -> None:
         if text is None:
             note("Nothing was changed.")
             return
-        changes = _changes(before, text)
-        for key, value in changes.items():
-            note(f"{key}: {before[key].value if key in before else None} -> {_DEFAULT if value is None else value}")
-        if not changes:
-            note("Nothing was changed.")
-        elif yes or confirmed(f"Change these {len(changes)} settings of {kind} {name}?"):
-            _alter(admin, kind, name, changes, False)
-        else:
-            raise click.exceptions.Exit(1)
+        with _kept_on_error(text):
+            changes = _changes(before, text)
+            for key, value in changes.items():
+                note(f"{key}: {before[key].value if key in before else None} -> {_DEFAULT if value is None else value}")
+            if not changes:
+                note("Nothing was changed.")
+            elif yes or confirmed(f"Change these {len(changes)} settings of {kind} {name}?"):
+                _alter(admin, kind, name, changes, False)
+            else:
+                raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def _kept_on_error(text: str) -> Iterator[None]:
+    """Keep an edited text in a file if the `with` block fails, so that the user can go on with it."""
+    try:
+        yield
+    except (click.ClickException, PylogdError, KeyboardInterrupt):
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="pylogd-config-", suffix=".properties", delete=False
+        ) as file:
+            file.write(text)
+        note(f"Nothing was changed. What you edited is in {file.name}")
+        raise
 
 
 def _is_set(entry: ConfigEntry, kind: Kind) -> bool:

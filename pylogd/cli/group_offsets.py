@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TextIO
+from typing import Any, BinaryIO, Final
 
 import click
 
@@ -83,7 +83,7 @@ def reset_offsets(
               "@1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
 @click.option("--to-group", "other", metavar="GROUP", shell_complete=group_names,
               help="To the committed offsets of another group.")  # fmt: skip
-@click.option("--to-file", "file", type=click.File("r", encoding="utf-8"), metavar="FILE",
+@click.option("--to-file", "file", type=click.File("rb"), metavar="FILE",
               help="To the offsets of a file (- for standard input): TOPIC PARTITION OFFSET on each line.")  # fmt: skip
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION,...]",
               help="Only this topic. With --to, the group may be new to it. Repeatable.")  # fmt: skip
@@ -92,7 +92,7 @@ def reset_offsets(
 @output_option
 @bootstrap_option
 def seek(
-    name: str, where: str | None, other: str | None, file: TextIO | None, topics: Sequence[str], dry_run: bool,
+    name: str, where: str | None, other: str | None, file: BinaryIO | None, topics: Sequence[str], dry_run: bool,
     yes: bool, bootstrap: str,
 ) -> None:  # fmt: skip
     """Move the committed offsets of GROUP. Its consumers must be stopped first. On a terminal, asks for confirmation.
@@ -188,19 +188,31 @@ def _parsed(where: str) -> OffsetSpec:
     return OffsetSpec(timestamp=timestamp)
 
 
-def _listed(file: TextIO) -> dict[TopicPartition, int]:
-    """Return the offsets in a file with TOPIC PARTITION OFFSET on each line. Raises BadParameter."""
+def _listed(file: BinaryIO) -> dict[TopicPartition, int]:
+    """Return the offsets in a file with TOPIC PARTITION OFFSET on each line. Raises BadParameter.
+
+    The file is read whole before anything is changed.
+    """
+    lines: dict[TopicPartition, int] = {}
     found = {}
     for number, line in enumerate(file, 1):
-        fields = line.split()
+        fields = line.decode(errors="replace").split()
         if not fields:
             continue
         if len(fields) != 3 or not (fields[1].isdecimal() and fields[2].isdecimal()):
-            raise click.BadParameter(
-                f"line {number} of {file.name} is not TOPIC PARTITION OFFSET: {line.strip()!r}", param_hint="--to-file"
-            )
-        found[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
+            raise _bad_file(file, f"line {number}: not TOPIC PARTITION OFFSET: {' '.join(fields)!r}")
+        place = TopicPartition(fields[0], int(fields[1]))
+        if place in found:
+            raise _bad_file(file, f"line {number}: {place} has an offset in line {lines[place]} already")
+        found[place], lines[place] = int(fields[2]), number
+    if not found:
+        raise _bad_file(file, "it has no offsets")
     return found
+
+
+def _bad_file(file: BinaryIO, text: str) -> click.BadParameter:
+    name = "standard input" if file.name == "<stdin>" else file.name
+    return click.BadParameter(f"{name}: {text}. Nothing was changed", param_hint="--to-file")
 
 
 def _named(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:

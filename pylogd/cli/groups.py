@@ -16,6 +16,7 @@ from pylogd.cli.group_lag import lag_of, total_lag
 from pylogd.cli.group_offsets import reset_offsets, seek
 from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
 from pylogd.cli.selecting import matching, regex_option
+from pylogd.cli.zookeeper_groups import KIND, zookeeper_groups, zookeeper_option
 from pylogd.client import Admin
 from pylogd.client.core.model import GroupDescription
 from pylogd.errors import ErrorCode
@@ -46,21 +47,26 @@ def groups() -> None:
 @click.option("-s", "--state", "states", multiple=True, metavar="STATE",
               help="Only groups in this state: Stable, Empty, PreparingRebalance, CompletingRebalance.")  # fmt: skip
 @click.option("--lag", is_flag=True, help="Also ask for the members, and the records that the groups have not read.")
+@zookeeper_option
 @output_option
 @bootstrap_option
-def list_(names: Sequence[str], regex: bool, states: Sequence[str], lag: bool, bootstrap: str) -> None:
+def list_(
+    names: Sequence[str], regex: bool, states: Sequence[str], lag: bool, zookeeper: str | None, bootstrap: str
+) -> None:
     """List groups with their state: all, or those with the names.
 
     Prints for each group: group, state, kind, coordinator; with --lag also members and lag, the sum of all partitions.
     The groups of brokers that do not answer are left out; standard error names these brokers, and the exit status is 1.
-    The lag of a group is null if one of them leads a partition that the group has read.
+    The lag of a group is null if one of them leads a partition that the group has read. With -z also those groups whose
+    consumers coordinate through ZooKeeper; their kind is zookeeper, and their coordinator null.
     """
+    wanted = {state.lower() for state in states}
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found, silent = answered(admin.groups_by_broker(patience(_SECONDS)), "groups")
-        wanted = {state.lower() for state in states}
         found = sorted(one for one in found if not wanted or one.state.lower() in wanted)
+        others = zookeeper_groups(admin, zookeeper, silent, patience(_SECONDS))
         if names:
-            chosen = matching(names, (one.group_id for one in found)) if regex else names
+            chosen = matching(names, [*(one.group_id for one in found), *others.groups]) if regex else names
             found = [one for one in found if one.group_id in chosen]
         totals = admin.group_totals(found, silent, patience(_SECONDS)) if lag else None
     columns = ["group", "state", "kind", ">coordinator"]
@@ -68,11 +74,19 @@ def list_(names: Sequence[str], regex: bool, states: Sequence[str], lag: bool, b
         {"group": g.group_id, "state": g.state, "kind": g.protocol_type or None, "coordinator": g.coordinator}
         for g in found
     ]
+    beside = [
+        each for each in others.groups.values()
+        if (not names or each.group_id in chosen) and (not wanted or each.state.lower() in wanted)
+    ]  # fmt: skip
     if totals is None:
-        print_records(columns, rows)
+        print_records(columns, rows + [_as_row(each) for each in beside])
         fail_if_silent(silent)
         return
     rows = [row | totals.groups[row["group"]]._asdict() for row in rows if row["group"] in totals.groups]
+    rows += [
+        _as_row(each) | {"members": len(each.members), "lag": total_lag(lag_of(others, each.group_id))[0]}
+        for each in beside
+    ]
     print_records([*columns, ">members", ">lag"], rows)
     for name, error in totals.errors.items():
         note(f"group {name}: {error}")
@@ -81,13 +95,19 @@ def list_(names: Sequence[str], regex: bool, states: Sequence[str], lag: bool, b
         raise click.ClickException("the figures of some groups are not known")
 
 
+def _as_row(group: GroupDescription) -> dict[str, Any]:
+    """Return a group in ZooKeeper as a line of the list."""
+    return {"group": group.group_id, "state": group.state, "kind": group.protocol_type, "coordinator": None}
+
+
 @groups.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=group_names)
 @regex_option
 @click.option("-m", "--members", is_flag=True, help="Show the members instead of the offsets.")
+@zookeeper_option
 @output_option
 @bootstrap_option
-def describe(names: Sequence[str], regex: bool, members: bool, bootstrap: str) -> None:
+def describe(names: Sequence[str], regex: bool, members: bool, zookeeper: str | None, bootstrap: str) -> None:
     """Show the committed offsets, the lag and the members of GROUPs.
 
     Prints for each partition: topic, partition, committed, end, lag, member, client, host. With --members: member,
@@ -98,23 +118,28 @@ def describe(names: Sequence[str], regex: bool, members: bool, bootstrap: str) -
     are left out; standard error names these brokers, and the exit status is 1. The end and the lag of a partition are
     null if its leader does not answer, and the lag if nothing was committed. The lag of the group, in the heading and
     in JSON and YAML, is the sum of those that are known; the number of the other partitions (lag_unknown_partitions)
-    is beside it.
+    is beside it. With -z also those groups whose consumers coordinate through ZooKeeper.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         waited, silent = throttled.throttled_clients(admin, patience(_SECONDS))
         unlisted: list[int] = []
+        others = zookeeper_groups(admin, zookeeper, silent, patience(_SECONDS))
         if regex:
             listed, unlisted = answered(admin.groups_by_broker(patience(_SECONDS), silent), "groups")
             unlisted += silent
-            names = matching(names, (one.group_id for one in listed))
-        found = admin.describe_groups(names, {*silent, *unlisted}, patience(_SECONDS))
+            names = matching(names, [*(one.group_id for one in listed), *others.groups])
+        chosen = {name: group for name, group in others.groups.items() if name in names}
+        asked = [name for name in names if name not in chosen]
+        found = admin.describe_groups(asked, {*silent, *unlisted}, patience(_SECONDS))
     rows = {name: lag_of(found, name) for name in found.groups}
-    if not print_document([_as_json(group, rows[name], waited) for name, group in found.groups.items()]):
-        for name, group in found.groups.items():
+    rows |= {name: lag_of(others, name) for name in chosen}
+    groups_found = {**found.groups, **chosen}
+    if not print_document([_as_json(group, rows[name], waited) for name, group in groups_found.items()]):
+        for name, group in groups_found.items():
             waits = [throttled.line(client) for client in throttled.of_group(group, waited)]
             _print_group(group, rows[name], waits, members=members)
     errors = [f"group {name}: {error}" for name, error in found.errors.items()]
-    missing = sorted({*found.silent, *unlisted})
+    missing = sorted({*found.silent, *unlisted, *others.silent})
     for error in errors if missing else errors[:-1]:
         note(error)
     fail_if_silent(missing)
@@ -137,7 +162,8 @@ def _print_group(group: GroupDescription, offsets: list[dict[str, Any]], waits: 
         return
     protocol = f", by {group.protocol}" if group.protocol else ""
     print_line(group.group_id, bold=True)
-    print_line(f"{group.state}{protocol}, coordinated by broker {group.coordinator}, "
+    where = "through ZooKeeper" if group.protocol_type == KIND else f"by broker {group.coordinator}"
+    print_line(f"{group.state}{protocol}, coordinated {where}, "
                f"{len(group.members)} members, {_total(offsets)}")  # fmt: skip
     for wait in waits:
         print_line(wait)
@@ -174,7 +200,7 @@ def _as_json(group: GroupDescription, rows: list[dict[str, Any]], waited: list[d
         "state": group.state,
         "kind": group.protocol_type,
         "protocol": group.protocol,
-        "coordinator": group.coordinator,
+        "coordinator": None if group.protocol_type == KIND else group.coordinator,
         "members": [
             {
                 "member": member.member_id,

@@ -3,8 +3,7 @@
 # ruff: noqa: PLC0415 - Spark is imported when the command runs
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import click
 from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, kafka_options
 from pylogd.cli.output import note, output_format, output_option, print_line, print_records
 from pylogd.cli.spark import check_there, kafka_setting_option, on_spark, spark_options
+from pylogd.cli.spark_stopping import stopped_in_order
 from pylogd.cli.typed import schema_options, schema_source
 from pylogd.clock import wall_ms
 
@@ -78,7 +78,7 @@ def _is_number(text: str) -> bool:
 @click.option("--on-recreated", type=click.Choice(["error", "restart"]), default="error", show_default=True,
               help="A topic that was deleted and created again: fail, or load it from its beginning.")  # fmt: skip
 @click.option("--isolation", type=click.Choice(["uncommitted", "committed"]),
-              help="committed: no records of open and aborted transactions. By default uncommitted.")  # fmt: skip
+              help="committed: no records of open and aborted transactions. By default committed.")  # fmt: skip
 @click.option("--compact", is_flag=True, help="Merge small files of the table; load nothing.")
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
 @click.option("--clean", is_flag=True, help="Delete files of loaders that died, 7 days after; load nothing.")
@@ -134,8 +134,8 @@ def load(
     if kind != "parquet" and not (topics or given["pattern"]):
         _run(None, open_table(None, name, properties), topics, given)  # needs no Spark
         return
-    with on_spark(master, remote, confs, "pylogd load") as spark:
-        _run(spark, open_table(spark, name, properties, codec=given["codec"]), topics, given)
+    with on_spark(master, remote, confs, "pylogd load") as spark, stopped_in_order(spark) as stop:
+        _run(spark, open_table(spark, name, properties, codec=given["codec"]), topics, given, stop.wait)
 
 
 def _check_usage(topics: tuple[str, ...], table: str | None, root: str | None, given: Mapping[str, Any]) -> None:
@@ -149,7 +149,10 @@ def _check_usage(topics: tuple[str, ...], table: str | None, root: str | None, g
         )
 
 
-def _run(spark: Any, table: Table, topics: tuple[str, ...], given: Mapping[str, Any]) -> None:
+def _run(
+    spark: Any, table: Table, topics: tuple[str, ...], given: Mapping[str, Any],
+    wait: Callable[[float], bool] = lambda _: False,
+) -> None:  # fmt: skip
     from pylogd.spark import load as loading
 
     if any(given[name] for name in _MODES):
@@ -169,7 +172,7 @@ def _run(spark: Any, table: Table, topics: tuple[str, ...], given: Mapping[str, 
     elif given["follow"]:
         loading.follow(
             spark, table, _plan(topics, given), seconds=given["interval"],
-            on_commit=lambda commit: _tell_loaded(table, commit), wait=threading.Event().wait,
+            on_commit=lambda commit: _tell_loaded(table, commit), wait=wait,
         )  # fmt: skip
         return
     else:

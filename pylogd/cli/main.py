@@ -19,7 +19,7 @@ import click
 
 from pylogd import __version__
 from pylogd.cli.commands import Commands
-from pylogd.cli.output import note
+from pylogd.cli.output import note, one_line
 from pylogd.cli.stopping import Terminated
 from pylogd.errors import PylogdError
 
@@ -106,13 +106,7 @@ class LazyGroup(Commands):
             _drop_output()
             ctx.exit(TERMINATED if isinstance(error, Terminated) else INTERRUPTED)
         except (PylogdError, OSError) as error:
-            raise click.ClickException(_one_line(error)) from error
-
-
-def _one_line(error: PylogdError | OSError) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+            raise click.ClickException(one_line(error)) from error
 
 
 def _drop_output() -> None:

@@ -46,13 +46,24 @@ def _route_option(function: Function) -> Function:
 
 @mirror.command()
 @_file
+@click.option("--file-only", is_flag=True, help="Check the file itself, and open nothing that it names.")
 @output_option
-def check(path: str) -> None:
-    """Check a file, and print its routes.
+def check(path: str, file_only: bool) -> None:
+    """Check a file and all that it names, and print its routes. Nothing is changed.
+
+    The metadata store, clusters, tables and schema registries are opened as `pylogd mirror run` opens them, from here.
+    All that does not work is named, with the place in the file, and the exit code is 1 then. Whether topics and files
+    can be written is found out as far as that is possible without writing.
 
     Prints for each route: route, source, target, rename (the name at the target).
+
+    \b
+    pylogd mirror check mirror.toml
+    pylogd mirror check mirror.toml --file-only
     """
     settings = _settings(path)
+    if not file_only:
+        _check_places(path, settings)
     rows = [
         {"route": route.name, "source": route.source, "target": route.target, "rename": route.rename}
         for route in settings.routes.values()
@@ -173,20 +184,27 @@ def _route(settings: MirrorSettings, name: str | None) -> RouteSettings:
     return found
 
 
+def _check_places(path: str, settings: MirrorSettings) -> None:
+    """Open all that a file names. Prints a line for each fault, and raises ClickException then."""
+    try:
+        from pylogd.mirror.checking import Check
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[mirror]'") from error
+    faults = _on_reactor(lambda reactor: Check(settings, reactor).run())
+    for fault in faults:
+        note(f"{path}: {fault}")
+    if faults:
+        found = "one thing" if len(faults) == 1 else f"{len(faults)} things"
+        raise click.ClickException(f"{found} that {path} names can't be used: a process of the mirror would fail there")
+
+
 def _ask(
     settings: MirrorSettings, routes: Sequence[RouteSettings], work: Callable[[RouteView], Coroutine[Any, Any, T]]
 ) -> list[T]:
-    """Return the answers to a question about each route, asked on a reactor that runs only for that."""
-    from twisted.internet.defer import Deferred
-    from twisted.python.failure import Failure
-
+    """Return the answers to a question about each route."""
     from pylogd.mirror.describing import RouteView
-    from pylogd.process.shell import process_reactor
 
-    reactor = process_reactor()
-    results: list[Any] = []
-
-    async def ask() -> list[T]:
+    async def ask(reactor: Any) -> list[T]:
         answers = []
         for route in routes:
             view = RouteView(settings, route, reactor)
@@ -196,15 +214,28 @@ def _ask(
                 await view.close()
         return answers
 
+    return _on_reactor(ask)
+
+
+def _on_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    """Return the result of a coroutine that is given a reactor, which runs only for that."""
+    from twisted.internet.defer import Deferred
+    from twisted.python.failure import Failure
+
+    from pylogd.process.shell import process_reactor
+
+    reactor = process_reactor()
+    results: list[Any] = []
+
     def ended(result: Any) -> None:
         results.append(result)
         reactor.stop()
 
-    reactor.callWhenRunning(lambda: Deferred.fromCoroutine(ask()).addBoth(ended))
+    reactor.callWhenRunning(lambda: Deferred.fromCoroutine(work(reactor)).addBoth(ended))
     reactor.run()
     if not results:
         raise KeyboardInterrupt
     if isinstance(results[0], Failure):
         results[0].raiseException()
-    answers: list[T] = results[0]
-    return answers
+    result: T = results[0]
+    return result

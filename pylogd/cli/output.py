@@ -186,6 +186,13 @@ def note(text: str) -> None:
     print_line(text, err=True)
 
 
+def one_line(error: Exception) -> str:
+    """Return the text of an error as one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def confirmed(question: str) -> bool:
     """Ask the user on a terminal. Return whether the answer is yes; True if there is no terminal."""
     return not sys.stdin.isatty() or click.confirm(printable(question), err=True)

@@ -2,36 +2,38 @@
 
 Strategy: input is read as it arrives and split at newlines. The producer's thread sends a batch after its linger time,
 so a line typed at a terminal, or written by `tail -f`, is sent before the next one arrives.
+
+Whatever ends the command in the middle of its input (a bad line, a broker's error, Ctrl-C, SIGTERM), the lines before
+are delivered first, and the command says how many are acknowledged and which `--skip-lines` goes on after them.
 """
 
 # ruff: noqa: PLC0415 - rich is imported only for a terminal
 from __future__ import annotations
 
 import difflib
-import os
-import select
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, Final
 
 import click
 
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
 from pylogd.cli.completing import topic_names
-from pylogd.cli.output import note
+from pylogd.cli.input_lines import InputLines, Written
+from pylogd.cli.output import note, one_line
 from pylogd.cli.record_input import BadInput, Fixed, InputFormat, JsonFormat, LineFormat
 from pylogd.cli.schema_options import encoders_of, written_schemas
+from pylogd.cli.stopping import ended_by_sigterm
 from pylogd.cli.waiting import saying
 from pylogd.client import Admin, BatchResult, Cluster, NewTopic, Producer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.typed.errors import NotEncoded
 
-_READ_BYTES = 1 << 18
-_LONGEST_LINE = 64 * 1024 * 1024
-_IDLE_SECONDS = 0.1
+#: How long records that were read before Ctrl-C or SIGTERM may take to be delivered.
+_LAST_SECONDS: Final = 5.0
 
 
 @click.command()
@@ -63,16 +65,23 @@ _IDLE_SECONDS = 0.1
     "--linger-ms", type=click.IntRange(0), default=5, show_default=True, help="How long a batch waits for more records."
 )
 @click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Limit in records per second.")
+@click.option("--skip-lines", type=click.IntRange(0), default=0, metavar="N",
+              help="Leave out the first N lines of all FILES together: to go on after an error.")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Don't show progress.")
 @written_schemas
 @bootstrap_option
 def produce(
     topic: str, files: Sequence[Path], create: bool, rate: float | None, quiet: bool, acks: str, compression: str,
-    batch_bytes: int, linger_ms: int, bootstrap: str, **given: Any,
+    batch_bytes: int, linger_ms: int, skip_lines: int, bootstrap: str, **given: Any,
 ) -> None:  # fmt: skip
     """Send each line of FILES, or of standard input, to TOPIC as a record.
 
-    The line end is not part of the record. Exit status 1 if a record can't be written.
+    The line end is not part of the record. Exit status 1 if a record can't be written. A line that is no record ends
+    the command when all lines before it are delivered; so do a broker's error and Ctrl-C. Standard error then says how
+    many lines are acknowledged, and with which --skip-lines the same command goes on.
+
+    With --format json a line needs a "value" or "value_base64"; "value": null deletes the key on compaction. It may
+    have "key" or "key_base64", "headers", "timestamp" and what else `pylogd consume` prints, but no other fields.
 
     \b
     pylogd produce events < access.log
@@ -80,9 +89,11 @@ def produce(
     pylogd produce events --compression zstd monday.log tuesday.log
     pylogd consume events --to end -f json | pylogd produce copy -f json
     echo '{"id": 7}' | pylogd produce orders --value-schema latest
+    pylogd produce events -f json events.json --skip-lines 50000
     """
     form = _input_format(topic, given)
-    tally = _Tally()
+    tally, lines = _Tally(), InputLines(files, skip_lines)
+    written = Written(lines, skip_lines, confirmed=acks != "0")
     options: Any = {"acks": "all" if acks == "all" else int(acks)}
     connected = connect(bootstrap)
     producer = Producer(
@@ -90,12 +101,16 @@ def produce(
     )
     with connected:
         _find_topic(connected, topic, create)
-        with producer, _progress(files, quiet) as progress:
-            for source in files or [Path("-")]:
-                with _open(source) as stream:
-                    _send_lines(producer, topic, stream, form, _RateLimit(rate), tally, progress)
-            with saying(lambda: f"waiting for {bootstrap} to confirm the last records"):
-                producer.flush()
+        with ended_by_sigterm(), producer, _progress(files, quiet) as progress:
+            try:
+                problem = _write(producer, topic, lines, form, _RateLimit(rate), (tally, written), progress)
+            except KeyboardInterrupt:
+                _deliver_last(producer)
+                if told := written.interruption():
+                    note(told)
+                raise
+            if problem is not None:
+                raise click.ClickException(problem)
     if sys.stderr.isatty() and not quiet:
         note(tally.summary())
 
@@ -176,54 +191,63 @@ class _RateLimit:
         self._sent += 1
 
 
+def _write(
+    producer: Producer, topic: str, lines: InputLines, form: InputFormat, limit: _RateLimit,
+    followed: tuple[_Tally, Written], progress: Any,
+) -> str | None:  # fmt: skip
+    """Write all lines. Return None, or why not all are written and where to go on."""
+    tally, written = followed
+    try:
+        _send_lines(producer, topic, lines, form, limit, followed, progress)
+    except (PylogdError, OSError) as error:
+        _deliver(producer)
+        return written.failure(None if error is tally.error else error, one_line)
+    return None if _deliver(producer) else written.failure(None, one_line)
+
+
 def _send_lines(
-    producer: Producer, topic: str, stream: BinaryIO, form: InputFormat, limit: _RateLimit, tally: _Tally, progress: Any
-) -> None:
-    number = 0
-    for lines in _read_lines(stream):
-        for line in lines:
-            number += 1
+    producer: Producer, topic: str, lines: InputLines, form: InputFormat, limit: _RateLimit,
+    followed: tuple[_Tally, Written], progress: Any,
+) -> None:  # fmt: skip
+    """Send all lines. Raises the first error of a batch, or the error of the line after the last one that was sent."""
+    tally, written = followed
+    for chunk in lines.chunks():
+        for line in chunk:
             limit.wait()
             try:
                 record = form.read(line)
-            except (BadInput, NotEncoded) as error:
-                raise click.ClickException(f"line {number}: {error}") from None
-            producer.send(
-                topic, record.value, record.key, partition=record.partition, timestamp=record.timestamp,
-                headers=record.headers,
-            )  # fmt: skip
+                delivery = producer.send(
+                    topic, record.value, record.key, partition=record.partition, timestamp=record.timestamp,
+                    headers=record.headers,
+                )  # fmt: skip
+            except (NotEncoded, ValueError, TypeError) as error:  # such as a time stamp beyond all years
+                raise BadInput(str(error)) from error
+            written.add(delivery)
             tally.bytes += len(line) + 1
+        written.settle()
         if tally.error is not None:
             raise tally.error
         if progress is not None:
-            progress.update(progress.task_ids[0], completed=tally.bytes)
+            progress.update(progress.task_ids[0], completed=lines.bytes)
 
 
-def _read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the lines that arrive together; [] from time to time while none do, so that errors are noticed."""
-    descriptor = stream.fileno()
-    tail = b""
-    waiting = select.poll()
-    waiting.register(descriptor, select.POLLIN)
-    while True:
-        while not waiting.poll(_IDLE_SECONDS * 1000):
-            yield []
-        chunk = os.read(descriptor, _READ_BYTES)
-        if not chunk:
-            break
-        lines = (tail + chunk).split(b"\n")
-        tail = lines.pop()
-        if len(tail) > _LONGEST_LINE:
-            raise click.ClickException(f"a line has more than {format_bytes(_LONGEST_LINE)}")
-        yield lines
-    if tail:
-        yield [tail]
+def _deliver(producer: Producer) -> bool:
+    """Wait until every record has a result. Return whether all are written."""
+    try:
+        with saying(lambda: "waiting for the brokers to confirm the last records"):
+            producer.flush()
+    except PylogdError:
+        return False
+    return True
 
 
-def _open(source: Path) -> AbstractContextManager[BinaryIO]:
-    if str(source) == "-":
-        return nullcontext(cast(BinaryIO, sys.stdin.buffer))
-    return source.open("rb")
+def _deliver_last(producer: Producer) -> None:
+    """Wait a bounded time for the results of what was sent; a second Ctrl-C or SIGTERM ends that."""
+    told = (
+        f"waiting up to {_LAST_SECONDS:g} s for the brokers to confirm the last records; interrupt again to end at once"
+    )
+    with suppress(PylogdError, KeyboardInterrupt), saying(lambda: told):
+        producer.flush(_LAST_SECONDS)
 
 
 def _headers(words: Sequence[str]) -> list[tuple[str, bytes]]:

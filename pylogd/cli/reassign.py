@@ -4,30 +4,29 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pylogd.cli.awaited import Waits
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import note, output_option, print_json, print_records
+from pylogd.cli.plan_file import Placement, read_plan
 from pylogd.client import Admin, TopicPartition
+from pylogd.client.core.admin.move_operations import ClusterLayout, MovesRefused
 from pylogd.client.core.admin.offsets import LATEST
-from pylogd.client.core.admin.replica_plan import Placement, plan, shared_hosts
-from pylogd.client.core.model import Topic
 from pylogd.errors import KafkaError
+from pylogd.placement.moves import spread
 
 #: Time between two requests for the progress.
 _POLL_SECONDS = 1.0
 _POLLS_AT_DIFFERENT = 30  # before a partition is taken to have another target
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-_THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
 @click.group(cls=Commands)
@@ -56,24 +55,20 @@ def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootst
 
     Replicas of a topic with a placement.label are planned only on brokers that carry it, and are moved there from
     others. To empty a broker, name all others. To use new brokers, name them too. Replicas that share a machine
-    (host.id) are planned on different machines, if there are enough.
+    (host.id) or a rack are planned on different ones, if there are enough.
+
+    A cordoned broker, such as one under maintenance, keeps its replicas and gets no others, nor is it preferred as the
+    leader of more partitions. Such brokers are named, and so are those that are not alive, whose replicas move.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        live = admin.describe_cluster().brokers
-        found = [admin.describe_topic(name) for name in topics] if topics else admin.list_topics(internal=True)
-        within = labelled_brokers(admin, found)
-    alive = {broker.node_id: broker.rack for broker in live}
-    wanted = _numbers(brokers) if brokers else list(alive)
-    if missing := set(wanted) - alive.keys():
+        layout = admin.layout(topics or None)
+    wanted = _numbers(brokers) if brokers else None
+    if missing := set(wanted or ()) - layout.brokers.live.keys():
         raise click.ClickException(f"broker {min(missing)} is not alive")
-    current = {TopicPartition(topic.name, one.index): one.replicas for topic in found for one in topic.partitions}
-    try:
-        planned = plan(current, {node: alive[node] for node in wanted}, factor, within, hosts=shared_hosts(live))
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
-    changed = {place: nodes for place, nodes in planned.items() if nodes != current[place]}
-    moves = sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
-    note(f"{len(changed)} of {len(current)} partitions change, {moves} replicas are copied")
+    planned = spread(layout, factor=factor, chosen=wanted)
+    changed, copies = changes(layout, planned)
+    note(f"{len(changed)} of {len(planned)} partitions change, {copies} replicas are copied")
+    note_left_out(layout, wanted)
     print_json(plan_document(changed))
 
 
@@ -90,23 +85,23 @@ def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootst
 def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, bootstrap: str) -> None:
     """Start the moves of a plan, and show their progress until all are done.
 
-    Interrupting this command does not stop the moves; `cancel` does.
+    The plan is checked whole before anything is changed, and all of its moves start, or none. Interrupting this command
+    does not stop the moves; `cancel` does. With --from-latest it prints which groups and idempotent producers the new
+    replicas still wait for.
     """
-    targets = _read(file)
+    targets = read_plan(file)
     seconds = None if wait is None else seconds_of(wait)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         if seconds is not None:
             check_from_latest(admin, {place.topic for place in targets})
-        if throttle is not None:
-            throttle_moves(admin, targets, throttle)
-        begins = {} if seconds is None else admin.offsets(dict.fromkeys(targets, LATEST))
-        wanted: dict[tuple[str, int], Sequence[int] | None] = {(p.topic, p.partition): r for p, r in targets.items()}
-        check_outcome(admin.reassign(wanted, latest_wait=seconds), "moves could not start")
+        begins = {} if seconds is None else admin.offsets(dict.fromkeys(_existing(admin, targets), LATEST))
+        begin(admin, targets, throttle=throttle, latest_wait=seconds)
         note(f"started to move {len(targets)} partitions")
         if not no_wait:
-            follow(admin, targets)
-            unthrottle(admin, targets)
-            note_late_groups(admin, {place: one.offset for place, one in begins.items()})
+            offsets = {place: one.offset for place, one in begins.items()}
+            follow(admin, targets, Waits(offsets) if offsets else None)
+            admin.unthrottle({place.topic for place in targets})
+            note_late_groups(admin, offsets)
 
 
 @reassign.command()
@@ -119,12 +114,12 @@ def verify(file: Path, bootstrap: str) -> None:
     Then the throttles that `execute` set are removed. Prints for each partition: topic, partition, state,
     replicas, adding, removing.
     """
-    targets = _read(file)
+    targets = read_plan(file)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         rows = _progress(admin, targets)
         done = all(row["state"] == "done" for row in rows)
         if done:
-            unthrottle(admin, targets)
+            admin.unthrottle({place.topic for place in targets})
     print_records(["topic", ">partition", "state", "replicas", "adding", "removing"], rows)
     if not done:
         raise click.exceptions.Exit(1)
@@ -136,30 +131,71 @@ def verify(file: Path, bootstrap: str) -> None:
 def cancel(file: Path | None, bootstrap: str) -> None:
     """Cancel the moves of a plan, or all moves: the partitions keep the replicas that they had before."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        moving = admin.reassignments(list(_read(file)) if file is not None else None)
-        check_outcome(admin.reassign(dict.fromkeys(moving)), "moves could not be cancelled")
-        unthrottle(admin, moving)
+        moving = admin.reassignments(list(read_plan(file)) if file is not None else None)
+        check_outcome(admin.reassign(dict.fromkeys(moving)), "moves could not be cancelled", "are cancelled")
+        admin.unthrottle({place.topic for place in moving})
     note(f"{len(moving)} moves cancelled")
 
 
-def labelled_brokers(admin: Admin, topics: Sequence[Topic]) -> dict[str, list[int]]:
-    """Return which brokers carry the label of a topic, for those topics that have one."""
-    named = {name: label for name, label in admin.topic_labels(topic.name for topic in topics).items() if label}
-    carried = admin.broker_labels() if named else {}
-    return {name: [node for node, labels in carried.items() if label in labels] for name, label in named.items()}
+def begin(
+    admin: Admin,
+    targets: Placement,
+    *,
+    throttle: int | None = None,
+    latest_wait: float | None = None,
+    labels: Mapping[str, str] | None = None,
+    cordon: int | None = None,
+) -> None:
+    """Begin all moves of a plan, or none; see `Admin.begin_moves`.
+
+    Raises ClickException if the plan is refused, after printing the reason of each partition.
+    """
+    try:
+        admin.begin_moves(targets, throttle=throttle, latest_wait=latest_wait, labels=labels, cordon=cordon)
+    except MovesRefused as refused:
+        for place, reason in sorted(refused.reasons.items()):
+            note(f"Error: {place}: {reason}")
+        raise click.ClickException(refused.summary) from None
 
 
-def follow(admin: Admin, targets: Placement) -> None:
-    """Show the progress of moves on a terminal until all are done. Raises ClickException if some have other targets."""
+def changes(layout: ClusterLayout, planned: Placement) -> tuple[Placement, int]:
+    """Return the partitions whose replicas or preferred leader change, and the number of replicas that are copied."""
+    current = layout.current
+    changed = {place: nodes for place, nodes in planned.items() if nodes != current[place]}
+    return changed, sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
+
+
+def note_left_out(layout: ClusterLayout, chosen: Collection[int] | None = None) -> None:
+    """Name the brokers that get no replicas, with the reason. chosen: as for `spread`."""
+    counts = layout.count_on([*layout.brokers.cordoned, *layout.dead])
+    for node in layout.brokers.cordoned:
+        stay = chosen is None or node in chosen
+        note(
+            f"broker {node} is cordoned and left out: "
+            + (f"it keeps its {counts[node]} replicas and gets no others" if stay else
+               f"its {counts[node]} replicas move, since it is not among the brokers that were named")
+        )  # fmt: skip
+    for node in layout.dead:
+        note(f"broker {node} is not alive: its {counts[node]} replicas are planned on other brokers")
+
+
+def follow(admin: Admin, targets: Placement, waits: Waits | None = None) -> None:
+    """Show the progress of moves on a terminal until all are done. Raises ClickException if some have other targets.
+
+    waits: says what the new replicas wait for, if they began with the latest offset.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("moving"), BarColumn(), MofNCompleteColumn(), TextColumn("partitions"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True)) as bar, _note_of_interruption():
         task = bar.add_task("moving", total=len(targets))
         polls_left = _POLLS_AT_DIFFERENT
         while True:
-            states = [row["state"] for row in _progress(admin, targets)]
+            rows = _progress(admin, targets)
+            states = [row["state"] for row in rows]
+            if waits is not None:
+                waits.look(admin, [place for place, row in zip(targets, rows, strict=True) if row["state"] == "moving"])
             bar.update(task, completed=states.count("done"))
             if "moving" not in states:
                 # Brokers learn of the end of a move and of the new replicas one after the other.
@@ -170,6 +206,19 @@ def follow(admin: Admin, targets: Placement) -> None:
     if states.count("done") < len(states):
         raise click.ClickException("some partitions have another target than the plan's; see `verify`")
     note(f"all {len(targets)} partitions have the replicas of the plan")
+
+
+@contextmanager
+def _note_of_interruption() -> Iterator[None]:
+    """Say, if the `with` block is interrupted, that the moves go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(
+            "Interrupted: the moves go on, and a throttle stays. The same command again shows the progress, and "
+            "removes the throttle at the end"
+        )
+        raise
 
 
 def note_late_groups(admin: Admin, begins: Mapping[TopicPartition, int]) -> None:
@@ -218,48 +267,24 @@ def check_from_latest(admin: Admin, topics: Collection[str]) -> None:
         )
 
 
-def throttle_moves(admin: Admin, targets: Placement, rate: int) -> None:
-    """Limit what each broker copies for the topics of a plan to `rate` bytes per second."""
-    for broker in admin.describe_cluster().brokers:
-        admin.alter_configs("broker", str(broker.node_id), dict.fromkeys(_RATES, str(rate)))
-    for topic in {place.topic for place in targets}:
-        admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED, "*"))
+def _existing(admin: Admin, targets: Placement) -> list[TopicPartition]:
+    """Return the partitions of a plan that exist."""
+    there = admin.layout({place.topic for place in targets}).partitions
+    return [place for place in targets if place in there]
 
 
-def unthrottle(admin: Admin, partitions: Mapping[TopicPartition, object]) -> None:
-    """Remove the throttles that `throttle_moves` set, if there are any."""
-    for topic in {partition.topic for partition in partitions}:
-        if any(entry.source == "topic" for entry in admin.describe_configs("topic", topic, _THROTTLED)):
-            admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED))
-    for broker in admin.describe_cluster().brokers:
-        name = str(broker.node_id)
-        if any("run time" in entry.source for entry in admin.describe_configs("broker", name, _RATES)):
-            admin.alter_configs("broker", name, dict.fromkeys(_RATES))
+def check_outcome(outcome: Mapping[TopicPartition, KafkaError | None], what: str, others: str) -> None:
+    """Print errors. Raises ClickException with their number and `what` if there are any.
 
-
-def check_outcome(outcome: Mapping[TopicPartition, KafkaError | None], what: str) -> None:
-    """Print errors. Raises ClickException with their number and `what` if there are any."""
+    others: what became of those without an error.
+    """
     errors = [f"{place}: {error}" for place, error in outcome.items() if error is not None]
     for error in errors:
         note(f"Error: {error}")
     if errors:
-        raise click.ClickException(f"{len(errors)} {what}")
-
-
-def _read(file: Path) -> Placement:
-    """Return the target replicas by partition of a plan's file, `-` for standard input."""
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        partitions = json.loads(text)["partitions"]
-        found = {
-            TopicPartition(str(one["topic"]), int(one["partition"])): tuple(map(int, one["replicas"]))
-            for one in partitions
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise click.ClickException(f"{file} is not a plan: {error!r}") from None
-    if not found:
-        raise click.ClickException(f"{file} has no partitions")
-    return found
+        done = len(outcome) - len(errors)
+        rest = f"the other {done} {others}" if done else "nothing else was changed"
+        raise click.ClickException(f"{len(errors)} of {len(outcome)} {what}; {rest}")
 
 
 def plan_document(targets: Placement) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,11 @@ Headers = Sequence[tuple[str, bytes | None]]
 #: Makes bytes of a key or a value in JSON, or of text.
 Encode = Callable[[Any], bytes | None]
 _MOST_SHOWN = 60
+#: What a line of JSON may have: all that `templates.as_json` writes.
+_FIELDS = frozenset(
+    {"topic", "partition", "offset", "timestamp", "time", "key", "key_base64", "value", "value_base64", "headers"}
+)
+_HEADER_FIELDS = frozenset({"name", "value", "value_base64"})
 
 
 class BadInput(PylogdError):
@@ -102,7 +108,10 @@ class JsonFormat:
 
     `value`, `key`: text or null; with a schema, any JSON. `value_base64`, `key_base64`: bytes. `headers`: a list of
     objects with `name` and `value` or `value_base64`. `timestamp`: milliseconds since 1970. `partition` is used if that
-    was asked for. Other fields, such as `topic` and `offset`, are ignored.
+    was asked for. `topic`, `offset` and `time` are ignored.
+
+    Null as a value deletes the key on compaction, so it has to be written: a value that is missing, and a field that
+    does not exist, are errors. A key that is missing is null.
     """
 
     def __init__(self, fixed: Fixed, encoders: Encoders | None = None, *, keep_partitions: bool = False) -> None:
@@ -115,26 +124,42 @@ class JsonFormat:
         found = _parse(line)
         if not isinstance(found, dict):
             raise BadInput(f"not a JSON object: {line[:_MOST_SHOWN].decode(errors='replace')}")
+        check_fields(found, _FIELDS)
         key = _field(found, "key", self._encoders.key)
         partition = _integer(found, "partition") if self._keep_partitions else None
         return InputRecord(
             self._fixed.key if key is None else key,
-            _field(found, "value", self._encoders.value),
+            _field(found, "value", self._encoders.value, required="the record has no value"),
             self._fixed.partition if self._fixed.partition is not None else partition,
             _integer(found, "timestamp"),
-            [*_headers(found.get("headers") or []), *self._fixed.headers],
+            [*_headers(found.get("headers")), *self._fixed.headers],
         )
 
 
-def _field(fields: Mapping[str, Any], name: str, encode: Encode | None) -> bytes | None:
+def check_fields(fields: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Raise BadInput, with the nearest name, for a field that is not one of the known ones."""
+    if fields.keys() <= known:
+        return
+    name = next(name for name in fields if name not in known)
+    near = difflib.get_close_matches(name, sorted(known), 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+    raise BadInput(f"unknown field {json.dumps(name)[:_MOST_SHOWN]}: {hint}")
+
+
+def _field(fields: Mapping[str, Any], name: str, encode: Encode | None, required: str = "") -> bytes | None:
+    """Return the bytes of a field or of its form in base64. required: the error if there is neither."""
     packed = fields.get(f"{name}_base64")
     if packed is not None:
+        if fields.get(name) is not None:
+            raise BadInput(f"{name} and {name}_base64 exclude each other")
         try:
             return base64.b64decode(packed, validate=True)
         except (binascii.Error, TypeError, ValueError):
             raise BadInput(f"{name}_base64 is not base64") from None
     value = fields.get(name)
     if value is None:
+        if required and name not in fields and f"{name}_base64" not in fields:
+            raise BadInput(f'{required}: null is written as "{name}": null')
         return None
     if encode is not None:
         return encode(value)
@@ -153,6 +178,14 @@ def _integer(fields: Mapping[str, Any], name: str) -> int | None:
 
 
 def _headers(found: Any) -> list[tuple[str, bytes | None]]:
-    if not isinstance(found, list) or not all(isinstance(one, dict) and "name" in one for one in found):
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) for one in found
+    ):
         raise BadInput('headers has to be a list such as [{"name": "a", "value": "b"}]')
-    return [(str(one["name"]), _field(one, "value", None)) for one in found]
+    for one in found:
+        check_fields(one, _HEADER_FIELDS)
+    return [
+        (one["name"], _field(one, "value", None, required=f"the header {one['name']} has no value")) for one in found
+    ]

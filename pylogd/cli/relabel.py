@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import click
 
+from pylogd.cli.awaited import Waits
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import note, print_json, print_records
-from pylogd.cli.reassign import (
-    check_from_latest,
-    check_outcome,
-    follow,
-    plan_document,
-    seconds_of,
-    throttle_moves,
-    unthrottle,
-)
+from pylogd.cli.plan_file import Placement
+from pylogd.cli.reassign import begin, check_from_latest, follow, note_left_out, plan_document, seconds_of
 from pylogd.client import Admin, TopicPartition
-from pylogd.client.core.admin.replica_plan import Placement, plan, shared_hosts
-from pylogd.client.core.model import Reassignment, Topic
+from pylogd.client.core.admin.move_operations import ClusterLayout
+from pylogd.client.core.admin.offsets import LATEST
+from pylogd.placement.moves import relabel as plan_relabelling
 
 
 @click.command()
@@ -50,56 +43,31 @@ def relabel(
     """
     seconds = None if wait is None else seconds_of(wait)
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        topic = admin.describe_topic(name)
-        former = admin.topic_labels([name]).get(name, "")
-        moving = admin.reassignments([(name, one.index) for one in topic.partitions])
-        targets = _targets(admin, topic, label, moving)
-        current = {TopicPartition(name, one.index): one.replicas for one in topic.partitions}
+        layout = admin.layout([name])
+        former = layout.labels.get(name, "")
+        targets = plan_relabelling(layout, name, label)
         if plan_only:
             print_json(plan_document(targets))
             return
-        _show(current, targets, label)
+        _show(layout, targets, label)
+        note_left_out(layout)
         if seconds is not None:
             check_from_latest(admin, {name})
-        if throttle is not None:
-            throttle_moves(admin, targets, throttle)
-        wanted: dict[TopicPartition, Sequence[int] | None] = {**targets}
-        try:
-            check_outcome(admin.reassign(wanted, latest_wait=seconds, labels={name: label}), "moves could not start")
-        except click.ClickException:
-            if throttle is not None and not moving:
-                unthrottle(admin, targets)
-            raise
+        begins = {} if seconds is None else {at: one.offset for at, one in admin.offsets(_latest(targets)).items()}
+        begin(admin, targets, throttle=throttle, latest_wait=seconds, labels={name: label})
         if former and former != label:
             note(f"{name} has the label {label}; `pylogd topics relabel {name} {former}` cancels")
         if not no_wait:
-            follow(admin, targets)
-            unthrottle(admin, targets)
+            follow(admin, targets, Waits(begins) if begins else None)
+            admin.unthrottle([name])
 
 
-def _targets(admin: Admin, topic: Topic, label: str, moving: Mapping[TopicPartition, Reassignment]) -> Placement:
-    """Return the replicas that the topic should have, by partition. Raises ClickException if that can't be."""
-    labels = admin.broker_labels()
-    live = admin.describe_cluster().brokers
-    racks = {one.node_id: one.rack for one in live if label in labels.get(one.node_id, ())}
-    if not racks:
-        known = sorted({one for carried in labels.values() for one in carried})
-        raise click.ClickException(
-            f'no live broker carries the label "{label}" (broker.labels); labels in use: {", ".join(known) or "none"}'
-        )
-    current = {}
-    for one in topic.partitions:
-        place = TopicPartition(topic.name, one.index)
-        # Replicas that are leaving stay first if they carry the label: to move back costs nothing then.
-        count = len(one.replicas) - (len(moving[place].removing) if place in moving else 0)
-        current[place] = sorted(one.replicas, key=lambda node: node not in racks)[:count]
-    try:
-        return plan(current, racks, within={topic.name: racks}, hosts=shared_hosts(live))
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
+def _latest(targets: Placement) -> dict[TopicPartition, int]:
+    return dict.fromkeys(targets, LATEST)
 
 
-def _show(current: Placement, targets: Placement, label: str) -> None:
+def _show(layout: ClusterLayout, targets: Placement, label: str) -> None:
+    current = layout.current
     changed = {place: nodes for place, nodes in targets.items() if set(nodes) != set(current[place])}
     copies = sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
     note(f"label {label}: {len(changed)} of {len(targets)} partitions move, {copies} replicas are copied")

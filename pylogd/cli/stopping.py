@@ -1,8 +1,9 @@
 """Handle SIGTERM in commands that run until they are stopped: finish the current step, then end.
 
-Strategy: the signal sets a flag that the command's loop checks. An exception inside a poll would lose track of the
-records that it returned. Only a write to standard output (`while_writing`), whose reader may never read, is ended by an
-exception, one second after the signal; a second signal always raises.
+Strategy: in `terminable`, the signal sets a flag that the command's loop checks. An exception inside a poll would lose
+track of the records that it returned. Only a write to standard output (`while_writing`), whose reader may never read,
+is ended by an exception, one second after the signal; a second signal always raises. In `ended_by_sigterm` the signal
+raises at once, as Ctrl-C does.
 """
 
 from __future__ import annotations
@@ -69,3 +70,17 @@ def terminable() -> Iterator[Stop]:
         signal.signal(signal.SIGALRM, before[1])
     if stop.asked:
         raise Terminated
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Raise `Terminated` inside the `with` block when SIGTERM comes, wherever the code is, as Ctrl-C does."""
+
+    def handle(*_: Any) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

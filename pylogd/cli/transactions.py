@@ -32,7 +32,7 @@ def _span(_ctx: click.Context, _parameter: click.Parameter, text: str | None) ->
 
 @click.group(cls=Commands)
 def transactions() -> None:
-    """List and describe transactions, and abort those that hang.
+    """List, describe and abort transactions.
 
     A producer with a transactional id makes records in several partitions count together or not at all. Consumers that
     read committed records get none behind the first record of a transaction that is open. A transaction hangs if it is
@@ -43,6 +43,7 @@ def transactions() -> None:
     pylogd transactions describe billing-1
     pylogd transactions find-hanging --topic orders
     pylogd transactions abort orders 0 --start-offset 1234
+    pylogd transactions abort --transactional-id billing-1
     """
 
 
@@ -129,30 +130,42 @@ def find_hanging(topics: Sequence[str], max_timeout: float, bootstrap: str) -> N
 
 
 @transactions.command()
-@click.argument("topic")
-@click.argument("partition", type=click.IntRange(0))
+@click.argument("topic", required=False)
+@click.argument("partition", type=click.IntRange(0), required=False)
 @click.option("--start-offset", type=click.IntRange(0), help="The first offset of the transaction.")
 @click.option("--producer-id", type=click.IntRange(0), help="The producer; in place of --start-offset.")
+@click.option("--transactional-id", metavar="ID",
+              help="The transactional id; in place of TOPIC, PARTITION and --start-offset.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
 def abort(
-    topic: str, partition: int, start_offset: int | None, producer_id: int | None, yes: bool, bootstrap: str
-) -> None:
-    """Abort a transaction that hangs in a PARTITION of TOPIC: write the marker that its coordinator does not write.
+    topic: str | None, partition: int | None, start_offset: int | None, producer_id: int | None,
+    transactional_id: str | None, yes: bool, bootstrap: str,
+) -> None:  # fmt: skip
+    """Abort a transaction, whatever its state: one that hangs in a PARTITION of TOPIC, or one of a transactional id.
 
-    A transaction whose coordinator knows it ends by itself, at the latest after its timeout. Aborting that here would
-    tear it apart, so it is refused.
+    A transaction that hangs is not known to its coordinator: the marker is written that its coordinator does not write,
+    in this partition. One that its coordinator knows would end at the latest after its timeout. The coordinator aborts
+    it at once in all of its partitions, and fences its producer, which fails. If its outcome is decided already, the
+    command waits until each partition has its marker.
     """
+    if transactional_id is not None:
+        if (topic, partition, start_offset, producer_id) != (None, None, None, None):
+            raise click.UsageError("--transactional-id names the transaction; leave out everything else")
+        with connect(bootstrap) as connected, Admin(connected) as admin:
+            _terminate(admin, transactional_id, yes)
+        return
+    if topic is None or partition is None:
+        raise click.UsageError("name TOPIC and PARTITION, or --transactional-id")
     if (start_offset is None) == (producer_id is None):
         raise click.UsageError("name the transaction by --start-offset or by --producer-id; see find-hanging")
     at = TopicPartition(topic, partition)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = _find(admin, at, start_offset, producer_id)
         if not admin.hanging_transactions({at: [found]}):
-            raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"{at}: the coordinator knows this transaction, and ends it; see pylogd transactions describe",
-            )
+            [known] = admin.list_transactions(producer_ids=[found.producer_id])
+            _terminate(admin, known.transactional_id, yes)
+            return
         question = (
             f"Abort the transaction of producer {found.producer_id} from offset {found.transaction_start} of {at}?"
         )
@@ -160,6 +173,34 @@ def abort(
             raise click.exceptions.Exit(1)
         admin.abort_transaction(at, found)
     note(f"{at}: aborted the transaction of producer {found.producer_id}")
+
+
+def _terminate(admin: Any, transactional_id: str, yes: bool) -> None:
+    """Have the coordinator end the transaction of a transactional id."""
+    before = admin.describe_transaction(transactional_id)
+    question = (
+        f"End the transaction of {transactional_id} (state {before.state}, partitions: {len(before.partitions)}) and "
+        "fence its producer?"
+    )
+    if not yes and not confirmed(question):
+        raise click.exceptions.Exit(1)
+    try:
+        admin.force_terminate_transaction(transactional_id)
+    except KafkaError as error:
+        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            raise
+        left = admin.describe_transaction(transactional_id)
+        raise KafkaError(
+            error.code,
+            f"{transactional_id}: {left.state} is decided, but some partition does not have its marker yet: "
+            f"{', '.join(map(str, left.partitions))}. See that they have leaders (pylogd cluster health); the "
+            "coordinator keeps trying",
+        ) from None
+    if before.is_open:
+        outcome = "committed" if before.state == "PrepareCommit" else "aborted"
+        note(f"{transactional_id}: {outcome} the transaction, and fenced its producer")
+    else:
+        note(f"{transactional_id}: no transaction is open; fenced its producer")
 
 
 def _find(admin: Any, at: TopicPartition, start_offset: int | None, producer_id: int | None) -> ActiveProducer:

@@ -141,6 +141,17 @@ def _groups(tree: _Tree) -> list[dict[str, Any]]:
     return found
 
 
+def read_groups(connect: str) -> list[dict[str, Any]]:
+    """Return the groups in a ZooKeeper: group, consumers, owners, offsets. Raises ClickException."""
+    tree = _connect(connect, None, None, None, read_only=True)
+    try:
+        return _groups(tree)
+    except tree.failure as error:
+        raise click.ClickException(f"ZooKeeper failed: {type(error).__name__} {error}".strip()) from error
+    finally:
+        tree.close()
+
+
 _REGISTRIES: dict[str, Callable[[_Tree], Any]] = {
     "brokers": _brokers,
     "controller": _controller,
@@ -170,7 +181,8 @@ def zookeeper(
 ) -> None:  # fmt: skip
     """Show registries in ZooKeeper: brokers, controller, topics, groups, or all of them.
 
-    Groups are those of consumers that coordinate through ZooKeeper; `pylogd groups` shows those of brokers.
+    Groups are those of consumers that coordinate through ZooKeeper; `pylogd groups` shows those of brokers,
+    and with -z also these, with their lag.
 
     \b
     pylogd zookeeper -z localhost:2181/pylogd

@@ -14,7 +14,7 @@ from pylogd.config.profiles import PROFILES, Profile
 from pylogd.config.settings import ConfigEntry, ConfigSource, ConfigSynonym, Replaced, Settings
 from pylogd.config.source import parse_assignments
 from pylogd.config.tls import TlsOptions
-from pylogd.config.topic import TOPIC_SETTINGS
+from pylogd.config.topic import TOPIC_SETTINGS, internal_segment_size
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Value",
     "broker_setting",
     "has_peers",
+    "internal_segment_size",
     "parse_assignments",
     "parse_listeners",
 ]

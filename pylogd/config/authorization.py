@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pylogd.config.values import ConfigError, ConfigType, Setting
+from pylogd.config.values import ConfigError, ConfigType, Mode, Setting
 
 _GROUP: Final = "Authorization"
 
@@ -52,6 +52,8 @@ AUTHORIZATION_SETTINGS: Final = [
         "user; see docs/authorization.md. Unset: the principal is the distinguished name or the user name.",
         _GROUP,
         nullable=True,
+        mode=Mode.DYNAMIC,
+        per_broker=True,
     ),
     Setting(
         "audit.log.path",
@@ -66,8 +68,9 @@ AUTHORIZATION_SETTINGS: Final = [
         "audit.log.max.queued",
         ConfigType.INT,
         10_000,
-        "Most events that wait to be written to the audit log. Further events are only counted; their number is "
-        "written when the queue has space again. (Only in pylogd.)",
+        "Most events that wait to be written to the audit log. Of further events, those of the principal or address "
+        "with most events are only counted; their number is written when the queue has space again. (Only in "
+        "pylogd.)",
         _GROUP,
         minimum=1,
     ),

@@ -16,8 +16,10 @@ from typing import Final
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
 from pylogd.config.consumer_groups import CONSUMER_GROUP_SETTINGS
+from pylogd.config.coordinators import LABELS_OF_NEW_TOPICS
+from pylogd.config.group_limits import GROUP_LIMITS
 from pylogd.config.isolation import ISOLATION_SETTINGS
-from pylogd.config.labels import BROKER_LABELS, DEFAULT_LABEL
+from pylogd.config.labels import BROKER_LABELS
 from pylogd.config.lagging import LAGGING_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
@@ -63,8 +65,11 @@ _IDENTITY_SETTINGS: Final = [
         "Where the broker listens: `NAME://host:port`, `host:port`, or a Twisted endpoint string such as "
         "`tcp:9092:interface=127.0.0.1`. An empty host means every IPv4 interface; port 0 picks a free one. Names "
         "must differ; `listener.security.protocol.map` says how each is protected. For clients on other machines, "
-        "set an address that they can reach, and use TLS. (Kafka's default is every interface.)",
+        "set an address that they can reach, and use TLS. Listeners can be added, removed and moved to other ports at "
+        "run time, but that between brokers can't be removed. (Kafka's default is every interface.)",
         _IDENTITY,
+        mode=_DYNAMIC,
+        per_broker=True,
     ),
     Setting(
         "listener.security.protocol.map",
@@ -73,6 +78,8 @@ _IDENTITY_SETTINGS: Final = [
         "How the connections of a listener are protected, by its name: `NAME:PROTOCOL` with PLAINTEXT, SSL, "
         "SASL_PLAINTEXT or SASL_SSL. A value replaces the default map, so list all names in use.",
         _IDENTITY,
+        mode=_DYNAMIC,
+        per_broker=True,
     ),
     Setting(
         "inter.broker.listener.name",
@@ -176,7 +183,7 @@ _TOPIC_SETTINGS: Final = [
         _TOPICS,
         minimum=1,
     ),
-    DEFAULT_LABEL,
+    *LABELS_OF_NEW_TOPICS,
 ]
 
 _NETWORK_SETTINGS: Final = [
@@ -325,15 +332,7 @@ _GROUP_SETTINGS: Final = [
         minimum=0,
     ),
     Setting("group.max.size", _INT, INT_MAX, "Most members of a group.", _GROUPS, minimum=1),
-    Setting(
-        "group.metadata.max.bytes",
-        _INT,
-        64 * MIB,
-        "Most bytes of metadata that this broker keeps for the members of all groups together. If there is more, "
-        "members with more than 16 KiB of metadata get COORDINATOR_NOT_AVAILABLE, and retry. (Only in pylogd.)",
-        _GROUPS,
-        minimum=MIB,
-    ),
+    *GROUP_LIMITS,
     Setting(
         "offsets.topic.num.partitions",
         _INT,
@@ -415,14 +414,18 @@ _THREAD_SETTINGS: Final = [
         "Most threads for work that waits for a disk: cold reads, flushes, deletions. They are started as needed.",
         _THREADS,
         minimum=1,
+        mode=_DYNAMIC,
     ),
     Setting(
         "num.recovery.threads.per.data.dir",
         _INT,
         2,
-        "Threads for each data directory that read logs at start and flush them at shutdown.",
+        "Threads that read logs at start, and flush and close them at shutdown. A value that was set at run time holds "
+        "from the shutdown on; at a start the logs are read before such values are, with the value of the file. (In "
+        "Kafka for each data directory.)",
         _THREADS,
         minimum=1,
+        mode=_DYNAMIC,
     ),
     Setting(
         "controlled.shutdown.drain.ms",
@@ -467,6 +470,3 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ]
     }
 )
-
-#: Older or alternative names, and the names here; used only for hints in messages.
-FORMER_NAMES: Final[Mapping[str, str]] = MappingProxyType({"broker.id": "node.id", "log.dir": "log.dirs"})

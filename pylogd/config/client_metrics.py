@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -24,6 +25,7 @@ ATTRIBUTES: Final = (
     "client_id", "client_instance_id", "client_software_name", "client_software_version", "client_source_address",
     "client_source_port",
 )  # fmt: skip
+_NUMBER: Final = re.compile(r"\s*-?[0-9]+\s*")
 _SUBSCRIPTION: Final = "Subscription"
 
 _SETTINGS: Final = [
@@ -59,15 +61,27 @@ _SETTINGS: Final = [
 CLIENT_METRICS_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType({one.name: one for one in _SETTINGS})
 
 
+class ImpossibleSubscription(ConfigError):
+    """A setting that subscriptions do not have, or an interval out of range: Kafka's error code for both is its own."""
+
+
 def check_subscription(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a subscription in canonical spelling. Raises ConfigError.
+    """Return the settings of a subscription in canonical spelling. Raises ConfigError, or ImpossibleSubscription.
 
     Whether expressions are valid is checked by who can match them.
     """
     checked: dict[str, str] = {}
     for name, raw in overrides.items():
-        setting = known(CLIENT_METRICS_SETTINGS.get, CLIENT_METRICS_SETTINGS, name, "setting of client metrics")
-        checked[name] = setting.format(setting.parse(raw)) or ""
+        try:
+            setting = known(CLIENT_METRICS_SETTINGS.get, CLIENT_METRICS_SETTINGS, name, "setting of client metrics")
+        except ConfigError as error:
+            raise ImpossibleSubscription(str(error), name) from error
+        try:
+            checked[name] = setting.format(setting.parse(raw)) or ""
+        except ConfigError as error:
+            if _NUMBER.fullmatch(raw):
+                raise ImpossibleSubscription(str(error), name) from error
+            raise
     parse_match(checked.get(MATCH, ""))
     return checked
 

@@ -99,8 +99,8 @@ CONNECTION_SETTINGS: Final = [
         _INT,
         1000,
         "Most connections of a listener that have not finished their handshake (see "
-        "`connection.handshake.timeout.ms`). If there is one more, the connection whose handshake has taken longest "
-        "is closed. (Only in pylogd.)",
+        "`connection.handshake.timeout.ms`). If there is one more, one of the address with most is closed: the oldest "
+        "that has said nothing. Addresses from which a client has authenticated go last. (Only in pylogd.)",
         _GROUP,
         minimum=1,
         mode=_DYNAMIC,

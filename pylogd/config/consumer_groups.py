@@ -5,9 +5,10 @@ A part of the table in `broker`, which says how to read it.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from pylogd.config.values import ConfigType, Mode, Setting
+from pylogd.config.values import ConfigError, ConfigType, Mode, Setting
 
 _INT, _STRING = ConfigType.INT, ConfigType.STRING
 _GROUPS: Final = "Consumer groups"
@@ -116,3 +117,12 @@ CONSUMER_GROUP_SETTINGS: Final = [
         mode=Mode.DYNAMIC,
     ),
 ]
+
+
+def check_assignment_interval(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the interval between assignments is outside the bounds for those of groups."""
+    name = "group.consumer.assignment.interval.ms"
+    low, high = values["group.consumer.min.assignment.interval.ms"], values["group.consumer.max.assignment.interval.ms"]
+    if not low <= values[name] <= high:
+        text = "group.consumer.min.assignment.interval.ms and group.consumer.max.assignment.interval.ms"
+        raise ConfigError(f"{name} = {values[name]} is not allowed: it must be from {low} to {high} ({text})", name)

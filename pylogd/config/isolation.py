@@ -17,12 +17,13 @@ ISOLATION_SETTINGS: Final = [
     Setting(
         "log.write.queues",
         ConfigType.STRING,
-        OFF,
-        "Where appends are written. `off`: on the thread that serves all connections, which is fastest, but a disk "
-        "that hangs stops the whole broker. `always`: in threads of each data directory, with queues by topic; a "
-        "disk that is slow or hangs then stops only requests that need this disk. `slow`: as `off` while the disk of "
-        "a data directory is quick, and as `always` while it is slow; a disk that hangs without having been slow "
-        "before still stops the broker. See docs/isolation.md. (Only in pylogd.)",
+        SLOW,
+        "Where appends are written. `off`: on the thread that serves all connections, and a disk that is slow or hangs "
+        "stops the whole broker. `always`: in threads of each data directory, with queues by topic; a disk that is "
+        "slow or hangs then stops only requests that need this disk. `slow`: as `off` while the disk of a data "
+        "directory is quick, at the same cost, and as `always` while it is slow; a disk that hangs without having been "
+        "slow before still stops the broker, and other brokers take over when its session with ZooKeeper ends. See "
+        "docs/isolation.md. (Only in pylogd.)",
         _ISOLATION,
         choices=(OFF, SLOW, ALWAYS),
     ),

@@ -132,6 +132,32 @@ def parse_listeners(
     return tuple(listeners)
 
 
+def listeners_of(values: Mapping[str, Any]) -> tuple[Listener, ...]:
+    """Return the listeners that settings name. Raises ConfigError. values: the settings by name."""
+    return parse_listeners(values["listeners"], parse_protocols(values[PROTOCOL_MAP]))
+
+
+def check_change(
+    listeners: tuple[Listener, ...], between: Listener, now: tuple[Listener, ...], between_now: Listener
+) -> None:
+    """Raise ConfigError if listeners can't become these at run time.
+
+    between, between_now: the listener between brokers. now: the present listeners.
+    """
+    present = {listener.name: listener.protocol for listener in now}
+    for listener in listeners:
+        if present.get(listener.name, listener.protocol) is not listener.protocol:
+            raise ConfigError(
+                f"listener {listener.name} is a listener of {present[listener.name].value}, which can't be changed at "
+                "run time: add a listener of another name, and remove this one when no client uses it",
+                PROTOCOL_MAP,
+            )
+    if between.name != between_now.name:
+        raise ConfigError(
+            f"listener {between_now.name} is that between brokers, which can't be removed at run time", "listeners"
+        )
+
+
 def parse_advertised(
     texts: Iterable[str], listeners: tuple[Listener, ...], setting: str = "advertised.listeners"
 ) -> tuple[Listener, ...]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
-from pylogd.config.broker import FORMER_NAMES, SETTINGS
+from pylogd.config.broker import SETTINGS
 from pylogd.config.values import ConfigError, Setting, Value
 
 LISTENER_PREFIX: Final = "listener.name."
 _MOST_NAMES: Final = 1000
+#: Older or alternative names, and the names here; used only for hints in messages.
+FORMER_NAMES: Final[Mapping[str, str]] = MappingProxyType({"broker.id": "node.id", "log.dir": "log.dirs"})
 _PER_LISTENER: Final = sorted(
     (setting for setting in SETTINGS.values() if setting.per_listener), key=lambda setting: -len(setting.name)
 )

@@ -39,6 +39,17 @@ METRICS_SETTINGS: Final = [
         mode=Mode.DYNAMIC,
     ),
     Setting(
+        "metrics.partitions.max",
+        _INT,
+        1000,
+        "Most partitions with their own metrics, among the topics that have some: those that were seen first. The "
+        "other partitions of a topic are summed up under the partition `(other)`. (Only in pylogd.)",
+        _METRICS,
+        minimum=0,
+        maximum=100_000,
+        mode=Mode.DYNAMIC,
+    ),
+    Setting(
         "metrics.groups.max",
         _INT,
         200,
@@ -54,7 +65,8 @@ METRICS_SETTINGS: Final = [
         _INT,
         50,
         "Most client ids with their own metrics among the metrics that clients push (KIP-714): the first client ids "
-        "since the start. All other client ids are counted together. It also limits how many users, client ids and "
+        "since the start, as long as no principal or address has more of them than others. All other client ids are "
+        "counted together. It also limits how many users, client ids and "
         "addresses with a quota of one kind are shown. (Only in pylogd.)",
         _METRICS,
         minimum=0,

@@ -5,10 +5,12 @@ A part of the table in `broker`, which says how to read it.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 from pylogd.config.storage import MIB
-from pylogd.config.values import LONG_MAX, ConfigType, Mode, Setting
+from pylogd.config.values import LONG_MAX, ConfigError, ConfigType, Mode, Setting
 
 _STRING, _INT, _LONG, _LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
 _DYNAMIC: Final = Mode.DYNAMIC
@@ -16,6 +18,10 @@ _FOLLOWERS: Final = "Followers"
 
 #: Values of `replica.selector.class`: consumers read from the leader, or from a replica in their rack.
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+#: Settings of topics that name replicas.
+THROTTLED_REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
 
 REPLICATION_SETTINGS: Final = [
     Setting(
@@ -134,3 +140,15 @@ REPLICATION_SETTINGS: Final = [
         mode=_DYNAMIC,
     ),
 ]
+
+
+def check_throttled(values: Mapping[str, str]) -> None:
+    """Raise ConfigError if a topic's throttled replicas are neither `*` nor a list of `partition:broker`."""
+    for name in THROTTLED_REPLICAS:
+        text = values.get(name, "")
+        if text not in ("", "*") and not all(map(_REPLICA.fullmatch, text.split(","))):
+            raise ConfigError(
+                f'{name} = "{text[:200]}" is not allowed: it must be * for all replicas, or a list of '
+                "partition:broker, such as 0:1,0:2",
+                name,
+            )

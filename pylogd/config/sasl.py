@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from pylogd.config.storage import HOUR_MS
-from pylogd.config.values import INT_MAX, ConfigType, Setting
+from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
 
 _BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 _STRING, _LIST, _PASSWORD = ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD
@@ -26,10 +26,13 @@ SASL_SETTINGS: Final = [
         "sasl.enabled.mechanisms",
         _LIST,
         (),
-        "The mechanisms that SASL listeners offer. A SASL listener needs at least one. (Kafka's default is GSSAPI.)",
+        "The mechanisms that SASL listeners offer. A SASL listener needs at least one. Changes of this and of the "
+        "credentials of mechanisms hold for new connections. (Kafka's default is GSSAPI.)",
         _GROUP,
         choices=MECHANISMS,
         per_listener=True,
+        mode=Mode.DYNAMIC,
+        per_broker=True,
     ),
     Setting(
         "sasl.mechanism.inter.broker.protocol",
@@ -41,6 +44,8 @@ SASL_SETTINGS: Final = [
         _GROUP,
         nullable=True,
         choices=MECHANISMS,
+        mode=Mode.DYNAMIC,
+        per_broker=True,
     ),
     Setting(
         "sasl.jaas.config",
@@ -55,6 +60,8 @@ SASL_SETTINGS: Final = [
         _GROUP,
         nullable=True,
         per_listener=True,
+        mode=Mode.DYNAMIC,
+        per_broker=True,
     ),
     Setting(
         "sasl.plain.users.file",
@@ -96,6 +103,8 @@ SASL_SETTINGS: Final = [
         _GROUP,
         nullable=True,
         per_listener=True,
+        mode=Mode.DYNAMIC,
+        per_broker=True,
     ),
     Setting(
         "sasl.kerberos.principal.to.local.rules",
@@ -106,6 +115,8 @@ SASL_SETTINGS: Final = [
         "`RULE:[n:format](match)s/pattern/replacement/g/L`.",
         _GROUP,
         per_listener=True,
+        mode=Mode.DYNAMIC,
+        per_broker=True,
     ),
     Setting(
         "sasl.oauthbearer.token.endpoint.url",

@@ -21,16 +21,16 @@ from typing import Any, NamedTuple, TypeAlias
 from pylogd.config.authorization import check_authorization
 from pylogd.config.broker import SETTINGS
 from pylogd.config.connections import check_connections
+from pylogd.config.consumer_groups import check_assignment_interval
+from pylogd.config.coordinators import parse_coordinators
 from pylogd.config.group import BOUNDS, GROUP_SETTINGS, HEARTBEAT_INTERVAL, SESSION_TIMEOUT, check_bounds
-from pylogd.config.labels import PLACEMENT_LABEL, check_label, check_labels
+from pylogd.config.labels import check_labels
 from pylogd.config.lagging import check_lagging
 from pylogd.config.listeners import (
-    PROTOCOL_MAP,
     Listener,
     inter_broker_listener,
+    listeners_of,
     parse_advertised,
-    parse_listeners,
-    parse_protocols,
 )
 from pylogd.config.lookup import ListenerValues, TypedValues, known, known_broker_setting
 from pylogd.config.metadata_store import check_store
@@ -39,7 +39,7 @@ from pylogd.config.profiles import PROFILE, PROFILES
 from pylogd.config.source import read_file
 from pylogd.config.storage import check_cordoned, cordoned_directories
 from pylogd.config.tls import TlsOptions, check_tls_values, tls_options
-from pylogd.config.topic import TOPIC_SETTINGS, fallback_value
+from pylogd.config.topic import TOPIC_SETTINGS, check_topic_values, fallback_value
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
 from pylogd.config.zookeeper import ZooKeeperSecurity, check_zookeeper, zookeeper_security
 
@@ -157,7 +157,7 @@ class Settings(TypedValues):
     @property
     def listeners(self) -> tuple[Listener, ...]:
         """Where to listen, each with its Twisted endpoint description."""
-        return _listeners(self._effective)
+        return listeners_of(self._effective)
 
     @property
     def inter_broker_listener(self) -> Listener:
@@ -202,8 +202,7 @@ class Settings(TypedValues):
         for name, raw in overrides.items():
             setting = known(TOPIC_SETTINGS.get, TOPIC_SETTINGS, name, "topic setting")
             checked[name] = setting.format(setting.parse(raw)) or ""
-        if checked.get(PLACEMENT_LABEL.name):
-            check_label(checked[PLACEMENT_LABEL.name], PLACEMENT_LABEL.name)
+        check_topic_values(checked)
         values = self.topic_config(checked)
         _check_lag(values, "min.compaction.lag.ms", "max.compaction.lag.ms")
         return checked
@@ -211,13 +210,14 @@ class Settings(TypedValues):
     def topic_config(self, overrides: Mapping[str, str]) -> dict[str, Value]:
         """Return every topic setting by name, typed: the topic's overrides over the broker's values.
 
-        Unknown names are ignored, because a newer release may have stored them. Raises ConfigError for a bad value.
+        Unknown names are ignored, because a newer release may have stored them; bounds too, because an older one may
+        have had wider ones. Raises ConfigError for a bad value.
         """
         values = dict(self._topic_defaults)
         for name, raw in overrides.items():
             setting = TOPIC_SETTINGS.get(name)
             if setting is not None:
-                values[name] = setting.parse(raw)
+                values[name] = setting.unbounded.parse(raw)
         return values
 
     def log_config_values(self, overrides: Mapping[str, str]) -> dict[str, Value]:
@@ -229,6 +229,8 @@ class Settings(TypedValues):
         values = self.topic_config(overrides)
         entries = []
         for name, setting in TOPIC_SETTINGS.items():
+            if setting.internal and name not in overrides:
+                continue
             synonyms = [
                 synonym
                 for broker_name, _ in setting.synonyms[:1]
@@ -283,21 +285,26 @@ class Settings(TypedValues):
         entries = []
         for setting in map(known_broker_setting, self._effective):
             synonyms = self._candidates(setting)
+            if setting.internal and len(synonyms) == 1:
+                continue
             own = [synonym for synonym in synonyms if synonym.name == setting.name]
             entries.append(_entry(setting, own[0].value, [s for s in synonyms if s.value is not None], own[0].source))
         return entries
 
     @staticmethod
-    def check_dynamic(overrides: Mapping[str, str | None]) -> dict[str, str]:
+    def check_dynamic(overrides: Mapping[str, str | None], *, all_brokers: bool = False) -> dict[str, str]:
         """Return dynamic broker settings in canonical spelling.
 
-        Raises ConfigError for one that is unknown, that needs a restart, or that has a bad value.
+        all_brokers: whether they are for all brokers. Raises ConfigError for one that is unknown, that needs a restart,
+        or that has a bad value.
         """
         checked: dict[str, str] = {}
         for name, raw in overrides.items():
             setting = known_broker_setting(name)
             if setting.mode is not Mode.DYNAMIC:
                 raise ConfigError(f"{name} can't be changed while the broker runs", name)
+            if all_brokers and setting.per_broker:
+                raise ConfigError(f"{name} can't be set for all brokers: set it for each, by its id", name)
             if raw is None:
                 raise ConfigError(f"{name} needs a value", name)
             checked[name] = setting.format(setting.parse(raw)) or ""
@@ -380,8 +387,6 @@ class Settings(TypedValues):
         ]
 
     def _check_together(self) -> None:
-        parse_advertised(self.words("advertised.listeners"), self.listeners)
-        inter_broker_listener(self._effective, self.listeners)
         directories = self.words("log.dirs")
         if not directories:
             raise ConfigError("log.dirs is empty: name at least one directory", "log.dirs")
@@ -394,10 +399,6 @@ class Settings(TypedValues):
         _check_values(self._effective)
 
 
-def _listeners(values: Mapping[str, Any]) -> tuple[Listener, ...]:
-    return parse_listeners(values["listeners"], parse_protocols(values[PROTOCOL_MAP]))
-
-
 def _check_values(values: Mapping[str, Any]) -> None:
     """Raise ConfigError if values that may change at run time contradict each other."""
     _check_lag(values, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
@@ -405,8 +406,13 @@ def _check_values(values: Mapping[str, Any]) -> None:
     check_tls_values(values)
     check_cordoned(values)
     check_lagging(values)
+    check_assignment_interval(values)
     check_labels(values)
-    for listener in _listeners(values):
+    parse_coordinators(",".join(values["coordinator.labels"]))
+    listeners = listeners_of(values)
+    parse_advertised(values["advertised.listeners"] or (), listeners)
+    inter_broker_listener(values, listeners)
+    for listener in listeners:
         if listener.protocol.tls:
             tls_options(ListenerValues(values, listener.name).__getitem__, listener.name)
 

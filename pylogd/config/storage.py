@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pylogd.config.compression import COMPRESSION_SETTINGS
 from pylogd.config.values import LONG_MAX, ConfigError, ConfigType, Mode, Setting
 
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
@@ -20,7 +21,6 @@ HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
 #: A value of `cordoned.log.dirs`.
 ALL_DIRECTORIES: Final = "*"
-CODECS: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 _LOG: Final = "Log"
 _RETENTION: Final = "Retention"
@@ -60,8 +60,20 @@ _LOG_SETTINGS: Final = [
         1024 * MIB,
         "Size at which a segment file is closed and the next one started.",
         _LOG,
+        minimum=MIB,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "internal.segment.bytes",
+        _INT,
+        None,
+        "For tests: a segment size that may be smaller than `log.segment.bytes` allows. It holds for topics that do "
+        "not set `segment.bytes`. (In Kafka only topics have it.)",
+        _LOG,
         minimum=14,
         mode=_DYNAMIC,
+        nullable=True,
+        internal=True,
     ),
     Setting(
         "log.roll.ms",
@@ -112,7 +124,7 @@ _LOG_SETTINGS: Final = [
         10 * MIB,
         "Largest index file of a segment; a full one rolls the segment.",
         _LOG,
-        minimum=12,
+        minimum=4,
         mode=_DYNAMIC,
     ),
     Setting(
@@ -175,15 +187,7 @@ _LOG_SETTINGS: Final = [
         _LOG,
         mode=_DYNAMIC,
     ),
-    Setting(
-        "compression.type",
-        _STRING,
-        "producer",
-        "Accepted for tools that set it, but without effect: batches keep the codec that the producer chose.",
-        _LOG,
-        choices=CODECS,
-        mode=_DYNAMIC,
-    ),
+    *COMPRESSION_SETTINGS,
     Setting(
         "log.block.cache.bytes",
         _LONG,
@@ -203,7 +207,8 @@ _RETENTION_SETTINGS: Final = [
         None,
         "Age at which a closed segment is deleted; -1 for never. Unset: `log.retention.minutes`.",
         _RETENTION,
-        minimum=-1,
+        minimum=1,
+        special=(-1,),
         mode=_DYNAMIC,
         nullable=True,
         synonyms=(("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)),
@@ -214,17 +219,17 @@ _RETENTION_SETTINGS: Final = [
         None,
         "As `log.retention.ms`, in minutes. Unset: `log.retention.hours`.",
         _RETENTION,
-        minimum=-1,
+        minimum=1,
+        special=(-1,),
         nullable=True,
     ),
-    Setting("log.retention.hours", _INT, 168, "As `log.retention.ms`, in hours.", _RETENTION, minimum=-1),
+    Setting("log.retention.hours", _INT, 168, "As `log.retention.ms`, in hours.", _RETENTION, minimum=1, special=(-1,)),
     Setting(
         "log.retention.bytes",
         _LONG,
         -1,
         "Size of a partition above which its oldest segments are deleted; -1 for no limit.",
         _RETENTION,
-        minimum=-1,
         mode=_DYNAMIC,
     ),
     Setting(
@@ -322,6 +327,7 @@ _COMPACTION_SETTINGS: Final = [
         "this number of threads, and no thread waits for the disk of another directory.",
         _COMPACTION,
         minimum=0,
+        mode=_DYNAMIC,
     ),
     Setting(
         "log.cleaner.io.max.bytes.per.second",
@@ -331,15 +337,17 @@ _COMPACTION_SETTINGS: Final = [
         "double; both mean no limit.)",
         _COMPACTION,
         minimum=1,
+        mode=_DYNAMIC,
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size",
         _LONG,
         128 * MIB,
         "Memory for the key maps of all cleaner threads together, 24 bytes per key. A log with more keys is "
-        "compacted in several rounds.",
+        "compacted in several rounds. Changes hold for the next log of each thread.",
         _COMPACTION,
         minimum=1024,
+        mode=_DYNAMIC,
     ),
     Setting(
         "log.cleaner.io.buffer.size",
@@ -348,6 +356,7 @@ _COMPACTION_SETTINGS: Final = [
         "Bytes that a cleaner thread collects before it writes them.",
         _COMPACTION,
         minimum=1,
+        mode=_DYNAMIC,
     ),
     Setting(
         "log.cleaner.io.buffer.load.factor",
@@ -357,6 +366,7 @@ _COMPACTION_SETTINGS: Final = [
         _COMPACTION,
         minimum=0.1,
         maximum=0.99,
+        mode=_DYNAMIC,
     ),
     Setting(
         "log.cleaner.backoff.ms",
@@ -365,6 +375,7 @@ _COMPACTION_SETTINGS: Final = [
         "How long a cleaner thread sleeps when there is no log to compact.",
         _COMPACTION,
         minimum=0,
+        mode=_DYNAMIC,
     ),
     Setting(
         "log.cleaner.min.cleanable.ratio",
@@ -425,3 +436,12 @@ def check_cordoned(values: Mapping[str, Any]) -> None:
                 f"or {ALL_DIRECTORIES} for all",
                 "cordoned.log.dirs",
             )
+
+
+def check_cleaner(dynamic: Mapping[str, str]) -> None:
+    """Raise ConfigError if the cleaner would be stopped at run time."""
+    if dynamic.get("log.cleaner.threads") == "0":
+        raise ConfigError(
+            "log.cleaner.threads has to be at least 1 where it is set at run time: no log would be compacted any more",
+            "log.cleaner.threads",
+        )

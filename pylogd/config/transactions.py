@@ -33,6 +33,27 @@ TRANSACTION_SETTINGS: Final = [
         minimum=1,
     ),
     Setting(
+        "transactional.ids.max",
+        _INT,
+        50_000,
+        "Most transactional ids that this broker coordinates. A producer with a further one gets "
+        "COORDINATOR_NOT_AVAILABLE, and the broker's log says so. Half of them are left to clients that authenticate. "
+        "(Only in pylogd.)",
+        _TRANSACTIONS,
+        minimum=1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "transactional.ids.max.per.principal",
+        _INT,
+        10_000,
+        "Most transactional ids on this broker that one principal has made since the broker has coordinated them; of "
+        "clients that have not authenticated, one address. Beyond it as with transactional.ids.max. (Only in pylogd.)",
+        _TRANSACTIONS,
+        minimum=1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         _INT,
         10_000,

@@ -74,7 +74,9 @@ class Setting(NamedTuple):
     A `nullable` setting may be unset, which is None. `synonyms` are the broker settings that supply the value of an
     unset topic setting, or of an unset setting in finer units, in order of precedence, each with the factor that
     converts its value to the unit of this setting. `per_listener`: a listener may have a value of its own, in the
-    setting `listener.name.<listener>.<name>`.
+    setting `listener.name.<listener>.<name>`. `special`: numbers outside the bounds that are accepted too.
+    `internal`: the setting is for tests; it is described only where it is set. `per_broker`: it can be set at run time
+    for single brokers, but not for all.
     """
 
     name: str
@@ -89,6 +91,9 @@ class Setting(NamedTuple):
     nullable: bool = False
     synonyms: tuple[tuple[str, int], ...] = ()
     per_listener: bool = False
+    special: tuple[int, ...] = ()
+    internal: bool = False
+    per_broker: bool = False
 
     @property
     def attribute(self) -> str:
@@ -113,8 +118,13 @@ class Setting(NamedTuple):
             low, high = self._bounds()
             if self.maximum is None and self.type in (ConfigType.LONG, ConfigType.DOUBLE):
                 return f"{noun}, at least {low}" if self.minimum is not None else noun
-            return f"{noun} from {low} to {high}"
+            return f"{noun} from {low} to {high}{''.join(f', or {number}' for number in self.special)}"
         return "a list separated by commas" if self.type is ConfigType.LIST else "text"
+
+    @property
+    def unbounded(self) -> Setting:
+        """The setting without bounds: for values that were stored when the bounds were wider."""
+        return self._replace(minimum=None, maximum=None)
 
     def parse(self, raw: object) -> Value:
         """Return the typed value of a TOML value or of text. Raises ConfigError."""
@@ -178,7 +188,7 @@ class Setting(NamedTuple):
         if isinstance(raw, str):
             members: Sequence[object] = raw.split(",") if raw.strip() else []
         elif isinstance(raw, (list, tuple)):
-            members = raw
+            members = [part for member in raw for part in (member.split(",") if isinstance(member, str) else [member])]
         else:
             raise self._error(raw)
         out: list[str] = []
@@ -195,7 +205,7 @@ class Setting(NamedTuple):
 
     def _check_range(self, value: int | float, raw: object) -> int | float:
         low, high = self._bounds()
-        if not low <= value <= high:  # false for NaN too
+        if not low <= value <= high and value not in self.special:  # true for NaN too
             raise self._error(raw)
         return value
 

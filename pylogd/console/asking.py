@@ -106,7 +106,7 @@ async def find_offsets_at(
     found: dict[tuple[str, int], int] = {}
     for at in range(0, len(wanted), PARTITIONS):
         asked = {TopicPartition(*key): timestamp for key in wanted[at : at + PARTITIONS]}
-        response = await send(calls, offsets_request(asked), leader)
+        response = await send(calls, offsets_request(asked, {}), leader)
         for topic in response.topics:
             for one in topic.partitions:
                 if not one.error_code:

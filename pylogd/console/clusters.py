@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from twisted.internet.task import deferLater
@@ -16,6 +17,7 @@ from pylogd.console.mirrors import MirrorReader, Mirrors
 from pylogd.console.repeated import Repeated
 from pylogd.console.sampler import ClusterSampler
 from pylogd.console.tables import TableOptions, TableReader, TableState
+from pylogd.console.zookeeper_groups import ZooKeeperGroups
 from pylogd.errors import PylogdError
 from pylogd.threads import ThreadPool
 
@@ -38,6 +40,7 @@ class ClusterOptions:
     """A cluster. name: in paths and on pages. registry: URL of its schema registry, "" for none, with settings of
     `pylogd.schemas.access`. metrics: URLs of brokers' metrics pages; mirrors: those of a mirror's processes. audit: URL
     of the audit service, "" for none. tables: by the names that pages show. links: pages of other services, by name.
+    zookeeper: the connect string of consumers that coordinate there, "" for none.
     """
 
     name: str
@@ -50,6 +53,7 @@ class ClusterOptions:
     audit: str = ""
     tables: Mapping[str, TableOptions] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
+    zookeeper: str = ""
 
 
 class WatchedCluster:
@@ -85,7 +89,8 @@ class WatchedCluster:
             self._table_reader = TableReader(options.tables)
             self.tables = Repeated(reactor, "console-tables", self._table_reader.read, now_ms, slowly)
         self._pool = ThreadPool(reactor, 1, "console-plans")
-        self.sampler = ClusterSampler(self.cluster, reactor, now_ms, interval, self._figures)
+        self._registered = _zookeeper_groups(options.zookeeper, reactor) if options.zookeeper else None
+        self.sampler = ClusterSampler(self.cluster, reactor, now_ms, interval, self._figures, self._registered)
 
     @property
     def name(self) -> str:
@@ -123,12 +128,23 @@ class WatchedCluster:
         self.sampler.stop()
         if self._figures is not None:
             self._figures.stop()
+        if self._registered is not None:
+            self._registered.stop()
         self._pool.stop()
         self.cluster.close()
 
     def _services(self) -> list[Repeated[Any]]:
         """Return the readers of mirrors, audit and tables that are configured."""
         return [one for one in (self.mirrors, self.audit, self.tables) if one is not None]
+
+
+def _zookeeper_groups(connect: str, reactor: Any) -> ZooKeeperGroups:
+    """Return what reads the groups in a ZooKeeper. Raises MissingExtra."""
+    try:
+        from pylogd.metadata.zookeeper import ZooKeeperStore  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra(f"{error}: to show its groups, pip install 'pylogd-broker[zookeeper]'") from error
+    return ZooKeeperGroups(partial(ZooKeeperStore, connect, reactor))
 
 
 def _audit_reader(url: str) -> Callable[[], Audited]:

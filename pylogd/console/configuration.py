@@ -7,6 +7,7 @@ schema-registry = "http://localhost:8081"
 metrics = ["http://broker1:9640/metrics"]   # of each broker
 mirrors = ["http://mirror1:8091/metrics"]   # of each process of the mirrors that read or write this cluster
 audit = "http://localhost:8090/"            # the audit service
+zookeeper = "zk1:2181/chroot"               # in which consumers coordinate
 links = {"Grafana" = "https://grafana.example.com/"}
 
 [clusters.main.tables.flights]              # a table that topics of this cluster are loaded into
@@ -32,6 +33,8 @@ from typing import Any, Final, NamedTuple
 
 from pylogd.client.core.metadata import parse_bootstrap
 from pylogd.client.properties import parse_properties, security_from
+from pylogd.config import ConfigError
+from pylogd.config.zookeeper import parse_connect
 from pylogd.console.clusters import ClusterOptions
 from pylogd.console.masking import MaskingRule
 from pylogd.console.roles import Role, Roles
@@ -42,7 +45,7 @@ from pylogd.tables.opening import parse_table
 
 _CLUSTER: Final = {
     "bootstrap": str, "command-config": str, "schema-registry": str, "metrics": list, "mirrors": list, "audit": str,
-    "tables": dict, "links": dict,
+    "tables": dict, "links": dict, "zookeeper": str,
 }  # fmt: skip
 _TABLE: Final = {"location": str, "properties": dict}
 _RULE: Final = {"topics": str, "fields": list}
@@ -101,13 +104,15 @@ def _cluster(name: str, table: Any, path: Path) -> ClusterOptions:
     _check(table, _CLUSTER, where)
     try:
         parse_bootstrap(table.get("bootstrap", ""))
+        if "zookeeper" in table:
+            parse_connect(table["zookeeper"])
         properties = {}
         if "command-config" in table:
             properties = parse_properties((path.parent / table["command-config"]).read_text("utf-8"))
         security = security_from(properties) if properties else None
     except OSError as error:
         raise BadConfiguration(f"{where}: can't read {error.filename}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, ConfigError) as error:
         raise BadConfiguration(f"{where}: {error}") from None
     registry = {key: value for key, value in properties.items() if key.startswith("schema.registry.")}
     return ClusterOptions(
@@ -116,6 +121,7 @@ def _cluster(name: str, table: Any, path: Path) -> ClusterOptions:
         _link(table["audit"], where) if "audit" in table else "",
         {str(key): _table(value, f"{where}.tables.{key}") for key, value in table.get("tables", {}).items()},
         {str(key): _link(value, where) for key, value in table.get("links", {}).items()},
+        table.get("zookeeper", ""),
     )  # fmt: skip
 
 

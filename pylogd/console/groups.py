@@ -1,5 +1,8 @@
 """Sample the groups of a cluster: states, members, committed offsets, and lags.
 
+With a ZooKeeper (`zookeeper_groups`) the groups that consumers keep there are added. One with the name of a group of a
+broker is shown as "NAME (zookeeper)".
+
 Strategy: each broker lists the groups that it coordinates and is asked about them, a hundred at a time. A group's lag
 in records is the sum over the partitions of which it has committed offsets; its lag in seconds is that of the partition
 that is furthest behind, from the log ends of earlier samples (`series`).
@@ -8,7 +11,7 @@ that is furthest behind, from the log ends of earlier samples (`series`).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
@@ -19,7 +22,10 @@ from pylogd.console.gaps import Gaps
 from pylogd.console.sample import Committed, GroupState, Sample
 from pylogd.console.series import UNKNOWN, LagSeries
 from pylogd.console.together import together
+from pylogd.console.zookeeper_groups import NO_COORDINATOR, ZooKeeperGroups
 from pylogd.errors import PylogdError
+from pylogd.metadata.consumers import RegisteredGroup
+from pylogd.metrics.registered_groups import ZOOKEEPER
 from pylogd.metrics.steps import in_steps
 
 _CONSUMER: Final = "consumer"
@@ -29,9 +35,10 @@ _CLASSIC: Final = "classic"
 class GroupSampler:
     """Adds groups to samples of a cluster."""
 
-    def __init__(self, calls: Calls, clock: IReactorTime) -> None:
+    def __init__(self, calls: Calls, clock: IReactorTime, registered: ZooKeeperGroups | None = None) -> None:
         self._calls = calls
         self._clock = clock
+        self._registered = registered
         self._series: dict[str, LagSeries] = {}
 
     async def sample(self, sample: Sample, gaps: Gaps) -> None:
@@ -48,6 +55,9 @@ class GroupSampler:
                 gaps.add(node, f"broker {node} does not tell its groups: {error}")
 
         await together(ask(node) for node in sample.brokers if node not in gaps.nodes)
+        if self._registered is not None:
+            found = await self._registered.read(sample, gaps)
+            await in_steps(self._add_registered(sample, found), self._clock)
         await in_steps(self._measure(sample), self._clock)
         self._series = {group_id: group.series for group_id, group in sample.groups.items()}
 
@@ -61,6 +71,18 @@ class GroupSampler:
         await self._ask_members(node, mine)
         async for group_id, offsets in asking.committed_offsets(self._calls, node, list(mine)):
             await in_steps(_collect(mine[group_id], offsets), self._clock)
+
+    def _add_registered(self, sample: Sample, found: Mapping[str, RegisteredGroup]) -> Iterator[None]:
+        for name, registered in found.items():
+            group_id = name if name not in sample.groups else f"{name} ({ZOOKEEPER})"
+            state = "Stable" if registered.members else "Empty"
+            group = sample.groups[group_id] = GroupState(group_id, state, ZOOKEEPER, "", NO_COORDINATOR)
+            group.series = self._series.get(group_id) or LagSeries()
+            group.members = registered.members
+            yield from _collect(
+                group, ((topic, index, offset) for (topic, index), offset in registered.offsets.items())
+            )
+            yield
 
     async def _ask_members(self, node: int, groups: dict[str, GroupState]) -> None:
         for kind, newer in ((_CLASSIC, False), (_CONSUMER, True)):

@@ -1,8 +1,9 @@
 """Identify the console's users: without a login, or by a password file, certificates, or an OIDC provider.
 
 Strategy: passwords are checked by the code that brokers check theirs with, in threads of their own, few and with a
-bounded queue; a wrong one is answered after a delay. A certificate was checked by TLS before any request; its common
-name is the user. OpenID Connect is in `oidc`.
+bounded queue in which addresses take turns, and in which a user whose password was right before does not wait for
+strangers (`limits.shares`); a wrong one is answered after a delay. A certificate was checked by TLS before any request;
+its common name is the user. OpenID Connect is in `oidc`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from twisted.logger import Logger
 
 from pylogd.console.answers import Refused
 from pylogd.console.roles import CERTIFICATE, EVERYTHING, USER, Identity, Role, Roles
+from pylogd.limits.shares import Crowded, FairWork, share_of
 from pylogd.security.sasl.conversation import MechanismUnavailable
 from pylogd.security.sasl.passwords import UsersFile
 from pylogd.threads import ThreadPool
@@ -44,7 +46,7 @@ class Login:
         self.provider = provider
         self._roles = roles
         self._pool = ThreadPool(reactor, _THREADS, "console-login")
-        self._waiting = 0
+        self._work = FairWork(self._pool.defer, _THREADS, _MOST_WAITING)
 
     @property
     def needed(self) -> bool:
@@ -92,18 +94,19 @@ class Login:
 
     async def check(self, name: str, password: str, host: str) -> Identity:
         """Return the user of a name and a password that is right. Raises Refused."""
-        if self._users is None or self._waiting >= _MOST_WAITING:
-            raise Refused(503, "Passwords can't be checked at present; try again later.")
-        self._waiting += 1
+        if self._users is None:
+            raise Refused(503, "Passwords can't be checked here.")
+        share, remembered = share_of(host), self._users.remembers(name, password)
         try:
-            right = await self._pool.defer(self._users.is_right, name, password)
+            right = await self._work.run(share, self._users.is_right, name, password, remembered=remembered)
+        except Crowded:
+            raise Refused(503, "Passwords can't be checked at present; try again later.") from None
         except MechanismUnavailable as error:
             log.error("Can't check passwords: {error}", error=str(error))
             raise Refused(503, "Passwords can't be checked at present; see the console's log.") from None
-        finally:
-            self._waiting -= 1
         if not right:
             log.warn("Refused a login from {host}: wrong password, or unknown user {name}", host=host, name=name[:100])
             await deferLater(self._reactor, _DELAY_SECONDS, lambda: None)
             raise Refused(401, "The user or the password is wrong.")
+        self._work.known.add(share)
         return Identity(name, USER)

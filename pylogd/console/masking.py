@@ -2,7 +2,7 @@
 
 Rules: what is masked never leaves the console's process: pages, exports and filters get the masked value. A topic's
 rules also concern values that have no such field, or can't be decoded: these are masked whole, since what is in them is
-not known.
+not known. So is a part of a value that should have the field, such as a `card` without a `number`.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ class Masking:
 def _masked(value: Any, path: Sequence[str]) -> Any:
     """Return a copy of a decoded value in which one field is replaced by `MASK`.
 
-    path: the names that lead to the field. A list on the way stands for each of its elements. A value without the field
-    is returned as it is.
+    path: the names that lead to the field. A list on the way stands for each of its elements. What should have the
+    field and has none is replaced whole; null stays, since there is nothing in it.
     """
+    if value is None:
+        return None
     if isinstance(value, list):
         return [_masked(one, path) for one in value]
     if not isinstance(value, dict) or path[0] not in value:
-        return value
+        return MASK
     return {
         name: (MASK if len(path) == 1 else _masked(one, path[1:])) if name == path[0] else one
         for name, one in value.items()

@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from pylogd.clock import wall_ms
 from pylogd.console.answers import Answer, PageRequest, Refused, redirect
 from pylogd.console.configuration import BadConfiguration, read_toml
-from pylogd.console.roles import OIDC, Identity, claims_of
+from pylogd.console.roles import EMAIL, OIDC, Identity, claims_of, has_verified_email
 from pylogd.console.web import Route, route
 from pylogd.errors import PylogdError
 from pylogd.security.sasl.access_tokens import IssuerKeys, SignedTokens, TokenRules, unverified_claims
@@ -118,6 +118,8 @@ class Provider:
         claims = unverified_claims(token)  # `check` has verified them
         if not hmac.compare_digest(str(claims.get("nonce", "")), nonce):
             raise AuthenticationFailed("the id token is for another login (nonce)")
+        if options.user_claim == EMAIL and not has_verified_email(claims):
+            raise AuthenticationFailed("the provider has not verified the user's email (email_verified)")
         return Identity(owner.principal.name, OIDC, claims_of(claims))
 
     def _discovered(self) -> Mapping[str, Any]:

@@ -34,6 +34,7 @@ USER: Final = "user"
 CERTIFICATE: Final = "certificate"
 OIDC: Final = "oidc"
 CLAIM: Final = "claim"
+EMAIL: Final = "email"
 WAYS: Final = (USER, CERTIFICATE, OIDC, CLAIM)
 
 
@@ -79,10 +80,20 @@ class Roles:
 EVERYTHING: Final = Roles({}, Role.ADMIN)
 
 
+def has_verified_email(document: Mapping[str, Any]) -> bool:
+    """Return whether an id token says that its email is the user's own; some providers write it as a text."""
+    return document.get("email_verified") in (True, "true")
+
+
 def claims_of(document: Mapping[str, Any]) -> frozenset[str]:
-    """Return the claims of an id token that are texts, or lists of texts, as `name=value`."""
+    """Return the claims of an id token that are texts, or lists of texts, as `name=value`.
+
+    An email that the provider has not verified is none: at many providers users can write any there.
+    """
     found: set[str] = set()
     for name, value in document.items():
+        if name == EMAIL and not has_verified_email(document):
+            continue
         texts = value if isinstance(value, list) else [value]
         found.update(f"{name}={text}" for text in texts if isinstance(text, str))
     return frozenset(found)

@@ -35,6 +35,7 @@ from pylogd.console.groups import GroupSampler
 from pylogd.console.sample import BrokerState, Directory, Nodes, Sample, TopicState
 from pylogd.console.series import POINTS, UNKNOWN, TopicSeries
 from pylogd.console.together import together
+from pylogd.console.zookeeper_groups import ZooKeeperGroups
 from pylogd.errors import PylogdError, error_for
 from pylogd.metrics.steps import in_steps
 
@@ -60,15 +61,18 @@ class ClusterSampler:
         now_ms: Callable[[], int],
         interval: float = 10.0,
         figures: Figures | None = None,
+        registered: ZooKeeperGroups | None = None,
     ) -> None:
-        """interval: seconds between samples, at least. figures: from the brokers' metrics pages, None without any."""
+        """interval: seconds between samples, at least. figures: from the brokers' metrics pages, None without any.
+        registered: the groups in ZooKeeper, None without one.
+        """
         self._figures = figures
         self._calls = calls
         self._clock = clock
         self._now_ms = now_ms
         self._interval = interval
         self._operations = Operations(calls, 10.0)
-        self._groups = GroupSampler(calls, clock)
+        self._groups = GroupSampler(calls, clock, registered)
         self._series: dict[str, TopicSeries] = {}
         self._timer: IDelayedCall | None = None
         self._running: Deferred[None] | None = None

@@ -1,27 +1,39 @@
 """Sessions of browsers: who logged in, and the token that forms have to carry against cross-site requests.
 
-Rules: ids and tokens are random, and never in a log. Sessions are in memory, bounded in number and in idle time; a
-restart of the console ends them all. A login opens a new session, so an id known before it is of no use.
+Strategy: the session of a user who logged in is in memory, bounded in number and in idle time. What a browser without a
+login needs, a token for its form, where to go after the login and the state of a login under way, is in its cookie,
+signed with a key of this process. So requests of strangers take no memory, and end nobody's session.
+
+Rules: ids and tokens are random, and never in a log. If there are too many sessions, the user who has most loses the
+one that was not used for longest. A restart of the console ends all. A login opens a new session, so an id known before
+it is of no use.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
+import json
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from pylogd.console.roles import Role
+from pylogd.limits.shares import Places
 
 IDLE_SECONDS: Final = 8 * 3600.0
 _MOST: Final = 5000
+_MOST_WANTED: Final = 1000  # characters of an address that is kept in a cookie
+_SIGNED: Final = "~"  # what the cookies without a login begin with; no random id does
 
 
 @dataclass(slots=True)
 class Session:
-    """A session. user: "" before the login. wanted: where to go after it. pending: the state of a login under way."""
+    """A session. user: "" before the login. wanted: where to go after it. pending: the state of a login under way.
+
+    used: when it was used last; without a login, when it began. session_id: what its cookie has after the login.
+    """
 
     user: str
     role: Role
@@ -29,6 +41,7 @@ class Session:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     wanted: str = "/"
     pending: dict[str, str] = field(default_factory=dict, repr=False)
+    session_id: str = field(default="", repr=False)
 
     def is_mine(self, token: str) -> bool:
         """Return whether a form carries this session's token."""
@@ -36,34 +49,67 @@ class Session:
 
 
 class Sessions:
-    """The sessions of all browsers by id; the least recently used are dropped when there are too many."""
+    """The sessions of all browsers, by what their cookies have."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         """seconds: a monotonic clock."""
         self._seconds = seconds
-        self._known: OrderedDict[str, Session] = OrderedDict()  # the least recently used first
+        self._key = secrets.token_bytes(32)
+        self._known: dict[str, Session] = {}
+        self._places: Places[str] = Places()  # shares are those of users
 
-    def find(self, session_id: str) -> Session | None:
-        """Return a session that is in use; None for one that is not known, or was idle for too long."""
-        session = self._known.get(session_id)
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, cookie: str, role: Role = Role.NONE) -> Session | None:
+        """Return a session that is in use; None for one that is not known, or was idle for too long.
+
+        role: what browsers without a login may do.
+        """
+        now = self._seconds()
+        if cookie.startswith(_SIGNED):
+            return self._signed(cookie, role, now)
+        session = self._known.get(cookie)
         if session is None:
             return None
-        now = self._seconds()
         if now - session.used > IDLE_SECONDS:
-            del self._known[session_id]
+            self.close(cookie)
             return None
         session.used = now
-        self._known.move_to_end(session_id)
+        self._places.leave(cookie)
+        self._places.enter(cookie, session.user)
         return session
 
-    def open(self, user: str, role: Role) -> tuple[str, Session]:
-        """Return the id of a new session, and the session."""
-        session_id = secrets.token_urlsafe(32)
-        session = self._known[session_id] = Session(user, role, self._seconds())
-        while len(self._known) > _MOST:
-            self._known.popitem(last=False)
-        return session_id, session
+    def open(self, user: str, role: Role) -> Session:
+        """Return a new session. user: "" for a browser without a login, whose session only its cookie has."""
+        session = Session(user, role, self._seconds())
+        if user:
+            session.session_id = secrets.token_urlsafe(32)
+            if len(self._known) >= _MOST:
+                self.close(self._places.gives_way())
+            self._known[session.session_id] = session
+            self._places.enter(session.session_id, user)
+        return session
+
+    def cookie(self, session: Session) -> str:
+        """Return what the cookie of a session has to have."""
+        if session.user:
+            return session.session_id
+        state = [session.token, session.used, session.wanted[:_MOST_WANTED], session.pending]
+        text = base64.urlsafe_b64encode(json.dumps(state, separators=(",", ":")).encode()).decode().rstrip("=")
+        return f"{_SIGNED}{text}.{self._sign(text)}"
 
     def close(self, session_id: str) -> None:
         """Forget a session, as at a logout. An unknown id is ignored."""
-        self._known.pop(session_id, None)
+        if self._known.pop(session_id, None) is not None:
+            self._places.leave(session_id)
+
+    def _signed(self, cookie: str, role: Role, now: float) -> Session | None:
+        text, _, signature = cookie.removeprefix(_SIGNED).rpartition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign(text).encode()):
+            return None
+        token, begun, wanted, pending = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return Session("", role, begun, token, wanted, pending) if now - begun <= IDLE_SECONDS else None
+
+    def _sign(self, text: str) -> str:
+        return hmac.digest(self._key, text.encode(), "sha256").hex()

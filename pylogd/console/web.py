@@ -120,31 +120,37 @@ class ConsoleResource(Resource):
         )
         if method == "POST":
             asked.form = _fields(request.content.read().decode("utf-8", "replace") if request.content else "")
-        session = await self._identify(request, asked, found)
+        await self._identify(request, asked)
+        try:
+            return await self._handle(request, asked, found)
+        finally:
+            self._keep(request, asked.session)
+
+    async def _handle(self, request: Request, asked: PageRequest, found: Route) -> Answer | None:
         if found.role > Role.VIEWER and not self._allow_writes:
             raise Refused(403, "This console is read-only: start it with --allow-writes to change clusters.")
         if not found.public and self._login.needed and not asked.user:
-            return self._to_login(request, session, asked)
+            return self._to_login(request, asked)
         if not found.public:
             _check_role(asked, found.role)
         result = found.handler(asked)
         return await result if isinstance(result, Awaitable) else result
 
-    def _to_login(self, request: Request, session: Session | None, asked: PageRequest) -> Answer:
+    def _to_login(self, request: Request, asked: PageRequest) -> Answer:
         if request.getHeader("hx-request") or request.getHeader("accept") == "text/event-stream":
             raise Refused(401, "The session has ended: reload the page to log in again.")
-        if session is not None and request.method == b"GET":
-            session.wanted = request.uri.decode("ascii", "replace")
+        if asked.session is not None and request.method == b"GET":
+            asked.session.wanted = request.uri.decode("ascii", "replace")
         return redirect("/login")
 
-    async def _identify(self, request: Request, asked: PageRequest, found: Route) -> Session | None:
+    async def _identify(self, request: Request, asked: PageRequest) -> None:
         """Determine the user, and check that a POST comes from a page of the console. Raises Refused."""
         header = request.getHeader("authorization")
         if header is not None:
             identity = await self._login.by_header(header, _host(request))
             asked.user, asked.role = identity.user, self._login.role_of(identity)
-            return None  # no browser sends this by itself: no other site can have it sent
-        session = self._sessions.find(self._session_id(request))
+            return  # no browser sends this by itself: no other site can have it sent
+        session = self._sessions.find(self._session_id(request), self._login.role_of(None))
         if asked.request.method == b"POST":
             if request.getHeader("sec-fetch-site") not in (None, *_OWN_SITE):
                 raise Refused(403, "This form was sent by another site.")
@@ -152,25 +158,25 @@ class ConsoleResource(Resource):
                 raise Refused(403, "The form is not valid any more: go back, reload the page and send it again.")
         certified = self._login.by_certificate(request)
         if session is None or (certified is not None and session.user != certified.user):
-            session = self._new_session(request, certified)
+            session = self._new_session(certified)
         asked.user, asked.token, asked.role = session.user, session.token, session.role
         asked.session = session
-        return session
 
     def _session_id(self, request: Request) -> str:
         found: bytes | None = request.getCookie(self._cookie.encode())
         return "" if found is None else found.decode("ascii", "replace")
 
-    def _new_session(self, request: Request, identity: Identity | None) -> Session:
-        user = "" if identity is None else identity.user
-        session_id, session = self._sessions.open(user, self._login.role_of(identity))
-        self._set_cookie(request, session_id)
-        return session
+    def _new_session(self, identity: Identity | None) -> Session:
+        return self._sessions.open("" if identity is None else identity.user, self._login.role_of(identity))
 
     def log_in(self, asked: PageRequest, identity: Identity) -> Answer:
         """Open a session for a user. Return an answer that leads to where the user wanted to go."""
         wanted = asked.session.wanted if asked.session is not None else "/"
-        role = self._new_session(asked.request, identity).role
+        asked.session = self._new_session(identity)
+        role = asked.session.role
+        channel = asked.request.channel
+        if channel is not None:  # None if the browser has left
+            channel.factory.places.logged_in(_host(asked.request))
         log.info(
             "{user} logged in from {host}, with the role {role}",
             user=identity.user, host=_host(asked.request), role=role.name.lower(),
@@ -180,11 +186,16 @@ class ConsoleResource(Resource):
     def log_out(self, asked: PageRequest) -> Answer:
         """End the session. Return an answer that leads to the login, or to the start without one."""
         self._sessions.close(self._session_id(asked.request))
+        asked.session = None
         return redirect("/login" if self._login.needed else "/")
 
-    def _set_cookie(self, request: Request, session_id: str) -> None:
+    def _keep(self, request: Request, session: Session | None) -> None:
+        """Have the browser keep its session, unless it has it as it is. An answer may have begun: a stream."""
+        value = "" if session is None else self._sessions.cookie(session)
+        if not value or value == self._session_id(request) or request.startedWriting:
+            return
         more = "; Secure" if self._secure else ""
-        text = f"{self._cookie}={session_id}; Path=/; HttpOnly; SameSite=Lax{more}"
+        text = f"{self._cookie}={value}; Path=/; HttpOnly; SameSite=Lax{more}"
         request.responseHeaders.setRawHeaders("set-cookie", [text])
 
     def _check_host(self, request: Request) -> None:

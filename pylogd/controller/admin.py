@@ -49,10 +49,11 @@ from pylogd.metadata.errors import (
 )
 from pylogd.metadata.image import NO_LEADER, PartitionState, SmoothWait, Topic, TopicUpdate
 from pylogd.metadata.interfaces import Check, Operation
-from pylogd.metadata.labels import check_within, label_of, with_label
+from pylogd.metadata.labels import candidates, check_within, label_at, label_of, with_label
 from pylogd.metadata.layout import broker_epoch_path
 from pylogd.metadata.together import Pause, without_pause
 from pylogd.metadata.topics import TopicRegistry
+from pylogd.placement.brokers import Why
 
 #: (topic name, partition)
 Key = tuple[str, int]
@@ -75,6 +76,7 @@ class PartitionAdmin:
         self._topics = topics
         self._room_on = room_on
         self._now_ms = now_ms
+        self.unclean_elections = 0  # that clients asked for
 
     def elect(
         self, partitions: Sequence[Key] | None, *, unclean: bool, pause: Pause = without_pause
@@ -194,6 +196,7 @@ class PartitionAdmin:
             configs = {topic.name: with_label(topic.configs, labels[topic.name]) for topic in labelled}
             try:
                 await self._topics.write_states(updates, guards=list(guards.values()), configs=configs)
+                self.unclean_elections += decisions.unclean_elections(updates)
                 return outcomes
             except (BadVersion, NodeExists, NoNode, StalePartition) as error:
                 if isinstance(error, NodeError) and error.path in guards:
@@ -266,7 +269,8 @@ class PartitionAdmin:
         error = next(filter(None, map(outcomes.get, own)), None)
         for state in update.after:
             try:
-                check_within(state.target, label, self._cluster.brokers, self._cluster.known)
+                its_own = label_at(with_label(update.before.configs, label), state.index)
+                check_within(state.target, its_own, self._cluster.brokers, self._cluster.known)
             except InvalidReplicaAssignment as outside:
                 error = error or InvalidReplicaAssignment(f"partition {state.index}: {outside}")
         if error is not None:
@@ -303,15 +307,14 @@ class PartitionAdmin:
 
         def move(topic: Topic, state: PartitionState, snapshot: Snapshot) -> PartitionState:
             before = decisions.origin(state)
-            label = label_of(topic.configs) if new_label is None else new_label
+            configs = topic.configs if new_label is None else with_label(topic.configs, new_label)
+            label = label_at(configs, state.index)
             if target is None:
                 if not state.moving:
                     raise NoReassignmentInProgress("no replica of the partition is being moved")
                 self._check_cancellation(topic, label, [node for node in before if node not in state.target])
             else:
-                self._check(target, state)
-                added = [node for node in target if node not in state.target]
-                check_within(added, label, self._cluster.brokers, self._cluster.known)
+                self._check(target, state, label)
                 if keep_factor and len(target) != len(before):
                     raise InvalidReplicationFactor(f"the partition has {len(before)} replicas, not {len(target)}")
             after = decisions.move(state, before if target is None else target, snapshot, until)
@@ -331,21 +334,19 @@ class PartitionAdmin:
                 f"label, change it back: pylogd topics relabel {topic.name} FORMER-LABEL"
             ) from error
 
-    def _check(self, target: Sequence[int], state: PartitionState) -> None:
+    def _check(self, target: Sequence[int], state: PartitionState, label: str) -> None:
         if not target or len(set(target)) < len(target):
             raise InvalidReplicaAssignment(f"replicas have to be different brokers, at least one: {list(target)}")
-        for broker in target:
-            if broker not in state.replicas and broker not in self._cluster.brokers:
-                raise InvalidReplicaAssignment(f"broker {broker} is not alive")
-            if broker not in state.replicas and self._cluster.brokers[broker].outages.cordoned:
-                raise IneligibleReplica(
-                    f"broker {broker} is cordoned: it takes no new replicas while all of its data directories are in "
-                    "cordoned.log.dirs"
-                )
-            if broker not in state.replicas and self._room_on(broker) == 0:
-                raise InvalidReplicaAssignment(
-                    f"broker {broker} already has as many partitions as its limit of open files allows"
-                )
+        live = self._cluster.brokers
+        named = candidates({node: live[node] for node in target if node in live}, self._room_on)
+        for node in target:
+            if node in state.replicas:
+                if node not in state.target:  # it is being removed, and has a copy still
+                    check_within([node], label, live, self._cluster.known)
+            elif named.obstacle(node, label) is not None:
+                obstacle = candidates(live, self._room_on).obstacle(node, label)
+                assert obstacle is not None
+                raise (IneligibleReplica if obstacle.why is Why.CORDONED else InvalidReplicaAssignment)(obstacle.text)
 
 
 def _release(wait: SmoothWait, _: Topic, state: PartitionState, __: Snapshot) -> PartitionState:

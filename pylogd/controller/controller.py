@@ -88,8 +88,11 @@ class Controller:
         self._all_dirty = False
         self._read_brokers = False  # whether to read all registrations: some may have been replaced unnoticed
         self._misplaced = MisplacedReport()
+        self._seconds = clock.seconds
+        self._progress = 0.0  # when the decisions under way last got on
         self._undo: list[Callable[[], object]] = []
         self._leaving: list[Deferred[None]] = []
+        self.unclean_elections = 0  # as the controller: leaders that were not in sync before
 
     @property
     def active(self) -> bool:
@@ -100,6 +103,22 @@ class Controller:
     def epoch(self) -> int:
         """The controller epoch of this broker's latest term, 0 before the first."""
         return self._election.epoch
+
+    def is_stuck(self, seconds: float) -> bool:
+        """Return whether decisions of this controller are under way and have not got on for so many seconds.
+
+        That is so if an answer never comes, or for an error of the program. If nobody else has replaced this controller
+        after twice that time, it ends its term.
+        """
+        if not self.active or self._work.state is WorkState.IDLE:
+            return False
+        idle = self._seconds() - self._progress
+        if idle >= 2 * seconds:
+            log.error("The controller's decisions have not got on for {idle:.0f} s; it ends its term", idle=idle)
+            self._election.depose("its decisions do not get on")
+            self._election.look()
+            return False
+        return idle >= seconds
 
     # -- start and stop
 
@@ -200,6 +219,8 @@ class Controller:
 
     def _wake(self) -> None:
         """Decide in the next turn of the reactor, when everything that belongs to one event has come."""
+        if self.active and self._work.state is WorkState.IDLE:
+            self._progress = self._seconds()
         if self.active and self._work.handle(WorkEvent.NEWS) is WorkState.DUE:
             self._timers.later("work", 0, self._begin)
 
@@ -209,6 +230,7 @@ class Controller:
 
     async def _run(self) -> None:
         while self.active and (self._dirty or self._all_dirty):
+            self._progress = self._seconds()
             await self._round()
         self._work.handle(WorkEvent.DONE)
 
@@ -220,6 +242,7 @@ class Controller:
             log.warn("The controller could not write its decisions, retrying: {error}", error=failure.getErrorMessage())
         else:
             log.failure("Unexpected error in the controller, retrying", failure=failure)
+        self._progress = self._seconds()
         self._work.handle(WorkEvent.FAILED)
         self._timers.later("work", RETRY_SECONDS, self._begin)
 
@@ -231,6 +254,7 @@ class Controller:
                 await self._cluster.look_again()
             await self._topics.catch_up()
             self._learn_known(await self._store.get(INCARNATIONS))
+        self._progress = self._seconds()
         dirty, everything = self._dirty, self._all_dirty
         self._dirty, self._all_dirty = {}, False
         topics = self._topics.all() if everything else list(filter(None, map(self._topics.get, dirty)))
@@ -315,9 +339,11 @@ class Controller:
         if not updates and not last:
             return
         await self._topics.write_states(updates, self.epoch, [self._election.guard], last)
+        self._progress = self._seconds()
         if last:
             self._known, self._known_version, self._known_unreadable = known, self._known_version + 1, False
         _report(updates)
+        self.unclean_elections += decisions.unclean_elections(updates)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(dict(self._cluster.brokers), self._known if self.active else self._cluster.acknowledged)

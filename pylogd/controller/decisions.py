@@ -103,6 +103,15 @@ def settle_all(
     return updates
 
 
+def unclean_elections(updates: Iterable[TopicUpdate]) -> int:
+    """Return how many partitions get a leader that was neither in sync nor eligible, so that records may be lost."""
+    return sum(
+        new.leader not in (old.leader, NO_LEADER, *old.isr, *old.elr)
+        for update in updates
+        for old, new in zip(update.before.partitions, update.after, strict=False)
+    )
+
+
 def settle(state: PartitionState, snapshot: Snapshot, unclean: bool = False, min_insync: int = 1) -> PartitionState:
     """Return the state that a partition should have, which may be the same object.
 

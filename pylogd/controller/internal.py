@@ -6,7 +6,7 @@ change, the controller adds replicas until there are as many as the topic's sett
 It does so by a reassignment like any other.
 
 Rules:
-- New replicas are on brokers that carry the topic's label and are not cordoned; the number of these brokers counts.
+- New replicas are on brokers that carry the partition's label and are not cordoned; their number counts.
 - Replicas are only added. If there are more than the setting asks for, an operator wanted them.
 - A partition with a reassignment in progress, or without a leader, is looked at again after its next change.
 - The replicas, of which the first is the preferred leader, get the order that they would have in a new topic, so that
@@ -23,9 +23,9 @@ from typing import Final
 from pylogd.config import Settings
 from pylogd.controller import decisions
 from pylogd.controller.decisions import Snapshot
-from pylogd.metadata.assignment import assign_replicas
 from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, PartitionState, Topic, TopicUpdate
-from pylogd.metadata.labels import label_of, machines, racks_within, shared_hosts
+from pylogd.metadata.labels import candidates, label_at
+from pylogd.placement.new import place_new
 
 #: The setting that says how many replicas an internal topic should have.
 FACTORS: Final = {
@@ -44,17 +44,21 @@ def grow(snapshot: Snapshot, topics: Iterable[Topic], settings: Settings) -> lis
 
 
 def _grow(snapshot: Snapshot, topic: Topic, factor: int) -> list[TopicUpdate]:
-    open_brokers = {node: snapshot.brokers[node] for node in sorted(snapshot.open)}
-    racks = racks_within(open_brokers, label_of(topic.configs))
-    factor = min(factor, machines(racks, open_brokers))
-    if not any(_is_small(state, factor) for state in topic.partitions):
+    brokers = candidates({node: snapshot.brokers[node] for node in snapshot.open})
+    labels = [label_at(topic.configs, state.index) for state in topic.partitions]
+    factors, wanted = dict[str, int](), dict[str, list[tuple[int, ...]]]()
+    for label in set(labels):
+        most = factors[label] = min(factor, brokers.machines(brokers.open(label)))
+        if any(_is_small(state, most) for state in topic.partitions if labels[state.index] == label):
+            wanted[label] = place_new(brokers, len(labels), most, label=label)
+    if not wanted:
         return []
-    wanted = assign_replicas(racks, len(topic.partitions), factor, hosts=shared_hosts(open_brokers))
 
     def change(_: Topic, state: PartitionState) -> PartitionState:
-        if not _is_small(state, factor):
+        label = labels[state.index]
+        if not _is_small(state, factors[label]):
             return state
-        target = _target(state.replicas, wanted[state.index], factor)
+        target = _target(state.replicas, wanted[label][state.index], factors[label])
         return decisions.move(state, target, snapshot) or state
 
     return decisions.updates_of([topic], change)

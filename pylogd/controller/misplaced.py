@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from twisted.logger import Logger
 
 from pylogd.metadata.image import Broker, Topic
-from pylogd.metadata.labels import label_of, misplaced
+from pylogd.metadata.labels import label_at, misplaced
 
 log = Logger()
 
@@ -32,9 +32,11 @@ class MisplacedReport:
         """Compare all topics with the labels of the live brokers, given by id."""
         counts: Counter[tuple[int, str]] = Counter()
         for topic in topics:
-            label = label_of(topic.configs)
-            if label:
-                counts.update((node, label) for state in topic.partitions for node in misplaced(topic, state, brokers))
+            if not topic.configs:  # most topics; neither they nor their partitions name a label
+                continue
+            for state in topic.partitions:
+                label = label_at(topic.configs, state.index)
+                counts.update((node, label) for node in misplaced(topic, state, brokers) if label)
         before, self.counts = self.counts, counts
         for (node, label), count in sorted(counts.items()):
             if before[node, label] != count:

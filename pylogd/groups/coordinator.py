@@ -8,20 +8,21 @@ Rules:
 - An offset, an assignment or a deletion takes effect when its record is committed in the log, also if the client has
   disconnected meanwhile, or was answered with an error because that took too long.
 - Offsets of an open transaction are kept beside the committed ones until its marker is committed (`transactions`).
+- Changes of offsets take effect in the order of the log, so that a coordinator that reads it finds the same.
+- Offsets count for the topic for which they were committed, by its id (`offsets`).
 
 Must not know: requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.errors import ErrorCode
-from pylogd.groups import transactions
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, Match
 from pylogd.groups.consumer.members import JOINING, TopicPartition
@@ -32,11 +33,13 @@ from pylogd.groups.joining import why_not_join
 from pylogd.groups.led_groups import LedGroups
 from pylogd.groups.migration import upgraded
 from pylogd.groups.offsets import (
+    any_outdated,
     may_commit,
     may_commit_as_consumer,
     may_commit_in_transaction,
     may_delete,
     may_fetch_as_consumer,
+    unstable,
 )
 from pylogd.groups.records import (
     Committed,
@@ -45,6 +48,7 @@ from pylogd.groups.records import (
 )
 from pylogd.groups.states import GroupState
 from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, TransactionalCommit
+from pylogd.limits.shares import NOBODY, Share
 from pylogd.replica.internal_topic import KeyValue
 from pylogd.replica.waiting import shield
 from pylogd.wire.records import TRANSACTIONAL
@@ -52,6 +56,7 @@ from pylogd.wire.records import TRANSACTIONAL
 log = Logger()
 
 _NONE = ErrorCode.NONE
+TOO_MANY_GROUPS = "There are too many groups on this broker, or of this client (groups.max): see the broker's log."
 
 
 class GroupCoordinator(LedGroups):
@@ -79,7 +84,9 @@ class GroupCoordinator(LedGroups):
         if group is None:
             if request.member_id:
                 return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-            group = self._new(group_id)
+            group = self._found_or_new(group_id, request.share)
+        if group is None:
+            return JoinAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
         return self._membership.join(group, request)
 
     def _metadata_bytes(self) -> int:
@@ -100,14 +107,20 @@ class GroupCoordinator(LedGroups):
             return later
         known = group_id in self._groups
         if request.epoch == JOINING and self._consumers.get(group_id) is None:
-            group = self._groups.get(group_id) or self._new(group_id)
+            group = self._found_or_new(group_id, request.share)
+            if group is None:
+                return HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, TOO_MANY_GROUPS, request.member_id)
             if group.members or group.stored:
                 return self._upgrade(group, request, match)
             self._membership.release(group)
         answer = self._consumers.heartbeat(group_id, request, match)
         if not known and group_id not in self._consumers:
-            self._groups.pop(group_id, None)  # its first member was refused
+            self._discard(group_id)  # its first member was refused
         return answer
+
+    def keep_alive(self, group_id: str, request: Heartbeat) -> None:
+        """Restart a member's session, whose heartbeat is answered later."""
+        self._consumers.keep_alive(group_id, request)
 
     def _upgrade(
         self, group: ClassicGroup, request: Heartbeat, match: Match
@@ -185,11 +198,12 @@ class GroupCoordinator(LedGroups):
         *,
         records: Sequence[KeyValue] | None = None,
         knows_epochs: bool = True,
+        share: Share = NOBODY,
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Store offsets, all or none.
 
         records: what `offset_record` makes of each, if the caller has done so. knows_epochs: whether the client knows
-        the epochs of the newer protocol, and their error codes.
+        the epochs of the newer protocol, and their error codes. share: whose the group is, if it does not exist yet.
         """
         group = self._groups.get(group_id)
         if group is None:
@@ -198,7 +212,8 @@ class GroupCoordinator(LedGroups):
                 return error
             if generation > NO_GENERATION:
                 return ErrorCode.GROUP_ID_NOT_FOUND if knows_epochs else ErrorCode.ILLEGAL_GENERATION
-            group = self._new(group_id)
+            if (group := self._found_or_new(group_id, share)) is None:
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
         consumers = self._consumers.get(group_id)
         if consumers is not None and consumers.members:
             partitions = self._ids_of(offsets)
@@ -206,20 +221,16 @@ class GroupCoordinator(LedGroups):
         else:
             error = may_commit(group, member_id, instance_id, generation)
         if error:
+            self._membership.forget_unused(group)
             return error
         if member_id in group.members:
             self._membership.heartbeat(group, member_id, instance_id, generation)
-        if not offsets:
-            return _NONE
-        if records is None:
-            records = [offset_record(group_id, *offset) for offset in offsets]
-        open_ = group.transactions
-
-        def count() -> None:  # if the group was deleted meanwhile, that was before: this begins it anew
-            (self._groups.get(group_id) or self._new(group_id)).offsets.update(offsets)
-
-        overtake = partial(transactions.overtake, open_, [partition for partition, _ in offsets]) if open_ else None
-        return self._append(group, records, count, overtake)
+        error = self._may_keep(group, offsets)
+        if error or not offsets:
+            self._membership.forget_unused(group)
+            return error
+        records = [offset_record(group_id, *offset) for offset in offsets] if records is None else records
+        return self._append(group, records, partial(self._commit, group_id, offsets))
 
     def commit_in_transaction(self, group_id: str, commit: TransactionalCommit) -> ErrorCode | Deferred[ErrorCode]:
         """Store offsets, all or none, that count once the transaction is committed. See `transaction_ended`."""
@@ -230,39 +241,61 @@ class GroupCoordinator(LedGroups):
         if group is None:
             if commit.generation > NO_GENERATION:
                 return ErrorCode.ILLEGAL_GENERATION
-            group = self._new(group_id)
+            if (group := self._found_or_new(group_id, commit.share)) is None:
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
         consumers = self._consumers.get(group_id)
         if consumers is not None and consumers.members and (commit.member_id or commit.generation > NO_GENERATION):
             partitions = self._ids_of(commit.offsets)
             error = may_commit_as_consumer(consumers, commit.member_id, commit.generation, partitions)
         else:
             error = may_commit_in_transaction(group, commit.member_id, commit.instance_id, commit.generation)
+        error = error or self._may_keep(group, commit.offsets)
         if error or not commit.offsets:
+            self._membership.forget_unused(group)
             return error
-        shard, found = self._shards[group.partition_index], group
-        result = self._topic.append(
-            shard.partition, commit.records, partial(shard.begin, found, commit),
+        return self._stage(group, commit)
+
+    def _may_keep(self, group: ClassicGroup, offsets: Sequence[tuple[PartitionId, Committed]]) -> ErrorCode:
+        """Return NONE if offsets can be kept: their topics exist, and there is memory for them."""
+        if any_outdated(offsets, self._topics.was_deleted):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return _NONE if self._offset_memory.admits(group, offsets) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def _stage(self, group: ClassicGroup, commit: TransactionalCommit) -> ErrorCode | Deferred[ErrorCode]:
+        """Append offsets of a transaction. They are pending once they are in the log."""
+        shard, group_id = self._shards[group.partition_index], group.group_id
+
+        def begin(offset: int) -> None:
+            group.uncommitted -= 1
+            if self._shards.get(shard.partition.index) is shard:
+                shard.begin(self._groups.get(group_id) or self._new(group_id), commit, offset)
+
+        result = self._write(
+            group, shard, commit.records, begin,
             producer_id=commit.producer_id, producer_epoch=commit.epoch, attributes=TRANSACTIONAL,
         )  # fmt: skip
         return shield(result) if isinstance(result, Deferred) else result
 
-    def transaction_ended(self, index: int, producer_id: int, committed: bool) -> None:
-        """Note that the marker of a transaction is committed in a partition of the offsets topic.
+    def transaction_ended(self, index: int, producer_id: int, offset: int, committed: bool) -> None:
+        """Note that the marker of a transaction is in a partition of the offsets topic, at `offset` of its log.
 
-        The offsets of the transaction count from now on, or never will.
+        Once it is committed, the offsets of the transaction count, or never will.
         """
         shard = self._shards.get(index)
         if shard is None:
             return  # whoever leads the partition next finds the marker in the log
         if shard.loading:
-            shard.ended.append((producer_id, committed))
+            shard.markers.append((producer_id, offset, committed))
         else:
-            self._end_transaction(shard, producer_id, committed)
+            self._close_transaction(shard, producer_id, offset, committed)
 
     def unstable(self, group_id: str) -> frozenset[PartitionId]:
         """Return the partitions of which an open transaction may still change the group's offset."""
         group = self._groups.get(group_id)
-        return frozenset() if group is None else frozenset(transactions.pending(group.transactions))
+        if group is None:
+            return frozenset()
+        self._shards[group.partition_index].apply_committed()
+        return unstable(group, self._topics.was_deleted)
 
     def _ids_of(self, offsets: Iterable[tuple[PartitionId, Committed]]) -> list[TopicPartition]:
         """Return the partitions by topic id."""
@@ -271,8 +304,8 @@ class GroupCoordinator(LedGroups):
 
     def fetch(
         self, group_id: str, member_id: str | None = None, epoch: int = NO_GENERATION
-    ) -> dict[PartitionId, Committed] | ErrorCode:
-        """Return the committed offsets of a group, which the caller must not modify, or an error code.
+    ) -> Mapping[PartitionId, Committed] | ErrorCode:
+        """Return the committed offsets of a group, of topics that exist, or an error code.
 
         member_id, epoch: who asks, of a group of the newer protocol; None and -1 for anybody.
         """
@@ -299,7 +332,7 @@ class GroupCoordinator(LedGroups):
         answers = {partition: errors[partition[0]] for partition in partitions}
         if ErrorCode.NON_EMPTY_GROUP in answers.values():
             return ErrorCode.NON_EMPTY_GROUP, {}
-        known = transactions.all_partitions(self._offsets_of(group), group.transactions)
+        known = self._all_partitions_of(group)
         to_delete = [partition for partition, error in answers.items() if not error and partition in known]
         return self._drop_offsets(group, to_delete), answers
 

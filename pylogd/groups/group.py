@@ -5,19 +5,22 @@ offsets are kept. All requests that wait for the group are in `waiting_joins` an
 none is left unanswered.
 
 Rules: the state changes only along `CLASSIC_GROUP`. `votes` counts the members that support each protocol, so that the
-protocols supported by all members are known without asking each.
+protocols supported by all members are known without asking each. It is kept in step with the members, as is
+`instances` (`member_table`).
 Must not know: the clock, the reactor, logs, requests.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.embedded import CONSUMER
+from pylogd.groups.member_table import MemberTable
 from pylogd.groups.records import Committed, PartitionId, StoredGroup, StoredMember, consumer_topics
 from pylogd.groups.states import CLASSIC_GROUP, GroupEvent, GroupState
 from pylogd.groups.transactions import OpenTransactions
@@ -70,6 +73,28 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
+class _Members(MemberTable[Member]):
+    """The members, and `votes`: how many of them support each protocol."""
+
+    __slots__ = ("_votes", "votes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._votes: Counter[str] = Counter()
+        self.votes: Mapping[str, int] = self._votes
+
+    def _enter(self, member: Member) -> None:
+        super()._enter(member)
+        self._votes.update({name for name, _ in member.protocols})
+
+    def _leave(self, member: Member) -> None:
+        super()._leave(member)
+        for name in {name for name, _ in member.protocols}:
+            self._votes[name] -= 1
+            if not self._votes[name]:
+                del self._votes[name]
+
+
 class ClassicGroup:
     """A group, its members and its committed offsets.
 
@@ -77,20 +102,24 @@ class ClassicGroup:
     members: by member id, in order of joining.
     instances: member id by group instance id.
     pending: member ids given out to clients that have still to join with them (KIP-394), each with the time at which
-        it expires, in the clock's seconds.
+        it expires, in the clock's seconds (`pending` adds and removes them).
     waiting_joins, waiting_syncs: the requests that wait for an answer, by member id.
     pending_syncs: ids of members of this generation that have not sent SyncGroup yet.
     rebalance_at, sync_at: when the wait for joins, and for syncs, ends, in the clock's seconds.
     first_wait: whether the group is waiting for its first members; that wait always takes its whole time. delay_left:
         by how many seconds it may still be extended. newcomers: whether a member joined since the last extension.
     offsets: the committed offsets by (topic, partition). transactions: those that open transactions will commit.
+    Whoever reads them leaves out those of deleted topics (`CurrentOffsets`).
+    uncommitted: how many changes of the group are being appended, or wait for the replicas.
     storing: whether a generation is being written. stored: whether the group has a record in the offsets topic.
     """
 
     __slots__ = (
-        "delay_left", "first_wait", "generation", "group_id", "instances", "leader", "members", "newcomers", "offsets",
-        "partition_index", "pending", "pending_syncs", "protocol", "protocol_type", "rebalance_at", "since_ms", "state",
-        "stored", "storing", "sync_at", "timer", "timer_at", "transactions", "votes", "waiting_joins", "waiting_syncs",
+        "_table", "delay_left", "first_wait", "generation", "group_id", "instances", "leader", "members", "newcomers",
+        "offsets", "partition_index", "pending", "pending_syncs", "protocol", "protocol_type", "rebalance_at",
+        "since_ms", "state", "stored", "storing", "sync_at", "timer", "timer_at", "transactions",
+        "uncommitted", "votes",
+        "waiting_joins", "waiting_syncs",
     )  # fmt: skip
 
     def __init__(self, group_id: str, partition_index: int, since_ms: int) -> None:
@@ -103,10 +132,11 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.instances: dict[str, str] = {}
+        self._table = _Members()
+        self.members = self._table.members
+        self.instances = self._table.instances
+        self.votes = self._table.votes
         self.pending: dict[str, float] = {}
-        self.votes: Counter[str] = Counter()
         self.waiting_joins: dict[str, Deferred[JoinAnswer]] = {}
         self.waiting_syncs: dict[str, Deferred[SyncAnswer]] = {}
         self.pending_syncs: set[str] = set()
@@ -117,6 +147,7 @@ class ClassicGroup:
         self.newcomers = False
         self.offsets: dict[PartitionId, Committed] = {}
         self.transactions: OpenTransactions = {}
+        self.uncommitted = 0
         self.storing = False
         self.stored = False
         self.timer: IDelayedCall | None = None
@@ -143,30 +174,31 @@ class ClassicGroup:
 
     def add(self, member: Member) -> None:
         """Add a member. The first one becomes the leader."""
-        self.members[member.member_id] = member
-        if member.instance_id is not None:
-            self.instances[member.instance_id] = member.member_id
-        self.votes.update({name for name, _ in member.protocols})
+        self._table.put(member)
         if self.leader is None:
             self.leader = member.member_id
 
     def remove(self, member: Member) -> None:
         """Remove a member. The caller answers the requests that wait under its id."""
-        del self.members[member.member_id]
-        if member.instance_id is not None:
-            self.instances.pop(member.instance_id, None)
-        self._take_votes(member)
+        self._table.remove(member.member_id)
         self.pending_syncs.discard(member.member_id)
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), None)
 
+    def remove_all(self) -> None:
+        """Remove all members, and whatever their generation agreed on."""
+        self._table.clear()
+        self.pending_syncs = set()
+        self.protocol_type = self.protocol = self.leader = None
+
     def replace(self, old_id: str, new_id: str) -> Member:
         """Give a restarted static member its new id, and return the member. Order and leadership are unchanged."""
-        member = self.members[old_id]
-        member.member_id = new_id
-        self.members = {new_id if key == old_id else key: value for key, value in self.members.items()}
-        assert member.instance_id is not None
-        self.instances[member.instance_id] = new_id
+
+        def rename(member: Member) -> Member:
+            member.member_id = new_id
+            return member
+
+        member = self._table.change(old_id, rename)
         if self.leader == old_id:
             self.leader = new_id
         if old_id in self.pending_syncs:
@@ -176,13 +208,12 @@ class ClassicGroup:
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
         """Replace the protocols that a member supports."""
-        self._take_votes(member)
-        member.protocols = protocols
-        self.votes.update({name for name, _ in protocols})
 
-    def _take_votes(self, member: Member) -> None:
-        self.votes.subtract({name for name, _ in member.protocols})
-        self.votes += Counter()  # drops protocols that no member supports any more
+        def change(member: Member) -> Member:
+            member.protocols = protocols
+            return member
+
+        self._table.change(member.member_id, change)
 
     @property
     def longest_rebalance(self) -> float:
@@ -204,14 +235,14 @@ class ClassicGroup:
         if protocol_type != self.protocol_type:
             return False
         own = {name for name, _ in member.protocols} if member is not None else set()
-        return any(self.votes[name] - (name in own) == others for name, _ in protocols)
+        return any(self.votes.get(name, 0) - (name in own) == others for name, _ in protocols)
 
     def choose_protocol(self) -> str:
         """Return the protocol that most members prefer among those that all members support."""
         everybody = len(self.members)
         ballots: Counter[str] = Counter()
         for member in self.members.values():
-            ballots[next(name for name, _ in member.protocols if self.votes[name] == everybody)] += 1
+            ballots[next(name for name, _ in member.protocols if self.votes.get(name) == everybody)] += 1
         return ballots.most_common(1)[0][0]
 
     @property

@@ -5,12 +5,14 @@ Rules: while a group is handed over its timer does not run, and nobody waits for
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IReactorTime
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.embedded import CONSUMER
 from pylogd.groups.group import NEVER, ClassicGroup
-from pylogd.groups.membership import Membership
+from pylogd.groups.membership import Membership, Store
 from pylogd.groups.migration import Downgrade, needs_rebalance
 from pylogd.groups.states import GroupEvent
 from pylogd.groups.values import JoinAnswer, SyncAnswer
@@ -18,6 +20,28 @@ from pylogd.groups.values import JoinAnswer, SyncAnswer
 
 class HandoverMembership(Membership):
     """The members of all classic groups of a broker."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        now_ms: Callable[[], int],
+        store: Store,
+        forget: Callable[[ClassicGroup], object],
+        first_delay: Callable[[], float],
+        most_members: Callable[[], int],
+        is_newer: Callable[[str], bool],
+    ) -> None:
+        """is_newer: returns whether there is a group of the newer protocol with an id. The others: see `Membership`."""
+        super().__init__(clock, now_ms, store, forget, first_delay, most_members)
+        self._is_newer = is_newer
+
+    def forget_unused(self, group: ClassicGroup) -> None:
+        """As `Membership`, but keep what has the offsets of a group of the newer protocol, also if there are none yet.
+
+        A commit that is refused, by whomever it is sent, would otherwise take the group from its members.
+        """
+        if not self._is_newer(group.group_id):
+            super().forget_unused(group)
 
     def pause(self, group: ClassicGroup) -> None:
         """Stop a group's timer. Members that wait for a rebalance are told to join again."""
@@ -44,9 +68,8 @@ class HandoverMembership(Membership):
         """
         self._stop_timer(group)
         group.handle(GroupEvent.UPGRADED, self._now_ms())
-        group.members, group.instances, group.pending, group.pending_syncs = {}, {}, {}, set()
-        group.votes = Counter()
-        group.protocol_type = group.protocol = group.leader = None
+        self._pending.expire(group, NEVER)
+        group.remove_all()
         group.rebalance_at = group.sync_at = NEVER
         group.first_wait = group.newcomers = group.storing = group.stored = False
 

@@ -26,8 +26,6 @@ def why_not_join(request: JoinRequest, settings: Settings, kept: Callable[[], in
     names = [request.protocol_type, *(name for name, _ in request.protocols)]
     if any(len(name) > MAX_INSTANCE_ID for name in (request.instance_id or "", *names)):
         return ErrorCode.INVALID_REQUEST
-    if request.instance_id == "":
-        return ErrorCode.INVALID_REQUEST
     return _check_metadata(sum(len(metadata) for _, metadata in request.protocols), settings, kept)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -26,25 +26,31 @@ from pylogd.groups import transactions
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.consumer.mixed import GoBack, MixedGroups, Takeover
 from pylogd.groups.consumer.records import Record
-from pylogd.groups.consumer.service import InThread
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.handover import HandoverMembership
 from pylogd.groups.loader import GroupLoader
 from pylogd.groups.migration import Downgrade, downgraded
-from pylogd.groups.records import Committed, PartitionId, group_key, group_value, offset_key
+from pylogd.groups.offset_memory import OffsetMemory
+from pylogd.groups.offsets import DELETED_TOPIC, CurrentOffsets
+from pylogd.groups.records import NO_TOPIC_ID, Committed, PartitionId, group_key, group_value, offset_key, offset_record
 from pylogd.groups.shard import Shard
 from pylogd.groups.states import GroupState
 from pylogd.groups.sweeps import OffsetSweeps
 from pylogd.groups.topic import OFFSETS
+from pylogd.limits.bounds import Bound
 from pylogd.limits.names import MAX_GROUP_ID
+from pylogd.limits.shares import Share
 from pylogd.metadata.image import OFFSETS_TOPIC, TopicChange
 from pylogd.metadata.service import Metadata
+from pylogd.replica.disk_calls import InThread
 from pylogd.replica.internal_topic import MOST_RECORDS, InternalTopic, KeyValue
 from pylogd.replica.partition import Partition
 from pylogd.replica.service import Replicas
 from pylogd.replica.waiting import shield
 
 log = Logger()
+
+T = TypeVar("T")
 
 _NONE = ErrorCode.NONE
 #: How long a load waits before it looks again whether enough replicas are in sync.
@@ -67,8 +73,7 @@ class LedGroups:
 
         in_thread: where large changes of groups are made; None to make them at once.
         """
-        self._partitions = replicas.partitions
-        self._disk_calls = replicas.disk_calls
+        self._partitions, self._disk_calls = replicas.partitions, replicas.disk_calls
         self._topics = topics = metadata.topics
         self._settings = settings
         self._clock = clock
@@ -77,14 +82,14 @@ class LedGroups:
         self._shards: dict[int, Shard] = {}
         self._groups: dict[str, ClassicGroup] = {}
         self._membership = HandoverMembership(
-            clock,
-            now_ms,
-            self._store,
-            self._forget,
+            clock, now_ms, self._store, self._forget,
             first_delay=lambda: settings.integer("group.initial.rebalance.delay.ms") / 1000,
             most_members=lambda: settings.integer("group.max.size"),
-        )
-        self._undo: list[Callable[[], object]] = []
+            is_newer=lambda group_id: group_id in self._consumers,
+        )  # fmt: skip
+        self._undo, self._bound = list[Callable[[], object]](), _bound(settings)
+        most_bytes = partial(settings.integer, "group.offsets.max.bytes")
+        self._offset_memory = OffsetMemory(most_bytes, self._bound, self._groups.values, clock.seconds)
         self._consumers = MixedGroups(
             clock,
             now_ms,
@@ -97,7 +102,7 @@ class LedGroups:
             self._all_committed,
             in_thread,
         )
-        self._sweeps = OffsetSweeps(clock, now_ms, settings, self._sweepable, self._drop_offsets, self._delete)
+        self._sweeps = OffsetSweeps(clock, now_ms, settings, topics, self._sweepable, self._drop_offsets, self._delete)
         self._running = False
 
     # -- starting and stopping
@@ -128,7 +133,8 @@ class LedGroups:
 
     def _topic_changed(self, change: TopicChange) -> None:
         self._consumers.topics_changed()
-        self._sweeps.topic_changed(change)
+        if change.after is None and self._groups:
+            self._sweeps.sweep_outdated()
 
     def _sweepable(self) -> list[tuple[ClassicGroup, ConsumerGroup | None]]:
         for shard in self._shards.values():
@@ -154,7 +160,8 @@ class LedGroups:
 
     def _load(self, shard: Shard) -> None:
         try:
-            loader = GroupLoader(shard.partition, self._settings.integer("offsets.load.buffer.size"), self.now_ms)
+            slice_bytes = self._settings.integer("offsets.load.buffer.size")
+            loader = GroupLoader(shard.partition, slice_bytes, self.now_ms, self._topic_id)
         except PylogdError as error:
             self._load_failed(Failure(error), shard)
             return
@@ -197,13 +204,22 @@ class LedGroups:
         for group in groups.values():
             self._membership.loaded(group)
             shard.note_open(group)
-        for producer_id, committed in shard.ended:
-            self._end_transaction(shard, producer_id, committed)
+        for marker in shard.markers:
+            self._close_transaction(shard, *marker)
+        self._sweeps.sweep_outdated()  # topics may have been deleted while nobody coordinated the groups
+        self._sweeps.store_again(loader.bound, self._store_ids)
         count = len(groups.keys() | {group.group_id for group in loader.consumers})
         log.info(
             "{topic}-{index}: loaded {groups} groups from {records} records",
             topic=OFFSETS_TOPIC, index=shard.partition.index, groups=count, records=loader.records,
         )  # fmt: skip
+
+    def _topic_id(self, name: str) -> bytes:
+        """Return the id of the topic that has a name, for offsets of a release that did not store it. In any thread."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            return topic.topic_id
+        return NO_TOPIC_ID if name in self._topics.unreadable else DELETED_TOPIC
 
     def _load_failed(self, failure: Failure, shard: Shard) -> None:
         index = shard.partition.index
@@ -218,6 +234,12 @@ class LedGroups:
     def _forget(self, group: ClassicGroup) -> None:
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
+            self._bound.gone(group.group_id)
+
+    def _discard(self, group_id: str) -> None:
+        """Forget a group that was made for nothing. Nothing of it is stored, and nothing waits."""
+        if self._groups.pop(group_id, None) is not None:
+            self._bound.gone(group_id)
 
     def coordinator_of(self, group_id: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
         """Return the node id of a group's coordinator, or an error code. Creates the offsets topic if it is missing."""
@@ -249,11 +271,47 @@ class LedGroups:
         group = self._groups[group_id] = ClassicGroup(group_id, self._topic.index_of(group_id), self.now_ms)
         return group
 
+    def _found_or_new(self, group_id: str, share: Share) -> ClassicGroup | None:
+        """Return a group, which a client with this share makes if it does not exist; None if there are too many."""
+        group = self._groups.get(group_id)
+        if group is None and self._bound.admits(group_id, share, len(self._groups)):
+            group = self._new(group_id)
+        elif group is None:
+            self._sweeps.sweep_empty()
+        return group
+
     # -- writing
 
     def _store(self, group: ClassicGroup, assignments: dict[str, bytes]) -> ErrorCode | Deferred[ErrorCode]:
-        record = group_key(group.group_id), group_value(group.to_stored(assignments))
-        return self._append(group, [record], lambda: setattr(group, "stored", True))
+        """Store a generation. Never fails: the group waits for the answer, and would for ever."""
+
+        def failed(failure: Failure) -> ErrorCode:
+            log.failure("Unexpected error while storing group {group}", failure, group=group.group_id)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+
+        try:
+            record = group_key(group.group_id), group_value(group.to_stored(assignments))
+            stored = self._append(group, [record], lambda offset: setattr(group, "stored", True))
+        except Exception:
+            return failed(Failure())
+        return stored.addErrback(failed) if isinstance(stored, Deferred) else stored
+
+    def _store_ids(self, group: ClassicGroup) -> None:
+        """Write a group's offsets again, with the ids of their topics.
+
+        An offset that a transaction may change is left as it is: what is written would count instead.
+        """
+        unstable = set(transactions.pending(group.transactions))
+        stable = [partition for partition in self._offsets_of(group) if partition not in unstable]
+        for some in _chunks(stable):
+            offsets = [(partition, group.offsets[partition]) for partition in some]
+            records = [offset_record(group.group_id, *offset) for offset in offsets]
+            self._append(group, records, partial(self._commit, group.group_id, offsets))
+
+    def _commit(self, group_id: str, offsets: Sequence[tuple[PartitionId, Committed]], offset: int) -> None:
+        """Note offsets whose records are committed, and lie in the log from `offset` on."""
+        group = self._groups.get(group_id) or self._new(group_id)  # one that was deleted meanwhile begins anew
+        transactions.commit(group.transactions, group.offsets, offsets, offset)
 
     def _append_for(
         self, group_id: str, records: Sequence[KeyValue], appended: Callable[[], object]
@@ -266,42 +324,64 @@ class LedGroups:
         return shield(result) if isinstance(result, Deferred) else result
 
     def _append(
-        self,
-        group: ClassicGroup,
-        records: Sequence[KeyValue],
-        then: Callable[[], object],
-        on_append: Callable[[int], object] | None = None,
+        self, group: ClassicGroup, records: Sequence[KeyValue], apply: Callable[[int], object]
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Append records of a group, and call `then` once they are committed, unless the partition is lost by then.
+        """Append records of a group, and call `apply` once they are committed, unless the partition is lost by then.
 
-        That may be after an error was returned: if the records were not committed in time. on_append: called with the
-        offset of the first one once they are in the log.
+        That may be after an error was returned: if the records were not committed in time. It is called with the offset
+        of the first record, in the order of the log.
         """
         shard = self._shards.get(group.partition_index)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
-        leading, end = shard, 0
+        leading = shard
 
         def in_log(offset: int) -> None:
-            nonlocal end
-            end = offset + len(records)
-            if on_append is not None:
-                on_append(offset)
+            leading.apply_later(offset + len(records), partial(committed, offset))
 
-        def apply() -> None:
+        def committed(offset: int) -> None:
+            group.uncommitted -= 1
             if self._shards.get(group.partition_index) is leading:
-                then()
+                apply(offset)
 
-        def outcome(error: ErrorCode) -> ErrorCode:
+        def outcome(result: T) -> T:
             leading.apply_committed()
-            if error == _NONE:
-                apply()
-            elif end:
-                leading.apply_later(end, apply)
-            return error
+            return result
 
-        result = self._topic.append(shard.partition, records, in_log)
-        return shield(result.addCallback(outcome)) if isinstance(result, Deferred) else outcome(result)
+        result = self._write(group, shard, records, in_log)
+        return shield(result.addBoth(outcome)) if isinstance(result, Deferred) else outcome(result)
+
+    def _write(
+        self,
+        group: ClassicGroup,
+        shard: Shard,
+        records: Sequence[KeyValue],
+        in_log: Callable[[int], object],
+        **fields: Any,
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """Append records of a group with these fields of a batch; call `in_log` with the offset of the first one.
+
+        The group counts them as uncommitted. If they get into the log, the caller ends that.
+        """
+        logged = False
+        group.uncommitted += 1
+
+        def note(offset: int) -> None:
+            nonlocal logged
+            logged = True
+            in_log(offset)
+
+        def outcome(result: T) -> T:
+            if not logged:
+                group.uncommitted -= 1
+            return result
+
+        try:
+            result = self._topic.append(shard.partition, records, note, **fields)
+        except BaseException:
+            outcome(None)
+            raise
+        return result.addBoth(outcome) if isinstance(result, Deferred) else outcome(result)
 
     def _all_committed(self, group_id: str) -> ErrorCode | Deferred[ErrorCode]:
         """Return NONE once all is committed that is in the log of the partition that stores a group."""
@@ -312,14 +392,19 @@ class LedGroups:
         return shield(result) if isinstance(result, Deferred) else result
 
     def committed(self, group_id: str) -> Mapping[PartitionId, Committed]:
-        """Return the committed offsets of a group that is coordinated here, by partition. Do not change them."""
+        """Return the committed offsets of a group that is coordinated here, by partition."""
         group = self._groups.get(group_id)
-        return {} if group is None else group.offsets
+        return {} if group is None else self._offsets_of(group)
 
-    def _offsets_of(self, group: ClassicGroup) -> dict[PartitionId, Committed]:
+    def _offsets_of(self, group: ClassicGroup) -> CurrentOffsets:
         """Return the committed offsets of a group, including offsets whose commit was answered too early."""
         self._shards[group.partition_index].apply_committed()
-        return group.offsets
+        return CurrentOffsets(group.offsets, self._topics.was_deleted)
+
+    def _all_partitions_of(self, group: ClassicGroup) -> set[PartitionId]:
+        """Return the partitions of which a group has anything to delete."""
+        self._shards[group.partition_index].apply_committed()
+        return transactions.all_partitions(group.offsets, group.transactions)
 
     # -- moving groups between the protocols
 
@@ -355,30 +440,43 @@ class LedGroups:
         return result
 
     @staticmethod
-    def _dropped(group: ClassicGroup, partitions: Sequence[PartitionId]) -> None:
-        for partition in partitions:
-            group.offsets.pop(partition, None)
-        transactions.drop(group.transactions, partitions)
+    def _dropped(group: ClassicGroup, partitions: Sequence[PartitionId], offset: int) -> None:
+        transactions.drop(group.transactions, group.offsets, partitions, offset)
 
     def _delete(self, group: ClassicGroup) -> ErrorCode | Deferred[ErrorCode]:
         if self._consumers.get(group.group_id) is not None:
             error = self._consumers.delete(group.group_id)
             if isinstance(error, ErrorCode) and error:
                 return error
-        known = transactions.all_partitions(self._offsets_of(group), group.transactions)
-        self._drop_offsets(group, list(known))  # if this fails, the next append fails too
-        return self._append(group, [(group_key(group.group_id), None)], lambda: self._deleted(group))
+        self._drop_offsets(group, list(self._all_partitions_of(group)))  # if this fails, the next append fails too
+        return self._append(group, [(group_key(group.group_id), None)], partial(self._deleted, group))
 
-    def _deleted(self, group: ClassicGroup) -> None:
+    def _deleted(self, group: ClassicGroup, offset: int) -> None:
         group.stored = False
-        if group.state is GroupState.EMPTY:  # no member has joined meanwhile
+        if group.state is GroupState.EMPTY and not group.has_offsets:  # no member or offset has come meanwhile
             self._membership.unload(group, ErrorCode.GROUP_ID_NOT_FOUND)
 
-    def _end_transaction(self, shard: Shard, producer_id: int, committed: bool) -> None:
+    def _close_transaction(self, shard: Shard, producer_id: int, offset: int, committed: bool) -> None:
+        """Note a marker that is in the log; the transaction ends once it is committed."""
+        keys: dict[str, int] = {}
         for group_id in shard.transactions.pop(producer_id, ()):
             group = self._groups.get(group_id)
             if group is not None:
-                transactions.end(group.transactions, producer_id, group.offsets, committed=committed)
+                keys[group_id] = transactions.close(group.transactions, producer_id, offset)
+        if keys:
+            shard.apply_later(offset + 1, partial(self._end_transaction, keys, committed))
+            shard.apply_committed()
+
+    def _end_transaction(self, keys: Mapping[str, int], committed: bool) -> None:
+        for group_id, key in keys.items():
+            group = self._groups.get(group_id)
+            if group is not None:
+                transactions.end(group.transactions, group.offsets, key, committed=committed)
+
+
+def _bound(settings: Settings) -> Bound:
+    most_of_one = partial(settings.integer, "groups.max.per.principal")
+    return Bound("group", "groups.max", partial(settings.integer, "groups.max"), most_of_one)
 
 
 def _chunks(partitions: Sequence[PartitionId]) -> Iterable[Sequence[PartitionId]]:

@@ -6,6 +6,7 @@ marker the transaction is open. How the partition is read is in `replica.interna
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pylogd.groups import transactions
@@ -13,7 +14,9 @@ from pylogd.groups.consumer.group import ConsumerGroup, replay
 from pylogd.groups.consumer.records import Record as ConsumerRecord
 from pylogd.groups.consumer.records import decode, is_of_consumer_group
 from pylogd.groups.group import ClassicGroup
+from pylogd.groups.offsets import bind
 from pylogd.groups.records import (
+    NO_TOPIC_ID,
     Committed,
     GroupKey,
     PartitionId,
@@ -30,19 +33,31 @@ from pylogd.wire.records import BatchHeader, ControlType, Record, control_type, 
 class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
     """Loads one partition once. It may be used by one thread at a time.
 
-    consumers: the groups of the newer protocol, once it has loaded.
+    consumers: the groups of the newer protocol, once it has loaded. bound: groups with offsets that were stored without
+    the ids of their topics.
     """
 
     contents = "the group or offset in it"
 
-    def __init__(self, partition: Partition, slice_bytes: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        slice_bytes: int,
+        now_ms: int,
+        topic_id: Callable[[str], bytes] = lambda name: NO_TOPIC_ID,
+    ) -> None:
+        """`topic_id` is called in a thread, for offsets that were stored without it. See `bind`."""
         super().__init__(partition, slice_bytes)
+        self._topic_id = topic_id
         self._now_ms = now_ms
         self._groups: dict[str, StoredGroup] = {}
         self._offsets: dict[str, dict[PartitionId, Committed]] = {}
         self._of_consumers: list[ConsumerRecord] = []
         self.consumers: list[ConsumerGroup] = []
-        self._open: dict[str, transactions.OpenTransactions] = {}  # by group id, those that are not empty
+        self.bound: list[ClassicGroup] = []
+        self._open: dict[str, transactions.OpenTransactions] = {}
+        self._producers: dict[int, set[str]] = {}  # the groups with offsets in a producer's open transaction
+        self._topic_ids: dict[bytes, bytes] = {}  # of equal ids one is kept
 
     def apply(self, header: BatchHeader, record: Record) -> None:
         """Note the group or the offset of a record."""
@@ -67,16 +82,17 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
         self, header: BatchHeader, offset: int, group_id: str, partition: PartitionId, committed: Committed | None
     ) -> None:
         """Note an offset, whose record is at `offset` of the log; None deletes it."""
-        open_ = self._open.get(group_id, {})
+        offsets, open_ = self._offsets.setdefault(group_id, {}), self._open.setdefault(group_id, {})
         if committed is None:
-            self._offsets.get(group_id, {}).pop(partition, None)
-            transactions.drop(open_, [partition])
-        elif header.is_transactional:
-            open_ = self._open.setdefault(group_id, open_)
-            transactions.add(open_, header.producer_id, header.producer_epoch, [(partition, committed)], offset)
+            transactions.drop(open_, offsets, [partition], offset)
         else:
-            self._offsets.setdefault(group_id, {})[partition] = committed
-            transactions.overtake(open_, [partition], offset)
+            topic_id = committed.topic_id
+            entry = partition, committed._replace(topic_id=self._topic_ids.setdefault(topic_id, topic_id))
+            if header.is_transactional:
+                self._producers.setdefault(header.producer_id, set()).add(group_id)
+                transactions.add(open_, header.producer_id, [entry], offset)
+            else:
+                transactions.commit(open_, offsets, [entry], offset)
 
     def apply_control(self, header: BatchHeader, batch: Any) -> None:
         """Note the end of a transaction."""
@@ -84,11 +100,11 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
         kind = control_type(records[0]) if records else None
         if kind not in (ControlType.COMMIT, ControlType.ABORT):
             return
-        for group_id, open_ in list(self._open.items()):
-            offsets = self._offsets.setdefault(group_id, {})
-            transactions.end(open_, header.producer_id, offsets, committed=kind == ControlType.COMMIT)
-            if not open_:
-                del self._open[group_id]
+        producer_id, committed = header.producer_id, kind == ControlType.COMMIT
+        for group_id in self._producers.pop(producer_id, ()):
+            open_, offsets = self._open[group_id], self._offsets[group_id]
+            key = transactions.close(open_, producer_id, header.base_offset)
+            transactions.end(open_, offsets, key, committed=committed)
 
     def make(self) -> dict[str, ClassicGroup]:
         """Return every classic group, and every other one's offsets, by group id."""
@@ -99,12 +115,11 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
             for group_id, stored in self._groups.items()
         }
         for group_id, offsets in self._offsets.items():
-            if offsets:
+            open_ = self._open[group_id]
+            if offsets or open_:
                 if group_id not in made:
                     made[group_id] = ClassicGroup(group_id, partition_index, self._now_ms)
-                made[group_id].offsets = offsets
-        for group_id, open_ in self._open.items():
-            if group_id not in made:
-                made[group_id] = ClassicGroup(group_id, partition_index, self._now_ms)
-            made[group_id].transactions = open_
+                made[group_id].offsets, made[group_id].transactions = offsets, open_
+                if bind(made[group_id], self._topic_id):
+                    self.bound.append(made[group_id])
         return made

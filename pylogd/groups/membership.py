@@ -34,6 +34,7 @@ from twisted.logger import Logger
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.group import NEVER, ClassicGroup, Member
+from pylogd.groups.pending import PendingIds
 from pylogd.groups.states import GroupEvent, GroupState
 from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, next_generation
 
@@ -44,7 +45,7 @@ _STABLE = GroupState.STABLE
 _COMPLETING = GroupState.COMPLETING
 _PREPARING = GroupState.PREPARING
 
-#: Stores the current generation with the assignment of each member by its id. Returns NONE or why it failed.
+#: Stores the current generation with the assignment of each member by its id. Returns NONE or an error; never fails.
 Store = Callable[[ClassicGroup, dict[str, bytes]], "ErrorCode | Deferred[ErrorCode]"]
 
 
@@ -71,6 +72,7 @@ class Membership:
         self._forget = forget
         self._first_delay = first_delay
         self._most_members = most_members
+        self._pending = PendingIds()
 
     # -- joining
 
@@ -83,8 +85,7 @@ class Membership:
             return self._refused(group, request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if not request.member_id:
             return self._join_new(group, request)
-        if request.member_id in group.pending and request.instance_id is None:
-            del group.pending[request.member_id]
+        if request.instance_id is None and self._pending.take(group, request.member_id):
             return self._add_member(group, request, request.member_id)
         member = group.check(request.member_id, request.instance_id)
         if isinstance(member, ErrorCode):
@@ -100,13 +101,13 @@ class Membership:
             return self._refused(group, request, ErrorCode.GROUP_MAX_SIZE_REACHED)
         if request.needs_known_id and request.instance_id is None:
             deadline = self._clock.seconds() + request.session
-            group.pending[member_id] = deadline
+            self._pending.add(group, member_id, deadline, request.share)
             self._set_timer(group, deadline)
             return JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         return self._add_member(group, request, member_id)
 
     def _refused(self, group: ClassicGroup, request: JoinRequest, error: ErrorCode) -> JoinAnswer:
-        self._forget_unused(group)
+        self.forget_unused(group)
         return JoinAnswer(error, request.member_id)
 
     def _add_member(self, group: ClassicGroup, request: JoinRequest, member_id: str) -> Deferred[JoinAnswer]:
@@ -286,7 +287,7 @@ class Membership:
         group.handle(GroupEvent.EMPTIED, self._now_ms())
         group.protocol = group.leader = None
         if not (group.generation or group.stored):  # nobody ever completed a rebalance of it
-            self._forget_unused(group)
+            self.forget_unused(group)
             return
         group.generation = next_generation(group.generation)
         stored = self._store(group, {})
@@ -401,7 +402,7 @@ class Membership:
         results: list[ErrorCode] = []
         leaving: dict[Member, None] = {}
         for leaver in leavers:
-            if group.pending.pop(leaver.member_id, None) is not None:
+            if self._pending.take(group, leaver.member_id):
                 results.append(_NONE)
                 continue
             member_id = leaver.member_id
@@ -427,7 +428,7 @@ class Membership:
             self._prepare(group)
         else:
             self._complete_if_all_joined(group)
-        self._forget_unused(group)
+        self.forget_unused(group)
         for member_id, join, sync in gone:
             self._answer(join, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
             self._answer(sync, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -440,15 +441,16 @@ class Membership:
         group.handle(GroupEvent.REMOVED, self._now_ms())
         joins, group.waiting_joins = group.waiting_joins, {}
         syncs, group.waiting_syncs = group.waiting_syncs, {}
-        group.pending.clear()
+        self._pending.expire(group, NEVER)
         self._forget(group)
         for member_id, join in joins.items():
             self._answer(join, JoinAnswer(error, member_id))
         for sync in syncs.values():
             self._answer(sync, SyncAnswer(error))
 
-    def _forget_unused(self, group: ClassicGroup) -> None:
-        if group.unused:
+    def forget_unused(self, group: ClassicGroup) -> None:
+        """Forget a group that has nothing, and for which nothing is being stored."""
+        if group.unused and not group.uncommitted:
             self.unload(group, ErrorCode.UNKNOWN_MEMBER_ID)
 
     @staticmethod
@@ -482,7 +484,7 @@ class Membership:
         """The timer fired: handle everything that is due, then set the timer to the next deadline."""
         group.timer = None
         now = self._clock.seconds()
-        group.pending = {member_id: at for member_id, at in group.pending.items() if at > now}
+        self._pending.expire(group, now)
         if group.sync_at <= now:
             group.sync_at = NEVER
             late = [group.members[member_id] for member_id in sorted(group.pending_syncs)]

@@ -1,6 +1,8 @@
-"""Decide who may commit offsets of a group, who may delete them, and which have expired.
+"""Decide who may commit offsets of a group, who may delete them, which have expired, and which no topic has any more.
 
 Rules (Kafka's group coordinator; KIP-211 for expiry):
+- An offset is bound to the id of its topic. Once the topic is deleted the offset counts no more, also if another topic
+  gets the name: whoever reads offsets is given those of topics that exist, whether or not the others were removed yet.
 - A member may commit with the current generation in every state but CompletingRebalance. A client without a group
   sends generation -1 and may commit while the group is Empty.
 - An offset of an Empty group expires once both the group has been Empty and the offset is older than the retention
@@ -13,13 +15,14 @@ Must not know: the clock, how offsets are stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Final
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.consumer.members import TopicPartition
 from pylogd.groups.group import ClassicGroup
-from pylogd.groups.records import NEVER, PartitionId
+from pylogd.groups.records import NEVER, NO_TOPIC_ID, Committed, PartitionId
 from pylogd.groups.states import GroupState
 from pylogd.groups.transactions import pending
 from pylogd.groups.values import NO_GENERATION
@@ -121,6 +124,85 @@ def expired(
             continue
         if now_ms - max(since_ms, committed.committed_ms) >= retention_ms:
             yield key
+
+
+#: In place of the id of a topic that was deleted before the id became known. No topic has it.
+DELETED_TOPIC: Final = b"\xff" * 16
+#: Returns whether the topic that had a name and an id was deleted.
+WasDeleted = Callable[[str, bytes], bool]
+
+
+class CurrentOffsets(Mapping[PartitionId, Committed]):
+    """The offsets of topics that exist, out of all that are in memory. It shows changes of both."""
+
+    __slots__ = ("_offsets", "_was_deleted")
+
+    def __init__(self, offsets: Mapping[PartitionId, Committed], was_deleted: WasDeleted) -> None:
+        self._offsets = offsets
+        self._was_deleted = was_deleted
+
+    def __getitem__(self, partition: PartitionId) -> Committed:
+        found = self._offsets[partition]
+        if _is_outdated(partition, found, self._was_deleted):
+            raise KeyError(partition)
+        return found
+
+    def __iter__(self) -> Iterator[PartitionId]:
+        for partition, found in self._offsets.items():
+            if not _is_outdated(partition, found, self._was_deleted):
+                yield partition
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def unstable(group: ClassicGroup, was_deleted: WasDeleted) -> frozenset[PartitionId]:
+    """Return the partitions of which an open transaction may still change the offset."""
+    return frozenset(
+        partition
+        for transaction in group.transactions.values()
+        for partition, (_, found) in transaction.items()
+        if found is None or not _is_outdated(partition, found, was_deleted)
+    )
+
+
+def any_outdated(offsets: Sequence[tuple[PartitionId, Committed]], was_deleted: WasDeleted) -> bool:
+    """Return whether the topic of one of the offsets was deleted."""
+    return any(_is_outdated(partition, committed, was_deleted) for partition, committed in offsets)
+
+
+def outdated(group: ClassicGroup, was_deleted: WasDeleted) -> Iterator[PartitionId]:
+    """Yield the partitions whose offset is one of a deleted topic, committed or in an open transaction.
+
+    If a partition has an offset of a later topic too, it is kept: a deletion would remove both.
+    """
+    found: dict[PartitionId, bool] = {}
+    entries = [*group.offsets.items()]
+    for transaction in group.transactions.values():
+        entries += [(partition, staged) for partition, (_, staged) in transaction.items() if staged is not None]
+    for partition, committed in entries:
+        found[partition] = _is_outdated(partition, committed, was_deleted) and found.get(partition, True)
+    return (partition for partition, is_outdated in found.items() if is_outdated)
+
+
+def bind(group: ClassicGroup, topic_id: Callable[[str], bytes]) -> bool:
+    """Bind offsets to their topics' ids which earlier releases stored without. Return whether any was committed.
+
+    topic_id: returns the id of the topic that has a name, or `DELETED_TOPIC`, or NO_TOPIC_ID if that is not known.
+    """
+    unbound = [partition for partition, committed in group.offsets.items() if committed.topic_id == NO_TOPIC_ID]
+    for partition in unbound:
+        group.offsets[partition] = group.offsets[partition]._replace(topic_id=topic_id(partition[0]))
+    for transaction in group.transactions.values():
+        for partition, (record, staged) in transaction.items():
+            if staged is not None and staged.topic_id == NO_TOPIC_ID:
+                transaction[partition] = record, staged._replace(topic_id=topic_id(partition[0]))
+    return bool(unbound)
+
+
+def _is_outdated(partition: PartitionId, committed: Committed, was_deleted: WasDeleted) -> bool:
+    topic_id = committed.topic_id
+    return topic_id != NO_TOPIC_ID and was_deleted(partition[0], topic_id)
 
 
 def _subscribed(group: ClassicGroup, consumers: ConsumerGroup | None) -> Set[str] | None:

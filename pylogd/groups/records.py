@@ -6,8 +6,11 @@ group with its members, written as version 3. A null value deletes the key. Stri
 int16, bytes by theirs as int32.
 Source: the schemas of Kafka's group coordinator (OffsetCommitKey/Value, GroupMetadataKey/Value).
 
-Rules: all value versions up to 3 are read. A key version that only newer brokers write is decoded as None. Anything
-else that is malformed raises InvalidRecord.
+The id of an offset's topic is a tagged field of version 4 (since Kafka 4.1). Releases before this one do not read
+version 4, so here the tagged fields follow the fields of version 3 or 1. Those releases and Kafka ignore what follows.
+
+Rules: all value versions of offsets up to 4 are read, and those of groups up to 3. A key version that only newer
+brokers write is decoded as None. Anything else that is malformed raises InvalidRecord.
 Must not know: groups in memory, logs.
 """
 
@@ -16,15 +19,29 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from pylogd.replica.internal_records import INT, LONG, SHORT, InvalidRecord, RecordCursor, bytes_field, text_field
+from pylogd.replica.internal_records import (
+    INT,
+    LONG,
+    SHORT,
+    InvalidRecord,
+    RecordCursor,
+    bytes_field,
+    tags_field,
+    text_field,
+)
 
 NO_EPOCH = -1
 NEVER = -1
+#: In place of the id of an offset's topic, in records of releases that did not store it.
+NO_TOPIC_ID = bytes(16)
 
 _OFFSET_KEYS = (0, 1)
 _GROUP_KEY = 2
 _OFFSET_VALUE = 3
 _OFFSET_VALUE_WITH_EXPIRY = 1
+_FLEXIBLE_OFFSET_VALUE = 4
+_TOPIC_ID_TAG = 0
+_TOPIC_ID_FIELD = tags_field({_TOPIC_ID_TAG: NO_TOPIC_ID})[: -len(NO_TOPIC_ID)]  # without the id
 _GROUP_VALUE = 3
 _WITH_STATE_TIME = 2
 #: The largest number of bytes of a string.
@@ -52,13 +69,17 @@ class GroupKey(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A committed offset. Times are in milliseconds since 1970; `expires_ms` is -1 unless the client has set it."""
+    """A committed offset. Times are in milliseconds since 1970; `expires_ms` is -1 unless the client has set it.
+
+    topic_id: of the topic that it was committed for. It is of no use to another topic that has the name later.
+    """
 
     offset: int
     leader_epoch: int
     metadata: str
     committed_ms: int
     expires_ms: int = NEVER
+    topic_id: bytes = NO_TOPIC_ID
 
 
 class StoredMember(NamedTuple):
@@ -97,11 +118,12 @@ def group_key(group_id: str) -> bytes:
 
 def offset_value(committed: Committed) -> bytes:
     """Encode a committed offset."""
-    offset, epoch, metadata, committed_ms, expires_ms = committed
+    offset, epoch, metadata, committed_ms, expires_ms, topic_id = committed
+    tags = b"" if topic_id == NO_TOPIC_ID else _TOPIC_ID_FIELD + topic_id
     if expires_ms != NEVER:
         head = SHORT.pack(_OFFSET_VALUE_WITH_EXPIRY) + LONG.pack(offset)
-        return head + text_field(metadata) + LONG.pack(committed_ms) + LONG.pack(expires_ms)
-    return _OFFSET_HEAD.pack(_OFFSET_VALUE, offset, epoch) + text_field(metadata) + LONG.pack(committed_ms)
+        return head + text_field(metadata) + LONG.pack(committed_ms) + LONG.pack(expires_ms) + tags
+    return _OFFSET_HEAD.pack(_OFFSET_VALUE, offset, epoch) + text_field(metadata) + LONG.pack(committed_ms) + tags
 
 
 def offset_record(group_id: str, partition: PartitionId, committed: Committed) -> tuple[bytes, bytes]:
@@ -139,13 +161,18 @@ def read_offset_value(data: bytes) -> Committed:
     """Decode a committed offset. Raises InvalidRecord."""
     cursor = RecordCursor(data)
     version = cursor.number(SHORT)
-    if not 0 <= version <= _OFFSET_VALUE:
-        raise InvalidRecord(f"an offset has version {version}; versions 0 to {_OFFSET_VALUE} are supported")
+    if not 0 <= version <= _FLEXIBLE_OFFSET_VALUE:
+        raise InvalidRecord(f"an offset has version {version}; versions 0 to {_FLEXIBLE_OFFSET_VALUE} are supported")
     offset = cursor.number(LONG)
     epoch = cursor.number(INT) if version >= _OFFSET_VALUE else NO_EPOCH
-    metadata, committed_ms = cursor.text(), cursor.number(LONG)
+    metadata = cursor.compact_text() if version >= _FLEXIBLE_OFFSET_VALUE else cursor.text()
+    committed_ms = cursor.number(LONG)
     expires_ms = cursor.number(LONG) if version == _OFFSET_VALUE_WITH_EXPIRY else NEVER
-    return Committed(offset, epoch, metadata, committed_ms, expires_ms)
+    tags = {} if cursor.at_end else cursor.tags()
+    topic_id = tags.get(_TOPIC_ID_TAG, NO_TOPIC_ID)
+    if len(topic_id) != len(NO_TOPIC_ID):
+        raise InvalidRecord(f"the topic id of an offset has {len(topic_id)} bytes, not {len(NO_TOPIC_ID)}")
+    return Committed(offset, epoch, metadata, committed_ms, expires_ms, topic_id)
 
 
 def read_group_value(data: bytes) -> StoredGroup:

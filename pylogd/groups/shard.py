@@ -15,29 +15,30 @@ class Shard:
     """The groups of one partition of the offsets topic that this broker leads. A new leadership makes a new shard.
 
     transactions: for the id of each producer with an open transaction, the ids of the groups whose offsets are in it.
-    ended: the transactions that ended while it was loaded: producer ids, and whether each was committed.
+    markers: those that came while it was loaded: producer ids, offsets, and whether they commit.
     """
 
-    __slots__ = ("_late", "ended", "loading", "partition", "transactions")
+    __slots__ = ("_changes", "loading", "markers", "partition", "transactions")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.loading = True
         self.transactions: dict[int, set[str]] = {}
-        self.ended: list[tuple[int, bool]] = []
-        self._late: list[tuple[int, Callable[[], object]]] = []  # by the offset behind their records
+        self.markers: list[tuple[int, int, bool]] = []
+        self._changes: list[tuple[int, Callable[[], object]]] = []  # by the offset behind their records
 
     def apply_later(self, end: int, apply: Callable[[], object]) -> None:
-        """Keep a change that was answered with an error, though its records, up to `end`, are in the log.
+        """Keep a change whose records, up to offset `end`, are in the log until they are committed.
 
-        They may still be committed: then the change takes effect, as the next coordinator would find it too.
+        Changes take effect in the order of the log, also if they are answered in another order, or with an error
+        because their commit takes too long: so the next coordinator finds what this one has.
         """
-        insort(self._late, (end, apply), key=lambda late: late[0])
+        insort(self._changes, (end, apply), key=lambda change: change[0])
 
     def apply_committed(self) -> None:
-        """Apply the changes that were kept and are committed now. Call it before a later change, and before reading."""
-        while self._late and self._late[0][0] <= self.partition.high_watermark:
-            self._late.pop(0)[1]()
+        """Apply the changes that are committed by now. Call it before reading the state of a group's offsets."""
+        while self._changes and self._changes[0][0] <= self.partition.high_watermark:
+            self._changes.pop(0)[1]()
 
     def note_open(self, group: ClassicGroup) -> None:
         """Take the open transactions of a group that was loaded into account."""
@@ -47,4 +48,4 @@ class Shard:
     def begin(self, group: ClassicGroup, commit: TransactionalCommit, offset: int) -> None:
         """Note that offsets of a transaction are in the log from `offset` on."""
         self.transactions.setdefault(commit.producer_id, set()).add(group.group_id)
-        transactions.add(group.transactions, commit.producer_id, commit.epoch, commit.offsets, offset)
+        transactions.add(group.transactions, commit.producer_id, commit.offsets, offset)

@@ -1,8 +1,12 @@
 """Delete expired offsets and empty groups of the groups that this broker coordinates.
 
-Strategy: from time to time all groups are searched for expired offsets, and for groups that are empty and have none;
-when a topic is deleted, for its offsets. A few groups at a time, so that the reactor is not held up.
+Strategy: from time to time all groups are searched for expired offsets, for those of deleted topics, and for groups
+that are empty and have none; when a topic is deleted, and when groups are loaded, for offsets of deleted topics only. A
+few groups at a time, so that the reactor is not held up.
 
+Rules: offsets of deleted topics are found by the topics' ids, so it does not matter when they are removed, nor whether
+this broker ran when the topic was deleted. A group with changes that are not committed yet waits for a later sweep: a
+deletion would remove an offset that is committed behind the one found here.
 Must not know: requests, how offsets are stored.
 """
 
@@ -15,16 +19,16 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from pylogd.config import Settings
-from pylogd.groups import transactions
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.group import ClassicGroup
-from pylogd.groups.offsets import expired
+from pylogd.groups.offsets import expired, outdated
 from pylogd.groups.records import PartitionId
 from pylogd.groups.states import GroupState
-from pylogd.metadata.image import TopicChange
+from pylogd.metadata.topics import TopicRegistry
 
 #: How many groups are searched in one turn of the reactor.
 _AT_ONCE: Final = 100
+_EMPTY_SECONDS: Final = 10.0  # between two searches for room
 _MINUTE_MS: Final = 60_000
 
 #: What keeps a group's offsets, and its members if it is one of the newer protocol.
@@ -40,6 +44,7 @@ class OffsetSweeps:
         clock: IReactorTime,
         now_ms: Callable[[], int],
         settings: Settings,
+        topics: TopicRegistry,
         groups: Callable[[], Iterable[_Found]],
         drop_offsets: Callable[[ClassicGroup, Sequence[PartitionId]], object],
         delete: Callable[[ClassicGroup], object],
@@ -49,10 +54,13 @@ class OffsetSweeps:
         self._now_ms = now_ms
         self._settings = settings
         self._groups = groups
+        self._was_deleted = topics.was_deleted
         self._drop_offsets = drop_offsets
         self._delete = delete
         self._next: IDelayedCall | None = None
+        self._next_outdated: IDelayedCall | None = None
         self._under_way: list[IDelayedCall] = []  # the next turn of each sweep
+        self._next_empty = float("-inf")
         self._running = False
 
     def start(self) -> None:
@@ -64,7 +72,7 @@ class OffsetSweeps:
     def stop(self) -> None:
         """Sweep no more."""
         self._running = False
-        for call in (self._next, *self._under_way):
+        for call in (self._next, self._next_outdated, *self._under_way):
             if call is not None and call.active():
                 call.cancel()
 
@@ -72,34 +80,52 @@ class OffsetSweeps:
         self.start()
         now_ms = self._now_ms()
         retention_ms = self._settings.integer("offsets.retention.minutes") * _MINUTE_MS
-        self._sweep(lambda group, consumers: list(expired(group, consumers, now_ms, retention_ms)), forget_idle=True)
 
-    def topic_changed(self, change: TopicChange) -> None:
-        """Delete the offsets of a topic if it was deleted, including offsets in open transactions."""
-        if change.after is not None or change.before is None:
-            return
-        name, now_ms = change.before.name, self._now_ms()
+        def to_delete(group: ClassicGroup, consumers: ConsumerGroup | None) -> list[PartitionId]:
+            return [*outdated(group, self._was_deleted), *expired(group, consumers, now_ms, retention_ms)]
 
-        def of_topic(group: ClassicGroup, consumers: ConsumerGroup | None) -> list[PartitionId]:
-            committed = (p for p, found in group.offsets.items() if found.committed_ms <= now_ms)
-            found = transactions.all_partitions(committed, group.transactions)
-            return [partition for partition in found if partition[0] == name]
+        self._sweep(to_delete, forget_idle=True)
 
-        self._sweep(of_topic, forget_idle=False)
+    def sweep_outdated(self) -> None:
+        """Delete the offsets of topics that were deleted, including offsets in open transactions, in a later turn.
+
+        One sweep serves all topics that are deleted until it begins.
+        """
+        if self._running and (self._next_outdated is None or not self._next_outdated.active()):
+            self._next_outdated = self._clock.callLater(0, self._sweep_outdated)
+
+    def _sweep_outdated(self) -> None:
+        self._sweep(lambda group, consumers: list(outdated(group, self._was_deleted)), forget_idle=False)
+
+    def sweep_empty(self) -> None:
+        """Delete groups that are empty and have no offsets, in a later turn: there is no room for more groups."""
+        if self._running and self._clock.seconds() >= self._next_empty:
+            self._next_empty = self._clock.seconds() + _EMPTY_SECONDS
+            self._under_way.append(self._clock.callLater(0, self._sweep, lambda *_: [], forget_idle=True))
+
+    def store_again(self, groups: Iterable[ClassicGroup], store: Callable[[ClassicGroup], object]) -> None:
+        """Call `store` for each of these groups, a few in a turn, as long as nothing else of them is being stored."""
+        self._visit(iter([(group, None) for group in groups]), lambda group, _: store(group))
 
     def _sweep(self, to_delete: _Choice, *, forget_idle: bool) -> None:
         """Delete the offsets that `to_delete` returns for each group; with `forget_idle` also groups without any."""
-        self._sweep_some(iter(list(self._groups())), to_delete, forget_idle)
 
-    def _sweep_some(self, groups: Iterator[_Found], to_delete: _Choice, forget_idle: bool) -> None:
-        some = list(islice(groups, _AT_ONCE))
-        for group, consumers in some:
-            if group.state is GroupState.DEAD:
-                continue
-            self._drop_offsets(group, to_delete(group, consumers))
+        def clean(group: ClassicGroup, consumers: ConsumerGroup | None) -> None:
+            found = dict.fromkeys(to_delete(group, consumers))
+            if found:
+                self._drop_offsets(group, list(found))
             empty = group.state is GroupState.EMPTY and not (consumers is not None and consumers.members)
             if forget_idle and empty and not (group.has_offsets or group.pending):
                 self._delete(group)
+
+        self._visit(iter(list(self._groups())), clean)
+
+    def _visit(self, groups: Iterator[_Found], work: Callable[[ClassicGroup, ConsumerGroup | None], object]) -> None:
+        """Call `work` for some groups now, and for the others in later turns."""
+        some = list(islice(groups, _AT_ONCE))
+        for group, consumers in some:
+            if group.state is not GroupState.DEAD and not group.uncommitted:
+                work(group, consumers)
         self._under_way = [call for call in self._under_way if call.active()]
         if len(some) == _AT_ONCE and self._running:
-            self._under_way.append(self._clock.callLater(0, self._sweep_some, groups, to_delete, forget_idle))
+            self._under_way.append(self._clock.callLater(0, self._visit, groups, work))

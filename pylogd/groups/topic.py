@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pylogd.config import Settings
+from pylogd.config import Settings, internal_segment_size
 from pylogd.errors import ErrorCode
 from pylogd.metadata.image import OFFSETS_TOPIC
 from pylogd.replica.internal_topic import InternalTopicOptions
 
 
 def _configs(settings: Settings) -> Mapping[str, str]:
-    return {"cleanup.policy": "compact", "segment.bytes": str(settings.integer("offsets.topic.segment.bytes"))}
+    return {"cleanup.policy": "compact", **internal_segment_size(settings.integer("offsets.topic.segment.bytes"))}
 
 
 OFFSETS: Final = InternalTopicOptions(

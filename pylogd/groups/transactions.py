@@ -1,11 +1,12 @@
-"""Offsets that open transactions will commit to a group; they are kept beside the committed ones until the marker.
+"""Offsets of a group, committed and in open transactions: the effect of each record of the offsets topic on them.
 
 Strategy: the offsets of a transaction are pending from the moment they are in the log of the offsets topic. The marker
-behind them says whether they count. An offset that was committed without a transaction meanwhile counts more, as its
-record is behind theirs; a deletion removes them.
+behind them says whether they count. Of several offsets of a partition that count, the one whose record lies latest in
+the log is the group's, whatever the order of the markers. A deletion removes what lies before it.
 
-Rules: the order of the records in the log decides, not the order of the answers, so that a new coordinator that reads
-the log gets the same. Must not know: requests, logs, the clock.
+Rules: the order of the records in the log decides, not the order of the answers or of the markers. A coordinator that
+writes the records and one that reads them, compacted or not, both call these functions in the order of the log; so they
+get the same. Must not know: requests, logs, the clock.
 Source: Kafka's OffsetMetadataManager.
 """
 
@@ -15,66 +16,80 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pylogd.groups.records import Committed, PartitionId
 
-
-class OpenTransaction:
-    """The offsets that a producer's open transaction will commit, each with the offset of its record in the log.
-
-    epoch: the producer's. An entry of None is overtaken: an offset that was committed since counts in its place.
-    """
-
-    __slots__ = ("epoch", "offsets")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.offsets: dict[PartitionId, tuple[int, Committed] | None] = {}
-
-
-#: The open transactions with offsets of one group, by producer id.
+#: The offsets that a producer's open transaction will commit, by partition: where in the log the record of each lies,
+#: and the offset. None in its place: a later record counts.
+OpenTransaction = dict[PartitionId, tuple[int, Committed | None]]
+#: The open transactions with offsets of one group, by producer id; see also `close`.
 OpenTransactions = dict[int, OpenTransaction]
 
 
 def add(
+    open_: OpenTransactions, producer_id: int, offsets: Sequence[tuple[PartitionId, Committed]], base_offset: int
+) -> None:
+    """Note offsets of a transaction, whose records are in the log from `base_offset` on."""
+    transaction = open_.setdefault(producer_id, {})
+    for at, (partition, committed) in enumerate(offsets):
+        transaction[partition] = base_offset + at, committed
+
+
+def commit(
     open_: OpenTransactions,
-    producer_id: int,
-    epoch: int,
+    known: dict[PartitionId, Committed],
     offsets: Sequence[tuple[PartitionId, Committed]],
     base_offset: int,
 ) -> None:
-    """Note offsets of a transaction, whose records are in the log from `base_offset` on."""
-    transaction = open_.get(producer_id)
-    if transaction is None or transaction.epoch != epoch:
-        transaction = open_[producer_id] = OpenTransaction(epoch)
-    for at, (partition, committed) in enumerate(offsets):
-        transaction.offsets[partition] = base_offset + at, committed
+    """Add offsets without a transaction to the group's `known` ones. Their records begin at `base_offset`."""
+    known.update(offsets)
+    for at, (partition, _) in enumerate(offsets) if open_ else ():
+        _overtake(open_, partition, base_offset + at)
 
 
-def overtake(open_: OpenTransactions, partitions: Iterable[PartitionId], offset: int) -> None:
-    """Note that offsets were committed without a transaction, with records from `offset` of the log on."""
-    for transaction in open_.values():
-        for partition in partitions:
-            found = transaction.offsets.get(partition)
+def drop(
+    open_: OpenTransactions, known: dict[PartitionId, Committed], partitions: Iterable[PartitionId], offset: int
+) -> None:
+    """Note that the offsets of partitions were deleted, by records in the log from `offset` on."""
+    for partition in partitions:
+        known.pop(partition, None)
+        for transaction in open_.values():
+            found = transaction.get(partition)
             if found is not None and found[0] < offset:
-                transaction.offsets[partition] = None
+                del transaction[partition]
+    for producer_id in [producer_id for producer_id, transaction in open_.items() if not transaction]:
+        del open_[producer_id]
 
 
-def drop(open_: OpenTransactions, partitions: Iterable[PartitionId]) -> None:
-    """Note that the offsets of partitions were deleted."""
-    for transaction in open_.values():
-        for partition in partitions:
-            transaction.offsets.pop(partition, None)
+def close(open_: OpenTransactions, producer_id: int, offset: int) -> int:
+    """Note a marker that is in the log at `offset`. Return the key in place of the producer id for `end`.
 
-
-def end(open_: OpenTransactions, producer_id: int, offsets: dict[PartitionId, Committed], *, committed: bool) -> None:
-    """Note a marker: add the transaction's offsets to the group's `offsets`, or forget them."""
+    What the producer adds from now on belongs to its next transaction, also if the marker is not committed yet.
+    """
+    key = -1 - offset  # no producer has a negative id
     transaction = open_.pop(producer_id, None)
-    if transaction is not None and committed:
-        offsets.update((partition, found[1]) for partition, found in transaction.offsets.items() if found is not None)
+    if transaction is not None:
+        open_[key] = transaction
+    return key
+
+
+def end(open_: OpenTransactions, known: dict[PartitionId, Committed], key: int, *, committed: bool) -> None:
+    """Note that a marker is committed: add the transaction's offsets to the group's `known` ones, or forget them."""
+    for partition, (record, found) in open_.pop(key, {}).items():
+        if committed and found is not None:
+            known[partition] = found
+            _overtake(open_, partition, record)
+
+
+def _overtake(open_: OpenTransactions, partition: PartitionId, offset: int) -> None:
+    """Note that an offset counts whose record is at `offset` of the log: earlier ones never will."""
+    for transaction in open_.values():
+        found = transaction.get(partition)
+        if found is not None and found[0] < offset:
+            transaction[partition] = found[0], None
 
 
 def pending(open_: Mapping[int, OpenTransaction]) -> Iterator[PartitionId]:
     """Yield the partitions of which an open transaction may still change the offset."""
     for transaction in open_.values():
-        yield from transaction.offsets
+        yield from transaction
 
 
 def all_partitions(offsets: Iterable[PartitionId], open_: Mapping[int, OpenTransaction]) -> set[PartitionId]:

@@ -7,18 +7,20 @@ from typing import Final, NamedTuple
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import Committed, PartitionId
+from pylogd.limits.shares import NOBODY, Share
 
 #: The generation that a client without a group sends, and the answer where there is no generation.
 NO_GENERATION: Final = -1
-_LAST_GENERATION: Final = (1 << 31) - 1
+#: The highest generation, and the highest epoch of a group of the newer protocol: 32 bits.
+LAST_GENERATION: Final = (1 << 31) - 1
 
 #: (name, metadata) of each assignment protocol, the preferred one first.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
 def next_generation(generation: int) -> int:
-    """Return the generation after this one. The last one is followed by 1: the protocol has 32 bits for it."""
-    return generation + 1 if generation < _LAST_GENERATION else 1
+    """Return the generation, or group epoch, after this one. The last one is followed by 1."""
+    return generation + 1 if generation < LAST_GENERATION else 1
 
 
 class JoinRequest(NamedTuple):
@@ -39,6 +41,7 @@ class JoinRequest(NamedTuple):
     protocols: Protocols
     needs_known_id: bool
     can_skip: bool
+    share: Share = NOBODY
 
 
 class TransactionalCommit(NamedTuple):
@@ -51,6 +54,7 @@ class TransactionalCommit(NamedTuple):
     generation: int
     offsets: Sequence[tuple[PartitionId, Committed]]
     records: Sequence[tuple[bytes, bytes | None]]
+    share: Share = NOBODY
 
 
 class LeavingMember(NamedTuple):

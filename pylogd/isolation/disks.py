@@ -24,7 +24,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from pylogd.config import Settings
-from pylogd.config.isolation import ALWAYS
+from pylogd.config.isolation import ALWAYS, OFF
 from pylogd.isolation.disk_meter import DiskMeter
 from pylogd.isolation.pace import SLOW_WRITE, DiskPace
 from pylogd.isolation.workers import FromThread, Workers
@@ -72,6 +72,7 @@ class Disk:
         """workers: makes up to so many threads of that name. seconds: a monotonic clock."""
         name = os.path.basename(path)
         self.pace = None if options.always else DiskPace(path, seconds())
+        self._silent_since: float | None = None  # since when the device has completed nothing, as far as samples tell
         self.path = path
 
         def queue(number: int | str) -> WriteQueue:
@@ -91,11 +92,28 @@ class Disk:
         """Whether appends are for the queues now."""
         return self.pace is None or self.pace.slow
 
+    def write_age(self, now: float) -> float:
+        """Return for how many seconds the oldest write under way has lasted; 0 if there is none."""
+        return now - min((at for writer in self._writers() if (at := writer.oldest()) is not None), default=now)
+
+    def call_age(self, now: float) -> float:
+        """Return for how many seconds the oldest call under way has lasted, of any kind; 0 if there is none."""
+        began = self.began()
+        return 0.0 if began is None else now - began
+
     def observe(self, meter: DiskMeter, now: float) -> None:
         """Judge by the meter's last sample whether the disk is slow."""
+        usage = meter.usage(self.path)
+        if usage is None or usage.completed:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
         if self.pace is not None:
-            began = min((at for writer in self._writers() if (at := writer.oldest()) is not None), default=now)
-            self.pace.observe(now, now - began, meter.usage(self.path), meter.pressure, meter.dirty)
+            self.pace.observe(now, self.write_age(now), usage, meter.pressure, meter.dirty)
+
+    def is_silent(self, now: float, seconds: float) -> bool:
+        """Return whether the device has completed nothing for so many seconds; False while it is unknown."""
+        return self._silent_since is not None and now - self._silent_since >= seconds
 
     @property
     def stuck(self) -> int:
@@ -128,7 +146,8 @@ class Disks:
 
     on_hang: called with the path of a directory and the seconds for which a call to it has not returned; once for each
     directory. any_queued: whether appends to any disk are for its queues now. other_calls: returns how many threads
-    other than the disks' own are in calls to the directory at a path, such as those that compact logs.
+    other than the disks' own are in calls to the directory at a path, such as those that compact logs. on_paces: called
+    after each look at which disks are slow.
     """
 
     def __init__(
@@ -148,12 +167,19 @@ class Disks:
         self._disks = {path: self._new(path) for path in map(os.path.abspath, directories)}
         self.any_queued = options.always
         self.other_calls: Callable[[str], int] = _none
+        self.on_paces: Callable[[], object] = lambda: None
         self._given_up: list[Disk] = []  # whose threads may still be stuck
         self._hanging: set[str] = set()
         self._look: IDelayedCall | None = None
 
     def _new(self, path: str) -> Disk:
         return Disk(path, self._options, self._workers, self._clock.seconds)
+
+    def resize(self, threads: int, /) -> None:
+        """Use up to so many threads for the calls of each disk that are no appends (`background.threads`)."""
+        self._options = self._options._replace(threads=threads)
+        for disk in self._disks.values():
+            disk.threads.resize(threads)
 
     def __iter__(self) -> Iterator[Disk]:
         return iter(self._disks.values())
@@ -196,12 +222,32 @@ class Disks:
 
     def _note_paces(self) -> None:
         self.any_queued = any(disk.queued for disk in self._disks.values())
+        self.on_paces()
 
     def observe(self, meter: DiskMeter) -> None:
         """Judge by the meter's last sample which disks are slow."""
         for disk in self._disks.values():
             disk.observe(meter, self._clock.seconds())
         self._note_paces()
+
+    def stand_still(self, seconds: float) -> bool:
+        """Return whether this broker can't write because disks in use hang: a part of its topics is served by nobody.
+
+        A disk hangs if a write of an append has not returned for so many seconds, and its device has completed nothing
+        meanwhile. If calls of any kind to all other disks have not returned either, the devices do not matter: they may
+        be unknown, and a disk may get no appends. False if all appends are for the queues: then
+        `log.dir.failure.timeout.ms` alone decides when to give a disk up.
+        """
+        if not self.adaptive:
+            return False
+        now = self._clock.seconds()
+        used = [disk for disk in self._disks.values() if disk not in self._given_up]
+        waiting = [disk for disk in used if disk.write_age(now) >= seconds]
+        if not waiting:
+            return False
+        return all(disk.call_age(now) >= seconds for disk in used) or any(
+            disk.is_silent(now, seconds) for disk in waiting
+        )
 
     @property
     def stuck(self) -> dict[str, int]:
@@ -263,6 +309,13 @@ class Disks:
                 disk.pace.suspect("it had failed and was reopened", self._clock.seconds())
             self._note_paces()
             self._hanging.discard(path)
+
+
+def make_disks(settings: Settings, reactor: Any, on_hang: Callable[[str, float], object]) -> Disks | None:
+    """Return the disks of the data directories; None if `log.write.queues` is off. on_hang: of `Disks`."""
+    if settings.text("log.write.queues") == OFF:
+        return None
+    return Disks(settings.words("log.dirs"), DiskOptions.of(settings), reactor, reactor.callFromThread, on_hang)
 
 
 def _none(_: str) -> int:

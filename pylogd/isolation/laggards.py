@@ -134,10 +134,12 @@ class DiskThrottle:
     def wait(self, connection: object, wake: Callable[[], object]) -> None:
         """Call `wake` when it is the turn of a connection that `take` has refused.
 
-        A later call replaces an earlier one.
+        A later call replaces an earlier one. `wake` is called at once if the connection has no place any more: the disk
+        is not throttled now, or another request of the connection has had its turn.
         """
         place = self._queue.get(connection)
         if place is None:
+            wake()
             return
         place.wake = wake
         self._wake_later()

@@ -68,10 +68,25 @@ class Workers:
         call = _Call(function, arguments)
         self._unanswered[call] = None
         self._queue.put(call)
-        if self._threads < min(self._most, len(self._unanswered)):
+        self._start_threads(len(self._unanswered))
+        return call.done
+
+    def resize(self, most: int, /) -> None:
+        """Use up to `most` threads from now on. Threads beyond that end after the calls that were made before."""
+        if self._failure is not None:
+            return
+        self._most = most
+        for _ in range(self._threads - most):
+            self._queue.put(None)
+        self._threads = min(self._threads, most)
+        for calls in range(len(self._unanswered)):
+            self._start_threads(calls + 1)
+
+    def _start_threads(self, calls: int) -> None:
+        """Start a thread if there may be more of them, and so many unanswered calls are more than there are threads."""
+        if self._threads < min(self._most, calls):
             self._threads += 1
             self._start_thread(f"{self._name}-{self._threads}")
-        return call.done
 
     def oldest(self) -> float | None:
         """Return the time at which the oldest unfinished call was begun; None if all calls have returned."""

@@ -2,7 +2,8 @@
 
 Strategy: expressions are in RE2's syntax, whose engine needs time linear in the text, whatever the expression. Linear
 can still be slow: 5 ms for a name of 249 characters, as `(x?){1000}x` takes. So more than a few names are matched in a
-thread, and what has been found is kept for the next time.
+thread, a piece at a time, by turns of the clients (`limits.shares`), and what has been found is kept for the next time.
+Of what is kept, too, each client has a share: nobody's expression is forgotten because of another client's many.
 
 Source: KIP-848 and KIP-1152, which name RE2 (its package is google-re2).
 """
@@ -10,13 +11,14 @@ Source: KIP-848 and KIP-1152, which name RE2 (its package is google-re2).
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred
+
+from pylogd.limits.shares import FairWork, Places
 
 #: The longest expression, in characters.
 MAX_EXPRESSION: Final = 1024
@@ -26,7 +28,12 @@ _MOST_MEMORY: Final = 1 << 16
 _AT_ONCE: Final = 2
 #: Processor time that matching all names may take.
 _MOST_SECONDS: Final = 2.0
-_KEPT: Final = 64
+#: Processor time that a client has in one turn.
+_TURN_SECONDS: Final = 0.05
+#: The number of expressions whose matches are kept.
+_KEPT: Final = 512
+#: The number of matches that are kept, of all expressions together.
+_MOST_MATCHES: Final = 200_000
 
 
 class InvalidExpression(ValueError):
@@ -43,17 +50,31 @@ def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
 
     Raises InvalidExpression, also if matching takes too long.
     """
-    compiled = check(expression)
-    found, end = [], time.thread_time() + _MOST_SECONDS
-    for name in names:
-        if compiled.fullmatch(name):
-            found.append(name)
-        if time.thread_time() > end:
-            raise InvalidExpression(f"Matching the regular expression takes more than {_MOST_SECONDS:g} s.")
+    found, tried, used = _piece(expression, all_names := list(names), 0, _MOST_SECONDS)
+    if tried < len(all_names) or used > _MOST_SECONDS:
+        raise _too_slow()
     return frozenset(found)
 
 
-@lru_cache(maxsize=_KEPT)
+def _piece(
+    expression: str, names: Sequence[str], begin: int, seconds: float = _TURN_SECONDS
+) -> tuple[list[str], int, float]:
+    """Match names from a position on for so many seconds. Return the matches, the next position, and the time used."""
+    compiled, found, start = check(expression), [], time.thread_time()
+    for position in range(begin, len(names)):
+        if compiled.fullmatch(names[position]):
+            found.append(names[position])
+        used = time.thread_time() - start
+        if used > seconds:
+            return found, position + 1, used
+    return found, len(names), time.thread_time() - start
+
+
+def _too_slow() -> InvalidExpression:
+    return InvalidExpression(f"Matching the regular expression takes more than {_MOST_SECONDS:g} s.")
+
+
+@lru_cache(maxsize=64)
 def check(expression: str) -> Any:
     """Return an expression compiled. Raises InvalidExpression."""
     if len(expression) > MAX_EXPRESSION:
@@ -78,65 +99,116 @@ def check(expression: str) -> Any:
 class Matches:
     """The matches of expressions among names that change at times, such as names of topics.
 
-    Kept are the last expressions that were asked for. One expression is matched at a time, or clients with slow ones
-    would take all threads.
+    One piece of one expression is matched at a time, or clients with slow ones would take all threads.
     """
 
     def __init__(self, in_thread: Callable[..., Deferred[Any]], names: Callable[[], Iterable[str]]) -> None:
         """in_thread: calls a function in a thread. names: returns the names as they are now."""
-        self._in_thread = in_thread
         self._names = names
         self._version = 0
-        self._found: OrderedDict[str, _Found] = OrderedDict()
-        self._lock = DeferredLock()
+        self._current: tuple[int, frozenset[str]] = (-1, frozenset())
+        self._found: dict[str, _Found] = {}
+        self._kept: Places[str] = Places()  # expressions, by who has asked for them first
+        self._matches = 0  # of all expressions that are kept
+        self._under_way: dict[tuple[str, str], list[Deferred[None]]] = {}
+        self._work = FairWork(in_thread, 1)
 
     def changed(self) -> None:
         """Match again: the names have changed."""
         self._version += 1
 
-    def prepare(self, expression: str) -> Deferred[None] | None:
+    def prepare(self, expression: str, share: str = "", *, member: bool = False) -> Deferred[None] | None:
         """Match the new names. Return a Deferred if there are so many that a thread has to do it.
 
-        Raises InvalidExpression, as does the Deferred.
+        share: of the client among those who wait. member: whether the expression is that of a member of a group, who
+        does not wait for those that are not. Raises InvalidExpression, as does the Deferred, which may also fail with
+        `limits.shares.Crowded`.
         """
-        check(expression)
+        if expression not in self._found:
+            check(expression)
         if len(self._new(expression)) > _AT_ONCE:
-            return self._lock.run(self._match_new, expression)
-        self.find(expression)
+            return self._match_once(expression, share, member=member)
+        self.find(expression, share)
         return None
 
-    def find(self, expression: str) -> frozenset[str]:
+    def find(self, expression: str, share: str = "") -> frozenset[str]:
         """Return the names that an expression matches as a whole; call `prepare` before. Raises InvalidExpression."""
         known = self._found.get(expression, _NOTHING)
         if known.version != self._version:
-            names = frozenset(self._names())
-            self._note(expression, names, known, matching(expression, names - known.tried))
+            names = self._all()
+            self._note(expression, share, names, known, matching(expression, names - known.tried))
         return self._found[expression].matching
 
-    def among(self, expression: str, names: Collection[str]) -> Deferred[frozenset[str]]:
-        """Return a Deferred of the matches among other names. These matches are not kept."""
-        return self._lock.run(self._in_thread, matching, expression, names)
+    def among(self, expression: str, names: Collection[str], share: str = "") -> Deferred[frozenset[str]]:
+        """Return a Deferred of the matches among other names, which fails as that of `prepare`. They are not kept."""
+        return Deferred.fromCoroutine(self._match(expression, names, share, member=False))
+
+    def _all(self) -> frozenset[str]:
+        """Return all names; the same object until they change, so that what is kept takes little memory."""
+        if self._current[0] != self._version:
+            self._current = (self._version, frozenset(self._names()))
+        return self._current[1]
 
     def _new(self, expression: str) -> frozenset[str]:
         known = self._found.get(expression, _NOTHING)
-        return frozenset() if known.version == self._version else frozenset(self._names()) - known.tried
+        return frozenset() if known.version == self._version else self._all() - known.tried
 
-    async def _match_new(self, expression: str) -> None:
+    def _match_once(self, expression: str, share: str, *, member: bool) -> Deferred[None]:
+        """Match the new names, or wait for those who do it for the same client already."""
+        key, waiting = (expression, share), Deferred[None]()
+        others = self._under_way.get(key)
+        if others is not None:
+            others.append(waiting)
+            return waiting
+        self._under_way[key] = [waiting]
+
+        def done(result: Any) -> None:
+            for one in self._under_way.pop(key):
+                one.callback(result)  # a Failure makes it fail
+
+        Deferred.fromCoroutine(self._match_new(expression, share, member=member)).addBoth(done)
+        return waiting
+
+    async def _match_new(self, expression: str, share: str, *, member: bool) -> None:
         new = self._new(expression)
-        if len(new) > _AT_ONCE:  # else another client has waited for the same
-            known = self._found.get(expression, _NOTHING)
-            matched = await self._in_thread(matching, expression, new)
-            self._note(expression, known.tried | new, known, matched)
+        known = self._found.get(expression, _NOTHING)
+        matched = await self._match(expression, new, share, member=member)
+        self._note(expression, share, known.tried | new, known, matched)
 
-    def _note(self, expression: str, names: frozenset[str], before: _Found, new: frozenset[str]) -> None:
+    async def _match(self, expression: str, names: Collection[str], share: str, *, member: bool) -> frozenset[str]:
+        """Match names in turns."""
+        found: list[str] = []
+        used, position, ordered = 0.0, 0, list(names)
+        while position < len(ordered):
+            work = self._work.run(share, _piece, expression, ordered, position, remembered=member)
+            matched, position, more = await work
+            found += matched
+            used += more
+            if used > _MOST_SECONDS:
+                raise _too_slow()
+        return frozenset(found)
+
+    def _note(self, expression: str, share: str, names: frozenset[str], before: _Found, new: frozenset[str]) -> None:
         """Remember what matches of `names`: what did before, and the new ones."""
-        current = names == frozenset(self._names())
-        self._found[expression] = _Found(
-            names, (before.matching & names) | new, self._version if current else _NOTHING.version
-        )
-        self._found.move_to_end(expression)
-        if len(self._found) > _KEPT:
-            self._found.popitem(last=False)
+        current = self._all()
+        is_current = names == current
+        found = _Found(
+            current if is_current else names, (before.matching & names) | new,
+            self._version if is_current else _NOTHING.version,
+        )  # fmt: skip
+        former = self._found.get(expression)
+        if former is None:
+            self._kept.enter(expression, share)
+        self._matches += len(found.matching) - (0 if former is None else len(former.matching))
+        self._found[expression] = found
+        while len(self._found) > _KEPT or (self._matches > _MOST_MATCHES and len(self._found) > 1):
+            forgotten = self._kept.gives_way()
+            if forgotten == expression:  # the newest is about to be used
+                self._kept.leave(expression)
+                forgotten = self._kept.gives_way()
+                self._kept.enter(expression, share)
+            self._kept.leave(forgotten)
+            self._matches -= len(self._found.pop(forgotten).matching)
 
 
 class _Found(NamedTuple):

@@ -13,8 +13,9 @@ from typing import Final
 MAX_GROUP_ID: Final = 1024
 #: Transactional ids, in characters. Longer ones are answered INVALID_REQUEST.
 MAX_TRANSACTIONAL_ID: Final = 1024
-#: Group instance ids and the names of assignment protocols, as Kafka: they follow the rules of topic names.
-MAX_INSTANCE_ID: Final = 249
+#: Group instance ids, and the names and types of assignment protocols. Kafka's broker has no bound for these either;
+#: its Java client allows 249 characters.
+MAX_INSTANCE_ID: Final = 1024
 #: Racks of consumers. No broker has a longer one, so it is ignored.
 MAX_RACK: Final = 249
 #: How many characters of a client id are kept with a group's member, and become part of its id.

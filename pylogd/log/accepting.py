@@ -109,13 +109,10 @@ def accept(
     if log.closed:
         raise LogClosed(f"the log of {log.topic}-{log.partition} is closed")
     checked = check_batches(records, origin, config, now_ms, end, inspections, may_inspect)
-    if len(records) > config.segment_bytes and origin is not AppendOrigin.REPLICATION:
-        raise RecordListTooLarge(
-            f"the batches have {len(records)} bytes together, more than segment.bytes, {config.segment_bytes}"
-        )
     if origin is AppendOrigin.REPLICATION:
         check_epochs([header for header, _ in checked], log.epochs.latest, leader_epoch)
         return Accepted(checked, len(records), records, NO_TIMESTAMP, log.log_start_offset)
+    size = _checked_size(checked, config)
     headers = [header for header, _ in checked]
     earlier = log.producers.check_all(headers, sequences)
     if earlier is not None:
@@ -130,7 +127,17 @@ def accept(
     if log.stamps:
         stamp = now_ms
         checked = [with_log_append_time(batch, now_ms) for _, batch in checked]
-    return Accepted(_with_offsets(checked, end, leader_epoch), len(records), None, stamp, log.log_start_offset)
+    return Accepted(_with_offsets(checked, end, leader_epoch), size, None, stamp, log.log_start_offset)
+
+
+def _checked_size(checked: Sequence[Checked], config: LogConfig) -> int:
+    """Return how many bytes will be written: batches may have got another codec. Raises RecordListTooLarge."""
+    size = sum([len(batch) for _, batch in checked])
+    if size > config.segment_bytes:
+        raise RecordListTooLarge(
+            f"the batches have {size} bytes together, more than segment.bytes, {config.segment_bytes}"
+        )
+    return size
 
 
 def repeated(log: AcceptingLog, batch: WrittenBatch) -> AppendResult:

@@ -63,7 +63,7 @@ class BulkLoader:
         self._storage = storage
         self._config = config
         self._now_ms = now_ms
-        self._threads = threads
+        self.threads = threads
         self._cancelled = False
 
     def cancel(self) -> None:
@@ -96,8 +96,8 @@ class BulkLoader:
 
         # Logs whose state is known need no disk, and threads would only wait for each other.
         known = _shares([one for one in unique if one.stopped is not None], 1)
-        others = _shares([one for one in unique if one.stopped is None], self._threads)
-        with ThreadPoolExecutor(self._threads, "log-recovery") as pool:
+        others = _shares([one for one in unique if one.stopped is None], self.threads)
+        with ThreadPoolExecutor(self.threads, "log-recovery") as pool:
             done, due = 0, self._storage.seconds() + _PROGRESS_SECONDS
             for count in chain(map(load, known), pool.map(load, others)):
                 done += count

@@ -93,7 +93,7 @@ class CheckpointWriter:
         logs = self._directories.logs_in(entry)
         unopened = registry.unopened()
         points = {key: point for key, point in entry.recovery_points.items() if key in unopened}
-        points |= {key: log.recovery_point for key, log in logs}
+        points |= {key: min(log.recovery_point, log.epochs.unsaved) for key, log in logs}
         entry.write_offsets(checkpoints.RECOVERY_POINTS, points)
         starts = {key: start for key, start in entry.log_starts.items() if key in registry.offline}
         starts |= {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}

@@ -10,6 +10,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from pylogd.log.bulk_loader import SYNCED_TOGETHER
 from pylogd.log.directories import LogDirectories
@@ -21,23 +22,37 @@ from pylogd.log.log_directory import LogDirectory
 _log = logging.getLogger(__name__)
 
 
-def close_logs(directories: LogDirectories, logs: Sequence[Log]) -> set[str]:
-    """Flush and close the logs; return the paths of the data directories of which not all could be. Never raises."""
+def close_logs(directories: LogDirectories, logs: Sequence[Log], threads: int = 1) -> set[str]:
+    """Flush and close the logs; return the paths of the data directories of which not all could be. Never raises.
+
+    threads: how many logs with something to write are closed at the same time.
+    """
     unsettled = Counter(os.path.dirname(log.directory) for log in logs if needs_closing_state(log))
     entries = [directories.at(path) for path, count in unsettled.items() if count >= SYNCED_TOGETHER]
     together = {entry.path: entry for entry in entries if entry.failure is None and entry.syncs_volume}
-    unclean, closed = set(), []
-    for log in logs:
+    unclean: set[str] = set()
+    closed: list[Log] = []
+
+    def close(log: Log) -> None:  # in several threads; adding to a set or a list is atomic
         path = os.path.dirname(log.directory)
         if log.closed:  # by a failure: its end may not be on the disk
             unclean.add(path)
-            continue
+            return
         try:
             log.close(sync=path not in together)
             closed.append(log)
         except (StorageError, OSError) as error:
             report_unclean(log, error)
             unclean.add(path)
+
+    waiting = [log for log in logs if threads > 1 and needs_closing_state(log)]
+    if len(waiting) > 1:
+        with ThreadPoolExecutor(threads, "log-closing") as pool:
+            list(pool.map(close, waiting))
+        done = set(waiting)
+        logs = [log for log in logs if log not in done]
+    for log in logs:
+        close(log)
     for path, entry in together.items():
         try:
             _sync_together(entry, [log for log in closed if entry.holds(log) and not log.abandoned])

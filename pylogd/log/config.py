@@ -6,11 +6,24 @@ The defaults here are for tests and tools only: the broker passes every value.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from pylogd.wire.compression import CompressionType
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _GIB = 1 << 30
 NO_LIMIT = (1 << 63) - 1
+#: `max.decompressed.message.bytes` from which on it limits nothing.
+LARGEST_RECORD: Final = (1 << 31) - 9
+#: The codec that a value of `compression.type` means; None for that of each batch.
+_CODECS: Final = {
+    "producer": None,
+    "uncompressed": CompressionType.NONE,
+    "gzip": CompressionType.GZIP,
+    "snappy": CompressionType.SNAPPY,
+    "lz4": CompressionType.LZ4,
+    "zstd": CompressionType.ZSTD,
+}
 
 
 class TimestampType(Enum):
@@ -25,6 +38,7 @@ class LogConfig(NamedTuple):
 
     validate_records, validate_compressed: whether the records of a client are inspected before they are appended, and
     whether compressed ones are too. Some logs, such as compacted ones, require that anyway.
+    compression_gzip_level, compression_lz4_level, compression_zstd_level: see `recompression.level_of`.
     """
 
     segment_bytes: int = _GIB
@@ -40,6 +54,10 @@ class LogConfig(NamedTuple):
     retention_bytes: int = -1
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    max_decompressed_message_bytes: int = LARGEST_RECORD
     file_delete_delay_ms: int = 60_000
     flush_messages: int = NO_LIMIT
     flush_ms: int = NO_LIMIT
@@ -52,6 +70,16 @@ class LogConfig(NamedTuple):
     min_cleanable_dirty_ratio: float = 0.5
     validate_records: bool = True
     validate_compressed: bool = False
+
+    @property
+    def codec(self) -> CompressionType | None:
+        """The codec that all batches of clients get; None if each keeps its own."""
+        return _CODECS[self.compression_type]
+
+    @property
+    def inspects_compressed(self) -> bool:
+        """Whether the records of all compressed batches are inspected."""
+        return self.validate_compressed or self.max_decompressed_message_bytes < LARGEST_RECORD
 
     @property
     def limits_age(self) -> bool:

@@ -136,7 +136,7 @@ def replace_epochs(log: DurableLog) -> bool:
     if not log.epochs.dirty:
         return False
     replace_leader_epochs(log.storage.fs, log.directory)
-    log.epochs.dirty = False
+    log.epochs.saved(log.epochs.entries())
     return True
 
 
@@ -160,12 +160,11 @@ def _check_open(log: DurableLog) -> None:
 
 def _write_epochs(log: DurableLog) -> None:
     if log.epochs.dirty:
-        log.epochs.dirty = False
-        try:
-            write_leader_epochs(log.storage.fs, log.directory, log.epochs.entries())
-        except OSError:
-            log.epochs.dirty = True
-            raise
+        with log.lock:
+            entries = log.epochs.entries()
+        write_leader_epochs(log.storage.fs, log.directory, entries)
+        with log.lock:
+            log.epochs.saved(entries)
 
 
 def _move_recovery_point(log: DurableLog, offset: int) -> None:

@@ -2,7 +2,7 @@
 
 Two ascending columns, to which a batch of a newer epoch adds an entry. The file `leader-epoch-checkpoint` is written
 when the log is made durable, never by an append: batches contain their epoch, so recovery finds again what a crash
-lost.
+lost. For that the recovery point that is written is never above `LeaderEpochs.unsaved`: recovery scans from there on.
 
 Source: KIP-101, KIP-279, KIP-320.
 """
@@ -11,17 +11,22 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import Final
 
 UNDEFINED = (-1, -1)
+_NOTHING: Final = (1 << 63) - 1
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both ascending. `dirty`: whether they have changed since the file was written.
+    """(epoch, start offset) pairs, both ascending.
+
+    dirty: whether they have changed since the file was written. unsaved: where the first epoch starts that the file
+    does not have; an offset above all others if it has all.
 
     The columns are tuples, of which the empty one is shared: many logs have no epoch, and few more than one.
     """
 
-    __slots__ = ("dirty", "epochs", "latest", "starts")
+    __slots__ = ("dirty", "epochs", "latest", "starts", "unsaved")
 
     def __init__(self, entries: Sequence[Sequence[int]] = ()) -> None:
         self.epochs: tuple[int, ...] = ()
@@ -30,6 +35,14 @@ class LeaderEpochs:
             self.epochs, self.starts = zip(*entries, strict=True)
         self.latest = self.epochs[-1] if entries else -1
         self.dirty = False
+        self.unsaved = _NOTHING
+
+    def saved(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Note what the file has. No epoch is assigned meanwhile."""
+        found = self.entries()
+        starts = dict(entries)
+        self.dirty = found != list(entries)
+        self.unsaved = min((start for epoch, start in found if starts.get(epoch, _NOTHING) > start), default=_NOTHING)
 
     def entries(self) -> list[tuple[int, int]]:
         """Return all (epoch, start offset) pairs."""
@@ -44,6 +57,7 @@ class LeaderEpochs:
         self.starts += (offset,)
         self.latest = epoch
         self.dirty = True
+        self.unsaved = min(self.unsaved, offset)
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest epoch that is not above `epoch`, and its end offset; (-1, -1) if unknown."""

@@ -94,10 +94,6 @@ class RecordListTooLarge(InvalidAppend):
     """The batches of an append are together larger than a segment may be."""
 
 
-class UnsupportedMessageFormat(InvalidAppend):
-    """A batch has a format version (magic) other than 2."""
-
-
 class UnsupportedCompressionType(InvalidAppend):
     """A batch is compressed with an unknown codec."""
 

@@ -38,6 +38,7 @@ _new_header = BatchHeader._make
 #: The attributes of batches without a codec, and with any, outside of transactions and in them.
 _UNCOMPRESSED = frozenset({0}), frozenset({TRANSACTIONAL})
 _ANY_CODEC = frozenset(range(MAX_CODEC + 1)), frozenset(range(TRANSACTIONAL, TRANSACTIONAL + MAX_CODEC + 1))
+_NONE: tuple[frozenset[int], frozenset[int]] = frozenset(), frozenset()
 _MARKER = TRANSACTIONAL | CONTROL
 #: Of an accepted batch: last offset delta, largest time stamp, producer id, producer epoch, first sequence number.
 BatchFields = tuple[int, int, int, int, int]
@@ -72,7 +73,7 @@ class FastAccept:
         """Work the limits out for the active segment."""
         validated, aged = config.validate_records, config.limits_age
         self.max_bytes = min(config.max_message_bytes, INLINE_BYTES) if validated else config.max_message_bytes
-        self.plain, self.transactional = _UNCOMPRESSED if config.validate_compressed or aged else _ANY_CODEC
+        self.plain, self.transactional = _attributes(config)
         self.is_valid = batch_is_valid if validated else frame_is_valid
         self.max_own_bytes = config.max_message_bytes
         self.own_segment_bytes = config.segment_bytes
@@ -83,7 +84,7 @@ class FastAccept:
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
         self.compiled = None
-        if validated and self.segment_bytes >= 0:
+        if validated and self.segment_bytes >= 0 and 0 in self.plain:  # the compiled check takes codecs up to one
             self.compiled = (
                 self.max_bytes, self.segment_bytes, min(self.last_offset, _INT64_MAX),
                 min(self.roll_timestamp, _INT64_MAX), self.before_max_ms, self.after_max_ms, max(self.plain),
@@ -164,6 +165,17 @@ class FastAccept:
             position += len(records)
             offset += delta + 1
         return accepted
+
+
+def _attributes(config: LogConfig) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the attributes of batches that such a log accepts by their headers: `plain` and `transactional`."""
+    all_of_them = _UNCOMPRESSED if config.inspects_compressed or config.limits_age else _ANY_CODEC
+    codec = config.codec
+    if codec is None:
+        return all_of_them
+    if codec not in all_of_them[0]:
+        return _NONE
+    return frozenset({int(codec)}), frozenset({TRANSACTIONAL | codec})
 
 
 #: For every log that is at rest, closed, empty or full, and for those with the broker's time stamps.

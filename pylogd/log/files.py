@@ -324,10 +324,6 @@ class FileSlice:
     def __repr__(self) -> str:
         return f"FileSlice({self.file.path!r}, {self.position}, {self.length})"
 
-    def head(self, length: int) -> FileSlice:
-        """Return the first `length` bytes of it."""
-        return FileSlice(self.file, self.position, length)
-
     def fileno(self) -> int:
         """Return the descriptor, which is valid as long as this object exists."""
         return self.file.fd

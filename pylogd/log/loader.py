@@ -45,7 +45,12 @@ from pylogd.log.segment import (
     Segment,
     segment_path,
 )
-from pylogd.log.snapshots import rebuild_transaction_indexes, restore_producers
+from pylogd.log.snapshots import (
+    rebuild_transaction_indexes,
+    remove_snapshots_above,
+    restore_producers,
+    write_snapshot,
+)
 from pylogd.log.stopped_logs import StoppedLog, restore_log
 from pylogd.log.storage import Storage
 from pylogd.wire.records import CONTROL
@@ -160,6 +165,7 @@ class _Loader:
         names = self.names = finish_swaps(self.fs, self.directory)
         if LEADER_EPOCHS in names:
             self.epochs = self._read_epochs()
+        stored = self.epochs.entries()
         segments = [self._segment(base) for base in sort_files(self.fs, self.directory, names)]
         if not segments:
             segments = [self._first_segment()]
@@ -173,6 +179,7 @@ class _Loader:
                          self.directory, end, start)  # fmt: skip
             segments.append(Segment.create(self.storage, self.directory, start, created_ms=self.now_ms()))
             end, clean = start, False
+            self._forget_producers(start)
         incomplete = [segment for segment in segments[:-1] if self._lacks_indexes(segment)]
         self.markers_unknown.update(segment.base_offset for segment in incomplete)
         if self.markers_unknown:
@@ -182,6 +189,7 @@ class _Loader:
                 self._write_indexes(segment)
         self.epochs.truncate_end(end)
         self.epochs.truncate_start(start)
+        self.epochs.saved(stored)
         if not clean and self.sync:
             self._sync_names()
         return log_class(self.storage)(
@@ -198,6 +206,15 @@ class _Loader:
         if end or self._has_snapshots():
             restore_producers(self.fs, self.directory, segments, end, producers, self.without_producers)
         return producers
+
+    def _forget_producers(self, start: int) -> None:
+        """Forget the producers of a log that lost its end, as Kafka does, also for the next start.
+
+        The end of a transaction may be among what was lost, and its coordinator would not write it again.
+        """
+        remove_snapshots_above(self.fs, self.directory, -1)
+        self.scanned_producers = Producers()
+        write_snapshot(self.fs, self.directory, start, self.scanned_producers.to_snapshot(), sync=self.sync)
 
     def _has_snapshots(self) -> bool:
         return any(name.endswith(SNAPSHOT_SUFFIX) for name in self.names)
@@ -349,6 +366,8 @@ class _Loader:
             # Fields are taken one by one: with small batches, this loop takes most of a start after a crash.
             for _, header, batch in scan(scanned.file, size, base_offset=base):
                 start, _, epoch, _, _, attributes, delta, _, stamp, producer, _, _, _ = header
+                if last < base and epochs.epoch_of(start) != epoch:  # the file of the epochs is older
+                    epochs.truncate_end(start)
                 last = start + delta
                 if last >= limit:
                     raise CorruptLog(

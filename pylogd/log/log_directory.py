@@ -66,6 +66,7 @@ DATA_DIRECTORY_FILES = frozenset(
         "metadata.sqlite",
         "metadata.sqlite-wal",
         "metadata.sqlite-shm",
+        "metadata.sqlite-spare",
     }
 )
 

@@ -188,7 +188,7 @@ class LogManager:
             found = [log for entry in directories.entries for log in directories.find_logs(entry)]
             self._loader.load(found, self.partition_limit, progress, config_of)
             directories.sync_names()
-            self.checkpoint()
+            self._checkpoint_unless_full()
             for key, offset in directories.cleaned_offsets.items():
                 log = self.logs.get(key)
                 if log is not None and log.cleaned_offset < offset:  # recovery truncated the log
@@ -221,6 +221,10 @@ class LogManager:
             _log.info("Data directory %s is online again with %d partitions", entry.path, len(keys))
             return [key for key in keys if key in self.logs]
 
+    def use_threads(self, threads: int) -> None:
+        """Open and close logs in so many threads from now on (`num.recovery.threads.per.data.dir`)."""
+        self._loader.threads = threads
+
     def close(self, clean: bool = True) -> None:
         """Close all logs and release the data directories.
 
@@ -231,7 +235,7 @@ class LogManager:
         unclean |= {entry.path for entry in self.directories if entry.failure is not None}
         if clean:
             logs = self._registry.open_logs()
-            unclean |= close_logs(self._directories, logs)
+            unclean |= close_logs(self._directories, logs, self._loader.threads)
             self._mark_clean(unclean, logs)
         else:
             abandon_logs(self._registry.open_logs())
@@ -413,6 +417,15 @@ class LogManager:
         path: as for `Housekeeping.tick`.
         """
         return self._housekeeping.tick(path)
+
+    def _checkpoint_unless_full(self) -> None:
+        """Write the checkpoints; on a full disk leave that to the next `tick`, so that the broker starts."""
+        try:
+            self.checkpoint()
+        except StorageFailure as error:
+            if not error.is_full:
+                raise
+            _log.error("Starting without new checkpoints, since the disk is full: %s", error)
 
     def checkpoint(self) -> None:
         """Write recovery points and log start offsets; see `CheckpointWriter.write`."""

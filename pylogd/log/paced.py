@@ -1,8 +1,9 @@
 """A log that is appended to in one step while its disk is quick, and in three steps (`staged_append`) while it is slow.
 
 Rules: `Log.writing` excludes both kinds of appends from each other, and from what changes the active segment's files.
-Whoever appends in one step looks first whether it is held: if so, the append has to wait its turn, in three steps. If
-it is taken just then, for a roll or a truncation, the append waits for that, but not for long.
+Whoever appends in one step finds out whether it is held: if so, for a staged write, a roll or a truncation, the append
+has to wait its turn, in three steps. The reactor never waits for it. The compiled function for repeated requests
+(`api/fast/_repeated.c`) does the same by itself.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from pylogd.log.storage import Storage
 
 #: Appends that took less are not reported: the page cache takes them in microseconds.
 NOTED_SECONDS: Final = 0.01
-#: The longest wait for a thread that has taken the log since the caller looked, to roll or truncate it.
-_WAIT_SECONDS: Final = 0.5
 
 
 class PacedLog(Log):
@@ -27,32 +26,37 @@ class PacedLog(Log):
 
     __slots__ = ()
 
+    # Each append calls these two: what they share is written twice, for its cost.
+
     def append(self, records: Buffer, **how: Any) -> AppendResult:
         """See `Log.append`. Raises AppendInTurn."""
-        began = self._begin()
+        writing, seconds = self._writing or self.writing, self.storage.seconds
+        if not writing.acquire(False):
+            raise self._taken()
+        began = seconds()
         try:
-            return super().append(records, **how)
+            return Log.append(self, records, **how)
         finally:
-            self._end(began)
+            writing.release()
+            if (took := seconds() - began) >= NOTED_SECONDS:
+                self._note(took)
 
     def append_batches(self, run: BatchRun, *, leader_epoch: int) -> int:
         """See `Log.append_batches`. Raises AppendInTurn."""
-        began = self._begin()
+        writing, seconds = self._writing or self.writing, self.storage.seconds
+        if not writing.acquire(False):
+            raise self._taken()
+        began = seconds()
         try:
-            return super().append_batches(run, leader_epoch=leader_epoch)
+            return Log.append_batches(self, run, leader_epoch=leader_epoch)
         finally:
-            self._end(began)
+            writing.release()
+            if (took := seconds() - began) >= NOTED_SECONDS:
+                self._note(took)
 
-    def _begin(self) -> float:
+    def _taken(self) -> AppendInTurn:
         # Waiting for a staged write would be a deadlock: this thread is the one that finishes it.
-        if not self.writing.acquire(timeout=_WAIT_SECONDS):
-            raise AppendInTurn(f"{self.topic}-{self.partition} is being written in a thread")
-        return self.storage.seconds()
-
-    def _end(self, began: float) -> None:
-        self.writing.release()
-        if (took := self.storage.seconds() - began) >= NOTED_SECONDS:
-            self._note(took)
+        return AppendInTurn(f"{self.topic}-{self.partition} is being written in a thread")
 
     def _note(self, took: float) -> None:
         if self.storage.appended is not None:

@@ -16,13 +16,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from pylogd.log.errors import StorageFailure, UnsupportedCompressionType
 from pylogd.log.files import FileSlice
 from pylogd.log.located import Located
 from pylogd.log.segment import Segment
 from pylogd.log.time_lookup import find_timestamp, largest_timestamp_from
 from pylogd.log.transactions import AbortedTransaction
-from pylogd.wire.records import HEADER_SIZE, LENGTH_OVERHEAD, parse_header
 
 _MAX_REMEMBERED = 128
 #: So many zero bytes begin a batch whose base offset, an int64 (big-endian), is below the second number.
@@ -193,25 +191,3 @@ class SegmentsView:
     def _containing(self, offset: int) -> int:
         """Return the index of the segment that has `offset`; of the first one if that is before all."""
         return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)
-
-
-def before_codec(records: FileSlice, codec: int) -> FileSlice:
-    """Return the part of `records`, which are whole batches, before the first batch that is compressed with `codec`.
-
-    May wait for the disk. Raises UnsupportedCompressionType if the first batch is, and StorageFailure.
-    """
-    file, start = records.file, records.position
-    at, end = start, start + len(records)
-    while at + HEADER_SIZE <= end:
-        try:
-            header = parse_header(file.read(at, HEADER_SIZE))
-        except OSError as error:
-            raise StorageFailure(file.path, error) from error
-        if header.compression == codec:
-            if at == start:
-                raise UnsupportedCompressionType(
-                    f"the batch at offset {header.base_offset} is compressed with codec {codec}"
-                )
-            return records.head(at - start)
-        at += header.batch_length + LENGTH_OVERHEAD
-    return records

@@ -6,7 +6,7 @@ While a verification is under way, no batch is appended that comes behind the fi
 
 Rules for a marker: its coordinator epoch is not older than that of the producer's last one. Its producer epoch is not
 older than the producer's; with transactions of version 2, whose epoch is raised by each end, it is a newer one, unless
-the same marker was appended before.
+the same marker was appended before, or there is none: a transaction in the highest epoch can be ended too.
 
 Source: KIP-98, KIP-890; Kafka's ProducerAppendInfo.
 """
@@ -14,6 +14,7 @@ Source: KIP-98, KIP-890; Kafka's ProducerAppendInfo.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from pylogd.log.errors import (
     CoordinatorFenced,
@@ -26,6 +27,9 @@ from pylogd.log.markers import Marker
 from pylogd.log.producers import Producers
 from pylogd.log.transactions import EPOCH_BUMP_VERSION, TransactionTerms
 from pylogd.wire.records import BatchHeader
+
+#: The highest producer epoch: 16 bits.
+MAX_EPOCH: Final = (1 << 15) - 1
 
 
 def check_client_batches(producers: Producers, headers: Iterable[BatchHeader], terms: TransactionTerms | None) -> None:
@@ -74,7 +78,8 @@ def check_marker(producers: Producers, header: BatchHeader, marker: Marker | Non
         return
     epoch, known = header.producer_epoch, producer.epoch
     again = epoch == known and producer.transaction_first_offset < 0
-    if epoch < known or (version >= EPOCH_BUMP_VERSION and epoch == known and not again):
+    bumps = version >= EPOCH_BUMP_VERSION and epoch < MAX_EPOCH
+    if epoch < known or (bumps and epoch == known and not again):
         raise InvalidProducerEpoch(
             f"the marker of producer {header.producer_id} has epoch {epoch}, its current epoch is {known}"
         )

@@ -2,10 +2,10 @@
 
 The CRC and the header are always checked. The records of a client are inspected by a compiled loop (`inspect`) if they
 are not compressed. Compressed records must start as the frames of their codec do; they are inspected only if the log
-has to know their contents: compaction needs keys, `message.timestamp.before.max.ms` needs all time stamps, and a header
-whose largest time stamp can't be right needs the true one. `check_batches` is the general path, for any number of
-batches of any origin. The log has a fast path for single batches of clients; a property test proves that both accept
-and refuse the same batches.
+has to know their contents: compaction needs keys, `message.timestamp.before.max.ms` needs all time stamps, a header
+whose largest time stamp can't be right needs the true one, and another codec than the log's has to be replaced.
+`check_batches` is the general path, for any number of batches of any origin. The log has a fast path for single batches
+of clients; a property test proves that both accept and refuse the same batches.
 
 Rules: a batch whose largest time stamp is not that of its records gets the right one, as in Kafka: some clients do not
 set it (Sarama), or set that of the last record. A replica takes what its leader has: only what its own log relies on
@@ -20,6 +20,7 @@ Source: Kafka documentation, "Record Batch", and its LogValidator; KIP-32 and KI
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from enum import Enum
 
@@ -34,8 +35,8 @@ from pylogd.log.errors import (
     OffsetsOutOfOrder,
     RecordTooLarge,
     UnsupportedCompressionType,
-    UnsupportedMessageFormat,
 )
+from pylogd.log.recompression import Recompressed, changes_codec, check_record_sizes, compressed_anew
 from pylogd.wire.compression import MAX_DECOMPRESSED, CompressionType
 from pylogd.wire.exceptions import InvalidRecordBatch, TooLarge
 from pylogd.wire.records import (
@@ -52,11 +53,15 @@ from pylogd.wire.records import (
     TRANSACTIONAL,
     BatchHeader,
     crc32c,
+    payload_of,
 )
-from pylogd.wire.validation import INLINE_BYTES, Inspection, batch_is_valid, frame_is_valid, inspect_batch
+from pylogd.wire.validation import INLINE_BYTES, Inspection, batch_is_valid, frame_is_valid, inspect_records
 
 MAX_CODEC = 4
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT = 8
 _MAGIC_AT = 16
+_LEAST_LENGTH = 14  # of a message of the first format, without offset and length
 #: The decompressed records of an inspected batch may have this many times max.message.bytes, which bounds the time.
 _MAX_EXPANSION = 16
 #: Sizes of a compressed batch, and of its decompressed records, up to which an inspection takes less than 1 ms.
@@ -76,7 +81,8 @@ class AppendOrigin(Enum):
 
 Checked = tuple[BatchHeader, memoryview]
 #: The results of inspecting batches, or why they can't be read, by the positions of the batches.
-Inspections = Mapping[int, Inspection | InvalidAppend]
+Inspected = Inspection | Recompressed | InvalidAppend
+Inspections = Mapping[int, Inspected]
 
 
 def check_batches(
@@ -93,8 +99,7 @@ def check_batches(
     end: the log end offset. inspections: the result of `inspect` for these records. Raises InvalidAppend for all if one
     is not valid; InspectionNeeded if an inspection is needed, would take long, and `may_inspect` is False.
     """
-    if not len(records):
-        raise InvalidRecord("the request contains no record batch")
+    check_count(records, origin)
     checked = []
     position = 0
     while position < len(records):
@@ -114,7 +119,7 @@ def check_batches(
             check_client_header(header, origin)
             if origin is AppendOrigin.CLIENT:
                 found = inspections.get(position) if inspections is not None else None
-                if found is None and needs_inspection(header, config):
+                if (found is None and needs_inspection(header, config)) or _is_outdated(found, header, config):
                     if may_inspect:
                         found = _inspect(header, batch, config, now_ms)
                     else:
@@ -123,6 +128,41 @@ def check_batches(
         checked.append((header, batch))
         position += size
     return checked
+
+
+def check_count(records: memoryview, origin: AppendOrigin) -> None:
+    """Check that there is a batch, and that a client has sent only one, of the present format.
+
+    Several would be appended or taken for a repetition together, although a client that sends again may have put them
+    together anew. As in Kafka this comes before all other checks. Raises InvalidAppend.
+    """
+    if origin is not AppendOrigin.CLIENT:
+        if not len(records):
+            raise InvalidRecord("there is no record batch")
+        return
+    size = _size_at(records, 0)
+    if size is None:
+        raise InvalidRecord("a Produce request needs one record batch for each partition; there is no complete one")
+    if records[_MAGIC_AT] != MAGIC:
+        raise InvalidRecord(f"a batch has format version (magic) {records[_MAGIC_AT]}; only {MAGIC} is supported")
+    if size < len(records) and _size_at(records, size) is not None:
+        raise InvalidRecord("a Produce request may have only one record batch for each partition; there are more")
+
+
+def _size_at(records: memoryview, position: int) -> int | None:
+    """Return the size of the batch at `position`, of any format; None if it is not complete. Raises CorruptRecord."""
+    left = len(records) - position
+    if left < LENGTH_OVERHEAD:
+        return None
+    (length,) = _LENGTH.unpack_from(records, position + _LENGTH_AT)
+    if length < _LEAST_LENGTH:
+        raise CorruptRecord(f"the batch at byte {position} has length {length}; the least is {_LEAST_LENGTH}")
+    if left <= _MAGIC_AT:
+        return None
+    if (magic := records[position + _MAGIC_AT]) > MAGIC:
+        raise CorruptRecord(f"the batch at byte {position} has format version (magic) {magic}, which does not exist")
+    size: int = length + LENGTH_OVERHEAD
+    return size if size <= left else None
 
 
 def check_epochs(headers: list[BatchHeader], latest: int, leader_epoch: int) -> None:
@@ -143,7 +183,7 @@ def read_header(records: memoryview, position: int) -> BatchHeader:
     """Return the header of the batch at `position`. Raises InvalidAppend if its format or length is not valid."""
     left = len(records) - position
     if left > _MAGIC_AT and (magic := records[position + _MAGIC_AT]) != MAGIC:
-        raise UnsupportedMessageFormat(f"a batch has format version (magic) {magic}; only {MAGIC} is supported")
+        raise CorruptRecord(f"a batch has format version (magic) {magic}; only {MAGIC} is supported")
     if left < HEADER_SIZE:
         raise CorruptRecord(f"the {left} bytes from byte {position} on are too few for a batch")
     header = BatchHeader._make(HEADER.unpack_from(records, position))
@@ -186,11 +226,20 @@ def check_client_header(header: BatchHeader, origin: AppendOrigin) -> None:
 
 def needs_inspection(header: BatchHeader, config: LogConfig) -> bool:
     """Return whether the records of a client's batch must be inspected before they are appended to such a log."""
-    if config.compacts or config.limits_age:
+    if config.compacts or config.limits_age or changes_codec(header, config):
         return True
     if header.max_timestamp < header.base_timestamp and config.message_timestamp_type is TimestampType.CREATE_TIME:
         return True
-    return config.validate_compressed if header.compression else config.validate_records
+    return config.inspects_compressed if header.compression else config.validate_records
+
+
+def _is_outdated(found: Inspected | None, header: BatchHeader, config: LogConfig) -> bool:
+    """Return whether a batch was inspected before the log got another codec."""
+    if found is None or isinstance(found, InvalidAppend) or not changes_codec(header, config):
+        return False
+    if isinstance(found, Recompressed):
+        return changes_codec(read_header(found.batch, 0), config)
+    return found.problem is None
 
 
 def inspect(records: memoryview, config: LogConfig, now_ms: int) -> Inspections:
@@ -198,7 +247,7 @@ def inspect(records: memoryview, config: LogConfig, now_ms: int) -> Inspections:
 
     May take long. Uses nothing but its arguments, so it may be called in any thread.
     """
-    found: dict[int, Inspection | InvalidAppend] = {}
+    found: dict[int, Inspected] = {}
     position = 0
     while position < len(records):
         try:
@@ -227,13 +276,13 @@ def wants_inspection(records: memoryview, config: LogConfig) -> bool:
     return False
 
 
-def _inspect_soon(
-    header: BatchHeader, batch: memoryview, config: LogConfig, now_ms: int, total: int
-) -> Inspection | InvalidAppend:
+def _inspect_soon(header: BatchHeader, batch: memoryview, config: LogConfig, now_ms: int, total: int) -> Inspected:
     """Inspect a batch if that is quick enough for the reactor's thread. Raises InspectionNeeded if not.
 
     total: the size of all batches of the append.
     """
+    if changes_codec(header, config):
+        raise InspectionNeeded(f"a batch of {len(batch)} bytes has to be compressed anew")
     if total > (_INLINE_COMPRESSED if header.compression else INLINE_BYTES) or (
         header.compression and total > len(batch)
     ):
@@ -246,21 +295,33 @@ def _inspect_soon(
 
 def _inspect(
     header: BatchHeader, batch: memoryview, config: LogConfig, now_ms: int, most: int = MAX_DECOMPRESSED
-) -> Inspection | InvalidAppend:
+) -> Inspected:
     """Inspect the records of a batch, whose decompressed size may be at most `most` bytes."""
     if header.compression and not frame_is_valid(batch):
         return _other_codec(header)
     most = min(config.max_message_bytes * _MAX_EXPANSION, most)
     try:
-        return inspect_batch(batch, header, most, *_time_bounds(config, now_ms))
+        records = payload_of(batch, header, most)
     except TooLarge as error:
         return RecordTooLarge(str(error))
     except InvalidRecordBatch as error:
         return InvalidRecord(f"the records can't be decoded: {error}")
+    found = inspect_records(records, header.record_count, header.base_timestamp, *_time_bounds(config, now_ms))
+    if found.problem is not None:
+        return found
+    try:
+        check_record_sizes(header, records, config)
+    except InvalidRecord as error:
+        return error
+    if changes_codec(header, config):
+        if config.message_timestamp_type is TimestampType.CREATE_TIME:
+            header = header._replace(max_timestamp=found.max_timestamp)
+        return Recompressed(found, compressed_anew(header, records, config))
+    return found
 
 
 def check_records(
-    header: BatchHeader, batch: memoryview, config: LogConfig, now_ms: int, found: Inspection | InvalidAppend | None
+    header: BatchHeader, batch: memoryview, config: LogConfig, now_ms: int, found: Inspected | None
 ) -> Checked:
     """Check the records of a client's batch; return the batch, with the largest time stamp corrected if need be.
 
@@ -268,6 +329,9 @@ def check_records(
     """
     if isinstance(found, InvalidAppend):
         raise found
+    replacement = None
+    if isinstance(found, Recompressed):
+        found, replacement = found
     if found is None:
         is_valid = batch_is_valid if config.validate_records else frame_is_valid
         if not is_valid(batch, -NO_LIMIT):
@@ -286,9 +350,7 @@ def check_records(
             found.keyless_indexes,
             "A record of a compacted topic needs a key.",
         )
-    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-        return header, batch
-    if found.mistimed:
+    if config.message_timestamp_type is not TimestampType.LOG_APPEND_TIME and found.mistimed:
         earliest, latest = _time_bounds(config, now_ms)
         raise InvalidTimestamp(
             f"{found.mistimed} of {header.record_count} records have a time stamp outside {earliest} to {latest}, "
@@ -296,9 +358,21 @@ def check_records(
             found.mistimed_indexes,
             "The time stamp is outside of what the topic allows.",
         )
-    if found.max_timestamp != header.max_timestamp:
+    if replacement is not None and changes_codec(header, config):
+        return _replaced(replacement, config)
+    if config.message_timestamp_type is TimestampType.CREATE_TIME and found.max_timestamp != header.max_timestamp:
         return _patched(batch, header._replace(max_timestamp=found.max_timestamp))
     return header, batch
+
+
+def _replaced(batch: memoryview, config: LogConfig) -> Checked:
+    """Return a batch that was compressed anew, which may be larger than it was. Raises RecordTooLarge."""
+    if len(batch) > config.max_message_bytes:
+        raise RecordTooLarge(
+            f"a batch has {len(batch)} bytes with compression.type {config.compression_type}, more than "
+            f"max.message.bytes, {config.max_message_bytes}"
+        )
+    return read_header(batch, 0), batch
 
 
 def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:

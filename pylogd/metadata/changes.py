@@ -50,6 +50,8 @@ log = Logger()
 
 #: The most paths that a write names; after a larger one everything is read again.
 MAX_PATHS: Final = 1000
+#: How many versions a node can have in ZooKeeper, whose number is a signed one of 32 bits.
+_VERSIONS: Final = 1 << 32
 #: Up to so many brokers read without a pause. For each more, a pause between two reads is longer by so many seconds:
 #: two and a half times what a server takes for the two requests of one broker, so that it has time for writes.
 UNPACED_BROKERS: Final = 100
@@ -90,12 +92,13 @@ class ChangeFeed:
         self._paused: IDelayedCall | None = None  # a read that a pause delays
         self._log = LogReader(store)
         self._readers: list[IReader] = []
-        self._seen = -1  # the version of `/changes`; -1 if everything has to be read
+        self._seen = -1  # the position of `/changes`; -1 if everything has to be read
+        self._position_read: int | None = None  # the position that was read last
         self._seen_in = 0  # the transaction that wrote it
         self._session_id: int | None = None  # in which everything was read last
         self._machine = FEED.machine()
         self._waiters: list[tuple[int, Deferred[None]]] = []
-        self._own: dict[int, Change] = {}  # this broker's writes that it has not read back, by version of `/changes`
+        self._own: dict[int, Change] = {}  # this broker's writes that it has not read back, by position of `/changes`
         self._forget: Callable[[], None] | None = None
         self._backing_off: set[Deferred[None]] = set()
 
@@ -144,15 +147,16 @@ class ChangeFeed:
         results = await self._store.multi([*operations, SetData(CHANGES, note), new_entry(change, note)])
         *results, version, entry = results
         assert isinstance(version, int) and isinstance(entry, str)
+        position = self._position(version)
         if change is not None:
-            self._own[version] = change
+            self._own[position] = change
         Deferred.fromCoroutine(trim(self._store, entry))
-        await self.seen(version)
+        await self.seen(position)
         return results
 
     async def catch_up(self) -> None:
         """Wait until the readers have what the store has now, whoever wrote it. Raises what `get` raises."""
-        await self.seen((await self._store.get(CHANGES)).stat.version)
+        await self.seen(self._position((await self._store.get(CHANGES)).stat.version))
 
     async def back_off(self, attempt: int) -> None:
         """Wait before a write is repeated that another broker's write has prevented: each broker for another time.
@@ -171,12 +175,20 @@ class ChangeFeed:
         finally:
             self._backing_off.discard(wait)
 
-    def seen(self, version: int) -> Deferred[None]:
-        """Return a Deferred that fires when the readers have read up to that version of `/changes`."""
-        if self._seen >= version:
+    def _position(self, version: int) -> int:
+        """Return a version of `/changes` as a number, 0 or more, that goes on where ZooKeeper's 32 bits start over."""
+        read = self._position_read
+        if read is None:
+            return version % _VERSIONS
+        half = _VERSIONS // 2
+        return read + (version - read + half) % _VERSIONS - half
+
+    def seen(self, position: int) -> Deferred[None]:
+        """Return a Deferred that fires when the readers have read up to that position of `/changes`."""
+        if self._seen >= position:
             return succeed(None)
         deferred: Deferred[None] = Deferred()
-        self._waiters.append((version, deferred))
+        self._waiters.append((position, deferred))
         self._wake(FeedEvent.WRITTEN)
         return deferred
 
@@ -208,12 +220,12 @@ class ChangeFeed:
             if not isinstance(error, ConnectionLost | SessionExpired):
                 self._seen = -1  # the next round reads everything
             raise
-        version = node.stat.version
-        self._seen, self._seen_in, self._session_id = version, node.stat.modified, session_id
+        position = self._position_read = self._position(node.stat.version)
+        self._seen, self._seen_in, self._session_id = position, node.stat.modified, session_id
         self._read_at = 0.0 if self._clock is None else self._clock.seconds()
-        self._own = {written: change for written, change in self._own.items() if written > version}
-        due = [deferred for wanted, deferred in self._waiters if wanted <= version]
-        self._waiters = [(wanted, deferred) for wanted, deferred in self._waiters if wanted > version]
+        self._own = {written: change for written, change in self._own.items() if written > position}
+        due = [deferred for wanted, deferred in self._waiters if wanted <= position]
+        self._waiters = [(wanted, deferred) for wanted, deferred in self._waiters if wanted > position]
         for deferred in due:
             deferred.callback(None)
 
@@ -231,11 +243,11 @@ class ChangeFeed:
 
     async def _changes_until(self, node: Node) -> list[Change] | None:
         """Return the changes since the version that was read last; None if they are not known."""
-        stat, seen = node.stat, self._seen
+        position, seen = self._position(node.stat.version), self._seen
         if seen < 0:
             return None
-        missed = stat.version - seen
-        changes = [change for version, change in sorted(self._own.items()) if seen < version <= stat.version]
+        missed = position - seen
+        changes = [change for written, change in sorted(self._own.items()) if seen < written <= position]
         if len(changes) < missed and missed > 1:
             return await self._log.missed(missed, self._seen_in, node)
         if len(changes) < missed:

@@ -14,7 +14,7 @@ Must not know: topics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -27,9 +27,17 @@ from twisted.python.failure import Failure
 
 from pylogd.metadata.change_notes import Change
 from pylogd.metadata.changes import ChangeFeed
-from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, NoNode, SessionExpired
+from pylogd.metadata.errors import (
+    BadVersion,
+    ConnectionLost,
+    NodeExists,
+    NodeIdInUse,
+    NoNode,
+    ProducerIdsExhausted,
+    SessionExpired,
+)
 from pylogd.metadata.feature_levels import RANGES
-from pylogd.metadata.image import Broker, Outages, id_to_text, new_id
+from pylogd.metadata.image import Broker, Endpoint, Outages, id_to_text, new_id
 from pylogd.metadata.interfaces import Create, IMetadataStore, NodeStat, Operation, SessionState, SetData
 from pylogd.metadata.layout import (
     BROKERS,
@@ -57,6 +65,7 @@ log = Logger()
 
 #: Producer ids taken from the tree at a time (Kafka's size).
 PRODUCER_ID_BLOCK: Final = 1000
+_LAST_PRODUCER_ID: Final = (1 << 63) - 1
 #: The controller's id while no controller is known.
 NO_CONTROLLER: Final = -1
 #: Seconds between two looks at whether an earlier session of this broker has ended.
@@ -182,17 +191,19 @@ class Cluster:
         self._self = replace(self._self, stopping=True)
         return Deferred.fromCoroutine(self._publish(self._self))
 
-    def set_labels(self, labels: tuple[str, ...]) -> Deferred[None]:
-        """Tell the cluster which labels this broker carries from now on (`broker.labels`).
+    def set_labels(self, labels: tuple[str, ...] | None = None, endpoints: Sequence[Endpoint] = ()) -> Deferred[None]:
+        """Tell the cluster the labels (`broker.labels`) or addresses that this broker has from now on.
 
         Fires when that was read back. Fails with the store's errors. If the connection to the store is lost meanwhile,
-        the labels are written again when it is restored.
+        it is written again when the connection is restored.
         """
-        if self._self is None or self._self.labels == labels:
+        ours = self._self
+        if ours is None or (labels in (None, ours.labels) and tuple(endpoints) in ((), ours.endpoints)):
             return succeed(None)
-        self._self = replace(self._self, labels=labels)
+        labels, endpoints = ours.labels if labels is None else labels, tuple(endpoints) or ours.endpoints
+        ours = self._self = replace(ours, labels=labels, endpoints=endpoints)
         self._label_writes += 1
-        return Deferred.fromCoroutine(self._publish(self._self)).addBoth(self._labels_written)
+        return Deferred.fromCoroutine(self._publish(ours)).addBoth(self._labels_written)
 
     def _labels_written(self, result: T) -> T:
         self._label_writes -= 1
@@ -203,7 +214,7 @@ class Cluster:
         return result
 
     def labels_settled(self) -> Deferred[None]:
-        """Return a Deferred that fires when no change of this broker's labels is being written; it never fails."""
+        """Return a Deferred that fires when no change by `set_labels` is being written; it never fails."""
         if not self._label_writes:
             return succeed(None)
         done: Deferred[None] = Deferred()
@@ -418,6 +429,10 @@ class Cluster:
             node = await self._store.get(PRODUCER_IDS)
             start = decode_producer_block_end(node.data) + 1
             end = start + PRODUCER_ID_BLOCK
+            if end - 1 > _LAST_PRODUCER_ID:
+                raise ProducerIdsExhausted(
+                    f"all producer ids up to {_LAST_PRODUCER_ID} are given out: look at the node {PRODUCER_IDS}"
+                )
             try:
                 block = encode_producer_block(self.node_id, start, end - 1)
                 await self._store.set(PRODUCER_IDS, block, node.stat.version)
@@ -453,15 +468,16 @@ class Cluster:
         Deferred.fromCoroutine(work).addErrback(self._failed)
 
     async def _resume(self) -> None:
-        """Read the brokers after the connection was restored, and write our labels again if their write was lost.
+        """Read the brokers after the connection was restored, and write our labels and addresses again if need be.
 
         In the session in which this broker has registered, and read them all, only changes are read.
         """
         same = self._registered_in == self._store.session_id
         await (self._follow() if same else self._reload())
         found = self._brokers.get(self.node_id) if same else None
-        if found is not None and self._self is not None and found.labels != self._self.labels:
-            await self._publish(self._self)
+        ours = self._self
+        if found and ours and (found.labels, found.endpoints) != (ours.labels, ours.endpoints):
+            await self._publish(ours)
 
     def _oust(self, error: NodeIdInUse) -> None:
         log.error("{error}", error=str(error))

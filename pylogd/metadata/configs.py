@@ -18,6 +18,7 @@ from twisted.logger import Logger
 
 from pylogd.config import ConfigError, ConfigType, Setting, Settings, Value, broker_setting
 from pylogd.config.connections import check_way_in
+from pylogd.config.storage import check_cleaner
 from pylogd.metadata.change_notes import Change
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, InvalidChange, InvalidConfig, NodeExists, NoNode
@@ -70,9 +71,7 @@ def apply_changes(
     for name, operation, value in changes:
         setting = find(name)
         if operation is ConfigOperation.DELETE:
-            if setting is None and name not in after:
-                raise InvalidConfig(f'unknown setting "{name[:200]}"')
-            after.pop(name, None)
+            after.pop(name, None)  # also of a setting that does not exist: Kafka takes it, and nothing changes
         elif value is None:
             raise InvalidChange(f"{name} needs a value")
         elif operation is ConfigOperation.SET:
@@ -192,7 +191,8 @@ class BrokerConfigs:
 
     async def _checked(self, broker: int | None, configs: Mapping[str, str]) -> dict[str, str]:
         try:
-            checked = self._settings.check_dynamic(configs)
+            checked = self._settings.check_dynamic(configs, all_brokers=broker is None)
+            check_cleaner(checked)
             check_way_in(checked, len(self._settings.listeners))
             if broker is None or broker == self._node_id:
                 layers = (checked, self._mine) if broker is None else (self._all, checked)

@@ -92,6 +92,10 @@ class NodeIdInUse(StoreError):
     """Another live broker is registered under this broker's number."""
 
 
+class ProducerIdsExhausted(PylogdError):
+    """No further producer id fits into the protocol's 64 bits."""
+
+
 class TopicError(PylogdError):
     """A request about topics or settings that can't be done. code: sent to the client."""
 
@@ -126,6 +130,12 @@ class InvalidPartitions(TopicError):
     """The number of partitions is not possible."""
 
     code = ErrorCode.INVALID_PARTITIONS
+
+
+class TooManyPartitions(TopicError):
+    """A request would make more partitions than `max.partitions.per.request` allows."""
+
+    code = ErrorCode.POLICY_VIOLATION
 
 
 class InvalidReplicationFactor(TopicError):

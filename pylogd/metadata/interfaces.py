@@ -188,6 +188,13 @@ class IMetadataStore(Interface):
         Fails with the error of the first operation that failed, whose index is the error's `operation`.
         """
 
+    vital = Attribute(
+        """Returns whether the owner of the session does its work; called on the reactor thread.
+
+        While it does not, nothing keeps the session, which ends at its timeout. A session without a timeout, of the
+        embedded store, stays."""
+    )
+
     def on_session(listener: SessionListener) -> Callable[[], None]:
         """Call `listener` with each new state of the session; return a function that ends this."""
 

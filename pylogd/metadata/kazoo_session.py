@@ -12,6 +12,8 @@ Rules:
   is answered.
 - After `session_timeout` without a connection all requests fail, until there is a connection again.
 - kazoo drops watches with their connection. They have to be set again when the session continues.
+- kazoo's thread pings, and connects again, only after the reactor has proved that it makes progress (`proof_of_life`).
+  A reactor that makes none for the session timeout loses the session, as a process that is dead does.
 - kazoo wakes its thread by one byte for each request, through a blocking socket pair; MAX_IN_FLIGHT keeps that from
   filling up.
 
@@ -24,6 +26,7 @@ import logging
 import select
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -36,9 +39,13 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType as KazooEventType
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
 
 from pylogd.config.zookeeper import ZooKeeperSecurity
 from pylogd.metadata.interfaces import SessionState
+from pylogd.metadata.proof_of_life import ProofOfLife
+
+log = Logger()
 
 #: The most requests that kazoo has at a time.
 MAX_IN_FLIGHT: Final = 100
@@ -48,6 +55,8 @@ DRAIN_ENTRIES: Final = 256
 RECONNECT_SECONDS: Final = 1.0
 #: The most seconds that closing the session may take; if it takes longer, ZooKeeper ends it at its timeout.
 CLOSE_SECONDS: Final = 5.0
+#: A proof of life that took longer than this share of the session timeout is logged.
+_LATE_SHARE: Final = 0.25
 #: The buffer of the socket pair that wakes kazoo's thread; for each byte sent the kernel uses several hundred bytes.
 _WAKE_BUFFER_BYTES: Final = 1 << 20
 
@@ -210,6 +219,9 @@ class KazooSession:
         self._logger = logging.Logger("kazoo", logging.WARNING)  # kazoo's own writes to standard error
         self._logger.addHandler(self._log)
         self._client: KazooClient | None = None
+        #: Whether the owner of the session does its work; called on the reactor thread (see `IMetadataStore`).
+        self.vital: Callable[[], bool] = lambda: True
+        self._proof = ProofOfLife(reactor.callFromThread, time.monotonic, self._is_vital)
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._woken = False
         self._waiting: deque[_Request] = deque()
@@ -239,7 +251,7 @@ class KazooSession:
             logger=self._logger,
             **self._security.kazoo_arguments(),
         )
-        self._hear_grant(client)
+        self._guard(client)
         client.add_listener(partial(self._state_heard, client))
         client.start_async()
 
@@ -286,19 +298,42 @@ class KazooSession:
 
         return heard
 
-    def _hear_grant(self, client: KazooClient) -> None:
-        """Find out which session timeout the server grants.
+    def _guard(self, client: KazooClient) -> None:
+        """Let kazoo connect and ping only while the reactor makes progress; find out the granted session timeout.
 
-        kazoo does not tell; but the handshake of its connection returns two thirds of it, in milliseconds.
+        kazoo has no hooks for either, so two methods of its connection are wrapped. The one that connects returns two
+        thirds of the timeout, in milliseconds.
         """
-        handshake = client._connection._connect
+        connection = client._connection
+        handshake, send_ping = connection._connect, connection._send_ping
 
-        def shaken(*args: Any) -> Any:
+        def connect(*args: Any) -> Any:
+            self._prove(client)
             result = handshake(*args)
             self.granted_timeout = result[0] * 1.5 / 1000
             return result
 
-        client._connection._connect = shaken
+        def ping(*args: Any) -> Any:
+            self._prove(client)
+            return send_ping(*args)
+
+        connection._connect, connection._send_ping = connect, ping
+
+    def _is_vital(self) -> bool:
+        return self.vital()
+
+    def _prove(self, client: KazooClient) -> None:  # called in kazoo's thread
+        seconds = self._proof.wait(lambda: not client._stopped.is_set())
+        if seconds >= self.granted_timeout * _LATE_SHARE:
+            self._put(self._was_late, seconds)
+
+    def _was_late(self, seconds: float) -> None:
+        log.warn(
+            "This process stood still, or could do no work, for {seconds:.1f} s, in which it did not show ZooKeeper "
+            "that it is alive; after {timeout:.1f} s (zookeeper.session.timeout.ms) its session ends. Look for a disk "
+            "that hangs, or for a machine that is overloaded or was suspended",
+            seconds=seconds, timeout=self.granted_timeout,
+        )  # fmt: skip
 
     # -- from kazoo's thread to the reactor's
 

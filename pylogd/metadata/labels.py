@@ -1,8 +1,8 @@
 """Labels: which brokers may have replicas of a topic. Pure functions over topics and registered brokers.
 
 Strategy: brokers register the labels that they carry (`broker.labels`), and a topic names at most one of them
-(`placement.label`). A topic without a label may be on any broker. All who choose brokers for replicas, or check those
-that others chose, do so by the functions here.
+(`placement.label`). A topic without a label may be on any broker. All who choose brokers for replicas do so by
+`placement`; those who check the choices of others use the same rule, or the functions here for replicas that exist.
 
 Rules:
 - A replica is placed only on a broker that carries the topic's label. This is about the replicas that a partition has,
@@ -20,11 +20,13 @@ Must not know: stores, requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
 from pylogd.metadata.errors import InvalidReplicaAssignment
 from pylogd.metadata.image import Broker, PartitionState, Topic
+from pylogd.placement.brokers import Brokers, Candidate
 
 #: The label of topics that may be on any broker.
 ANY_BROKER: Final = ""
@@ -32,9 +34,23 @@ ANY_BROKER: Final = ""
 _LABEL: Final = "placement.label"
 
 
+def _no_limit(_: int) -> None:
+    return None
+
+
 def label_of(configs: Mapping[str, str]) -> str:
     """Return the label that a topic's own settings name, `ANY_BROKER` if none."""
     return configs.get(_LABEL, ANY_BROKER)
+
+
+def label_at(configs: Mapping[str, str], index: int) -> str:
+    """Return the label that a partition has by its topic's own settings.
+
+    It is the topic's, except for partitions of internal topics that belong to a label's groups (`config.coordinators`).
+    """
+    coordinators = configs.get(COORDINATOR_LABELS.name)
+    own = parse_coordinators(coordinators).label_at(index) if coordinators else None
+    return label_of(configs) if own is None else own
 
 
 def with_label(configs: Mapping[str, str], label: str) -> dict[str, str]:
@@ -48,31 +64,15 @@ def carries(broker: Broker | None, label: str) -> bool:
     return not label or (broker is not None and label in broker.labels)
 
 
-def racks_within(brokers: Mapping[int, Broker], label: str) -> dict[int, str | None]:
-    """Return the racks, by id, of the brokers that may get new replicas: they carry the label and are not cordoned."""
-    return {
-        node: broker.rack for node, broker in brokers.items() if carries(broker, label) and not broker.outages.cordoned
-    }
-
-
-def shared_hosts(brokers: Mapping[int, Broker]) -> dict[int, str]:
-    """Return the machine (`host.id`) of each broker that names one, by broker id."""
-    return {node: broker.host_id for node, broker in brokers.items() if broker.host_id is not None}
-
-
-def machines(nodes: Iterable[int], brokers: Mapping[int, Broker]) -> int:
-    """Return the number of machines that brokers run on; a broker without a `host.id` counts as one machine."""
-    hosts = shared_hosts(brokers)
-    return len({hosts.get(node, node) for node in nodes})
-
-
-def carriers(brokers: Mapping[int, Broker], label: str) -> str:
-    """Return which of these brokers carry a label, as a clause for an error message."""
-    nodes = [str(node) for node in sorted(brokers) if carries(brokers[node], label)]
-    if not nodes:
-        return f'no live broker carries the label "{label}" (broker.labels)'
-    which = f"broker {nodes[0]} carries" if len(nodes) == 1 else f"brokers {', '.join(nodes)} carry"
-    return f'{which} the label "{label}" (broker.labels)'
+def candidates(brokers: Mapping[int, Broker], room_on: Callable[[int], int | None] = _no_limit) -> Brokers:
+    """Return live brokers as placement sees them. room_on: see `TopicAdmin.room_on`."""
+    return Brokers(
+        Candidate(
+            node, broker.rack, broker.host_id, broker.labels, broker.outages.cordoned, bool(broker.outages.full),
+            room_on(node),
+        )
+        for node, broker in brokers.items()
+    )  # fmt: skip
 
 
 def check_within(nodes: Iterable[int], label: str, live: Mapping[int, Broker], known: Mapping[int, Broker]) -> None:
@@ -85,13 +85,13 @@ def check_within(nodes: Iterable[int], label: str, live: Mapping[int, Broker], k
         broker = live.get(node, known.get(node))
         if not carries(broker, label):
             why = "is not alive, and its labels are not known" if broker is None else "does not carry the topic's label"
-            raise InvalidReplicaAssignment(f"broker {node} {why}: {carriers(live, label)}")
+            raise InvalidReplicaAssignment(f"broker {node} {why}: {candidates(live).carriers(label)}")
 
 
 def misplaced(topic: Topic, state: PartitionState, brokers: Mapping[int, Broker]) -> tuple[int, ...]:
-    """Return the live brokers that have, or will have, a replica of the partition without carrying the topic's label.
+    """Return the live brokers that have, or will have, a replica of the partition without carrying its label.
 
     brokers: the live ones, by id.
     """
-    label = label_of(topic.configs)
+    label = label_at(topic.configs, state.index)
     return tuple(node for node in state.target if node in brokers and not carries(brokers[node], label))

@@ -2,7 +2,9 @@
 
 Strategy: one connection is one session. When it is lost, by the server's end or because nothing came for the session's
 timeout, the session is `SUSPENDED`, all calls fail with `ConnectionLost`, and it is tried again until there is a
-connection. That is another session: listeners hear `EXPIRED`, then `CONNECTED`.
+connection. That is another session: listeners hear `EXPIRED`, then `CONNECTED`. The pings that keep it come from the
+reactor, which therefore has to make progress; if the owner does not do its work (`vital`) for the timeout, the
+connection is closed, and made again when it does.
 
 Must not know: what the nodes mean.
 """
@@ -58,8 +60,12 @@ class _Connection(FramedConnection):
 
     peer = "the metadata store"
 
-    def __init__(self, clock: Any, timeout_seconds: float, lost: Callable[[_Connection], object]) -> None:
+    def __init__(
+        self, clock: Any, timeout_seconds: float, lost: Callable[[_Connection], object], vital: Callable[[], bool]
+    ) -> None:
         super().__init__(clock)
+        self._vital, self._last_vital = vital, clock.seconds()
+        self._seconds = clock.seconds
         self._timeout_seconds = timeout_seconds
         self._lost = lost
         self._number = 0
@@ -129,6 +135,13 @@ class _Connection(FramedConnection):
         return answer
 
     def _ping(self) -> None:
+        if self._vital():
+            self._last_vital = self._seconds()
+        elif self._seconds() - self._last_vital >= self._timeout_seconds * (_PINGS - 1) / _PINGS:
+            log.warn("This broker could do no work for {seconds} s: its session with the metadata store ends",
+                     seconds=self._timeout_seconds)  # fmt: skip
+            self.abort()
+            return
         self._send("ping", {}).addErrback(lambda _: None)  # `connectionLost` tells of it
 
 
@@ -153,6 +166,7 @@ class RemoteStore:
         self._closed = True
         self._listeners: list[SessionListener] = []
         self.session_id = 0
+        self.vital: Callable[[], bool] = lambda: True
 
     def start(self) -> Deferred[None]:
         """Connect and begin a session."""
@@ -243,7 +257,9 @@ class RemoteStore:
 
     async def _connect(self) -> None:
         """Connect and begin a session. Raises ConnectError, or StoreError if the connection is lost meanwhile."""
-        factory = Factory.forProtocol(lambda: _Connection(self._clock, self._timeout_ms / 1000, self._lost))
+        factory = Factory.forProtocol(
+            lambda: _Connection(self._clock, self._timeout_ms / 1000, self._lost, self._is_vital)
+        )
         factory.noisy = False
         made: Any = await self._endpoint.connect(factory)
         header, _ = await made.call("hello", {"timeout_ms": self._timeout_ms})
@@ -262,9 +278,14 @@ class RemoteStore:
             lambda failure: log.failure("Unexpected error while connecting to the metadata store", failure)
         )
 
+    def _is_vital(self) -> bool:
+        return self.vital()
+
     async def _reconnect(self) -> None:
         while not self._closed:
             try:
+                if not self.vital():
+                    raise StoreClosed("this broker does not do its work")
                 await self._connect()
             except (ConnectError, StoreError):
                 await deferLater(self._clock, _RETRY_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -22,12 +23,17 @@ from pylogd.metadata.features import Features
 from pylogd.metadata.group_configs import GroupConfigs
 from pylogd.metadata.interfaces import IMetadataStore
 from pylogd.metadata.isr_writer import IsrWriter
+from pylogd.metadata.spare_room import SpareRoom
 from pylogd.metadata.sqlite import SqliteStore
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
 
 #: Seconds beyond the session timeout until ZooKeeper has ended a session.
 _SESSION_END_SECONDS: Final = 5.0
+#: A write that takes longer than this part of the session timeout shows no life.
+_WRITE_SHARE: Final = 4
+#: How many session timeouts a controller may wait for one answer: in a large cluster some take seconds.
+_DECISION_SESSIONS: Final = 4
 
 
 class Metadata:
@@ -42,6 +48,7 @@ class Metadata:
         """With a clock, a start waits for an earlier session of this broker to end."""
         node_id = settings.integer("node.id")
         self.store = store
+        self._settings = settings
         self.feed = ChangeFeed(store, clock, lambda: len(self.cluster.brokers))
         patience = settings.integer("zookeeper.session.timeout.ms") / 1000 + _SESSION_END_SECONDS
         self.cluster = Cluster(store, node_id, self.feed, clock, patience)
@@ -55,6 +62,20 @@ class Metadata:
         self.topics = TopicRegistry(settings, self.feed)
         self.topic_admin = TopicAdmin(store, settings, self.cluster, self.feed, self.topics)
         self.isr_writer = IsrWriter(self.topics, self.cluster, self.feed, wall_ms, partial(min_insync_of, settings))
+
+    def live_by(self, is_stuck: Callable[[float], bool], stand_still: Callable[[float], bool] | None) -> None:
+        """Have the session end if this broker does no work, so that others take over, although its reactor runs.
+
+        is_stuck: whether its decisions as the controller have not got on for so many seconds. stand_still: whether its
+        disks have taken no append for so many; None if it has nothing to tell by.
+        """
+        seconds = self._settings.integer("zookeeper.session.timeout.ms") / 1000
+        write_seconds, decision_seconds = seconds / _WRITE_SHARE, seconds * _DECISION_SESSIONS
+
+        def alive() -> bool:
+            return not ((stand_still is not None and stand_still(write_seconds)) or is_stuck(decision_seconds))
+
+        self.store.vital = alive
 
     def start(self) -> Deferred[None]:
         """Open the store and read everything. If that fails, the store is closed."""
@@ -93,6 +114,7 @@ def open_store(settings: Settings, reactor: Any) -> IMetadataStore:
         )
     path = store_file(settings)
     if path is not None:
+        SpareRoom(path).give_up_if_full()  # the logs, which are loaded first, may need some too
         return SqliteStore(path, reactor)
     from pylogd.metadata.remote import RemoteStore, unix_endpoint  # noqa: PLC0415 - a broker alone does not need it
 

@@ -86,6 +86,7 @@ class SqliteStore:
         self._waiting: list[tuple[Call, Deferred[Any]]] = []
         self._listeners: list[SessionListener] = []
         self._closing: Deferred[None] | None = None
+        self.vital: Callable[[], bool] = lambda: True
 
     @property
     def session_id(self) -> int:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 
 from pylogd.config import TOPIC_SETTINGS, ConfigError, Settings
-from pylogd.metadata.assignment import Replicas, assign_replicas, check_assignment
+from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
+from pylogd.metadata.assignment import assign_replicas, check_assignment
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import ATTEMPTS, ConfigChange, apply_changes, read_configs, write_configs
@@ -36,6 +37,7 @@ from pylogd.metadata.errors import (
     NoNode,
     NotEmpty,
     OutsideLabel,
+    TooManyPartitions,
     TopicDeletionDisabled,
     TopicExists,
     UnknownTopic,
@@ -51,7 +53,7 @@ from pylogd.metadata.image import (
     new_id,
 )
 from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Operation
-from pylogd.metadata.labels import check_within, label_of, machines, racks_within, shared_hosts, with_label
+from pylogd.metadata.labels import candidates, check_within, label_at, label_of, with_label
 from pylogd.metadata.layout import (
     Assignment,
     encode_configs,
@@ -62,6 +64,7 @@ from pylogd.metadata.layout import (
     topic_path,
 )
 from pylogd.metadata.topics import TopicRegistry
+from pylogd.placement.brokers import Brokers, Replicas
 
 
 class TopicAdmin:
@@ -104,9 +107,9 @@ class TopicAdmin:
             self._create(name, partitions, replication_factor, assignment, configs or {}, validate_only)
         )
 
-    def delete_topic(self, name: str) -> Deferred[None]:
-        """Delete a topic. Fails with `UnknownTopic` or `TopicDeletionDisabled`."""
-        return Deferred.fromCoroutine(self._delete(name))
+    def delete_topic(self, name: str, topic_id: bytes | None = None) -> Deferred[None]:
+        """Delete a topic, only if it has this id. Fails with `UnknownTopic` or `TopicDeletionDisabled`."""
+        return Deferred.fromCoroutine(self._delete(name, topic_id))
 
     def add_partitions(
         self,
@@ -157,8 +160,12 @@ class TopicAdmin:
         if other != name:
             raise InvalidTopicName(f'topic "{name}" collides with "{other}": they differ only in "." and "_"')
         default = self._settings.text("default.placement.label")
-        checked = self._check_configs({**with_label({}, default or ""), **configs})
-        replicas = self._assign(name, partitions, factor, assignment, label_of(checked))
+        own = {**with_label({}, default or ""), **configs}
+        labels = ",".join(self._settings["coordinator.labels"])
+        if name in INTERNAL_TOPICS and labels:
+            own = {COORDINATOR_LABELS.name: labels, **own}
+        checked = self._check_configs(own)
+        replicas = self._assign(name, partitions, factor, assignment, checked)
         self._check_room(name, replicas)
         topic = Topic(name, new_id(), _initial(replicas), checked)
         if dry:
@@ -191,36 +198,54 @@ class TopicAdmin:
 
     def _assign(
         self, name: str, partitions: int | None, factor: int | None, assignment: Mapping[int, Sequence[int]] | None,
-        label: str,
+        configs: Mapping[str, str],
     ) -> list[Replicas]:  # fmt: skip
         if assignment:
             if partitions not in (None, -1) or factor not in (None, -1):
                 raise InvalidChange("give either an assignment or numbers of partitions and replicas, not both")
             self._check_count(len(assignment))
-            return self._check_assignment(assignment, label)
+            _check_coordinators(name, len(assignment), configs)
+            return self._check_assignment(assignment, configs)
         count = self._settings.integer("num.partitions") if partitions in (None, -1) else partitions
         copies = self._settings.integer("default.replication.factor") if factor in (None, -1) else factor
         assert count is not None and copies is not None
         if name not in INTERNAL_TOPICS:  # the limit is for requests; brokers create these
             self._check_count(count)
-        racks = racks_within(self._cluster.brokers, label)
-        if name in INTERNAL_TOPICS:  # a group must not wait for brokers to join; the controller adds replicas then
-            copies = min(copies, max(machines(racks, self._cluster.brokers), 1))
-        hosts = shared_hosts(self._cluster.brokers)
-        return assign_replicas(racks, count, copies, start=_start(name), label=label, hosts=hosts)
+        _check_coordinators(name, count, configs)
+        return self._place(name, configs, range(count), copies)
 
-    def _check_assignment(self, assignment: Mapping[int, Sequence[int]], label: str, first: int = 0) -> list[Replicas]:
+    def _candidates(self, name: str) -> Brokers:
+        """Return the brokers for replicas of a topic. Internal topics are always created, so room is no matter then."""
+        if name in INTERNAL_TOPICS:
+            return candidates(self._cluster.brokers)
+        return candidates(self._cluster.brokers, self.room_on)
+
+    def _place(self, name: str, configs: Mapping[str, str], indexes: range, copies: int) -> list[Replicas]:
+        """Return replicas for partitions of a topic with these settings, each within its label."""
+        brokers = self._candidates(name)
+        labels = [label_at(configs, index) for index in indexes]
+        placed: dict[str, list[Replicas]] = {}
+        for label in dict.fromkeys(labels) or [label_of(configs)]:
+            most = copies
+            if name in INTERNAL_TOPICS:  # a group must not wait for brokers to join; the controller adds replicas then
+                most = min(copies, max(brokers.machines(brokers.open(label)), 1))
+            placed[label] = assign_replicas(
+                brokers, len(indexes), most, start=_start(name), first=indexes.start, label=label
+            )
+        return [placed[label][at] for at, label in enumerate(labels)]
+
+    def _check_assignment(
+        self, assignment: Mapping[int, Sequence[int]], configs: Mapping[str, str], first: int = 0
+    ) -> list[Replicas]:
         """Return a client's assignment as a list. Raises `InvalidReplicaAssignment`."""
-        live = self._cluster.brokers
-        cordoned = {node for node, broker in live.items() if broker.outages.cordoned}
-        replicas = check_assignment(assignment, live, first=first, cordoned=cordoned)
-        check_within(sorted({node for nodes in replicas for node in nodes}), label, live, {})
-        return replicas
+        return check_assignment(
+            assignment, candidates(self._cluster.brokers), label_at=lambda index: label_at(configs, index), first=first
+        )
 
     def _check_count(self, count: int) -> None:
         most = self._settings.integer("max.partitions.per.request")
         if count > most:
-            raise InvalidPartitions(f"{count} partitions are more than max.partitions.per.request allows, {most}")
+            raise TooManyPartitions(f"{count} partitions are more than max.partitions.per.request allows, {most}")
 
     def _check_configs(self, configs: Mapping[str, str | None]) -> dict[str, str]:
         try:
@@ -228,7 +253,7 @@ class TopicAdmin:
         except ConfigError as error:
             raise InvalidConfig(str(error)) from error
 
-    async def _delete(self, name: str) -> None:
+    async def _delete(self, name: str, topic_id: bytes | None) -> None:
         if not self._settings.flag("delete.topic.enable"):
             raise TopicDeletionDisabled("topics may not be deleted here: delete.topic.enable is false")
         for _ in range(ATTEMPTS):
@@ -236,7 +261,7 @@ class TopicAdmin:
                 await self._delete_unreadable(name)
                 return
             entry = self._topics.entry(name)
-            if entry is None:
+            if entry is None or topic_id not in (None, entry.topic.topic_id):
                 raise _unknown(name)
             nodes = dict(zip((topic_path(name), state_path(name, entry.topic.topic_id), topic_config_path(name)),
                              entry.nodes, strict=True))  # fmt: skip
@@ -278,7 +303,7 @@ class TopicAdmin:
         raise InvalidChange("the topic is being changed by another request, try again")
 
     def _assign_more(self, topic: Topic, total: int, assignment: Sequence[Sequence[int]] | None) -> list[Replicas]:
-        name, label = topic.name, label_of(topic.configs)
+        name = topic.name
         replicas = [state.target for state in topic.partitions]
         have = len(replicas)
         if total <= have:
@@ -286,18 +311,16 @@ class TopicAdmin:
         self._check_count(total - have)
         if assignment is not None:
             if len(assignment) != total - have:
-                raise InvalidChange(f"{total - have} partitions are added, but {len(assignment)} are assigned")
-            assigned = self._check_assignment(dict(enumerate(assignment, have)), label, have)
+                raise InvalidReplicaAssignment(
+                    f"{total - have} partitions are added, but {len(assignment)} are assigned"
+                )
+            assigned = self._check_assignment(dict(enumerate(assignment, have)), topic.configs, have)
             if len(assigned[0]) != len(replicas[0]):
-                raise InvalidChange(
+                raise InvalidReplicaAssignment(
                     f"partitions of this topic have {len(replicas[0])} replicas, not {len(assigned[0])}"
                 )
             return assigned
-        racks = racks_within(self._cluster.brokers, label)
-        return assign_replicas(
-            racks, total - have, len(replicas[0]), start=_start(name), first=have, label=label,
-            hosts=shared_hosts(self._cluster.brokers),
-        )  # fmt: skip
+        return self._place(name, topic.configs, range(have, total), len(replicas[0]))
 
     async def _write_configs(
         self, name: str, changes: Sequence[ConfigChange] | None, configs: Mapping[str, str | None], dry: bool
@@ -309,25 +332,34 @@ class TopicAdmin:
             after = self._check_configs(
                 configs if changes is None else apply_changes(current, changes, TOPIC_SETTINGS.get)
             )
+            if after.get(COORDINATOR_LABELS.name, "") != current.get(COORDINATOR_LABELS.name, ""):
+                raise OutsideLabel(
+                    f"{COORDINATOR_LABELS.name} of a topic can't be changed: groups and transactional ids would be "
+                    "looked for in other partitions than those that store them"
+                )
             relabels = label_of(after) != label_of(current)
             if relabels:
-                self._check_label(topic, label_of(after))
+                self._check_label(topic, after)
             if dry:
                 return Topic(name, topic.topic_id, topic.partitions, after)
             entry = self._topics.entry(name)
-            checks = [Check(topic_path(name), entry.assignment_version)] if relabels and entry is not None else []
+            checks = []
+            if entry is not None and entry.nodes[1] != NO_NODE:  # they are those of this topic, not of one made since
+                checks.append(Check(state_path(name, topic.topic_id)))
+            if relabels and entry is not None:
+                checks.append(Check(topic_path(name), entry.assignment_version))
             try:
                 await self._feed.write([*checks, write_configs(path, after, version)], [path])
             except (BadVersion, NodeExists, NoNode):
-                if relabels:
-                    await self._feed.catch_up()  # the topic's replicas may have changed
+                await self._feed.catch_up()  # the topic, or its replicas, may have changed
                 continue
             return self._current(name)
         raise InvalidChange("the topic is being changed by another request, try again")
 
-    def _check_label(self, topic: Topic, label: str) -> None:
+    def _check_label(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """Raise `OutsideLabel` if the topic has replicas on brokers that do not carry its new label."""
-        nodes = sorted({node for state in topic.partitions for node in state.target})
+        label = label_of(configs)
+        nodes = _by_label(configs, ((state.index, state.target) for state in topic.partitions)).get(label, [])
         try:
             check_within(nodes, label, self._cluster.brokers, self._cluster.known)
         except InvalidReplicaAssignment as error:
@@ -387,3 +419,24 @@ def _start(name: str) -> int:
 
 def _unknown(name: str) -> UnknownTopic:
     return UnknownTopic(f'there is no topic "{name[:249]}"')
+
+
+def _by_label(configs: Mapping[str, str], replicas: Iterable[tuple[int, Sequence[int]]]) -> dict[str, list[int]]:
+    """Return the brokers of partitions, by the label that the partition has. replicas: by partition."""
+    found: dict[str, set[int]] = {}
+    for index, nodes in replicas:
+        found.setdefault(label_at(configs, index), set()).update(nodes)
+    return {label: sorted(nodes) for label, nodes in found.items()}
+
+
+def _check_coordinators(name: str, count: int, configs: Mapping[str, str]) -> None:
+    """Check `coordinator.labels` of a new topic with so many partitions. Raises InvalidConfig."""
+    labels = configs.get(COORDINATOR_LABELS.name)
+    if not labels:
+        return
+    if name not in INTERNAL_TOPICS:
+        raise InvalidConfig(f"{COORDINATOR_LABELS.name} is only for {' and '.join(sorted(INTERNAL_TOPICS))}")
+    try:
+        parse_coordinators(labels).check_count(count)
+    except ConfigError as error:
+        raise InvalidConfig(str(error)) from error

@@ -30,7 +30,7 @@ from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.configs import write_configs
 from pylogd.metadata.entries import NO_NODE, Entry, read_entries, read_nodes
 from pylogd.metadata.errors import NodeExists, NoNode, StalePartition
-from pylogd.metadata.image import PartitionState, Topic, TopicChange, TopicUpdate, changed_states
+from pylogd.metadata.image import NO_LEADER, PartitionState, Topic, TopicChange, TopicUpdate, changed_states
 from pylogd.metadata.interfaces import Check, Create, IMetadataStore, Operation, SetData
 from pylogd.metadata.layout import (
     TOPIC_CONFIGS,
@@ -110,6 +110,25 @@ class TopicRegistry:
     def by_id(self, topic_id: bytes) -> Topic | None:
         """Return the topic of that id, 16 bytes."""
         return self._by_id.get(topic_id)
+
+    def was_deleted(self, name: str, topic_id: bytes) -> bool:
+        """Return whether the topic that had a name and an id was deleted, though another may have the name now.
+
+        Whoever keeps state of topics that is not among the metadata asks this when it uses the state: at the moment of
+        the deletion it may not run. A topic whose nodes can't be read counts as there.
+        """
+        topic = self._by_name.get(name)
+        return name not in self.unreadable if topic is None else topic.topic_id != topic_id
+
+    def leader_of(self, name: str, partition: int) -> int | None:
+        """Return the node id of a partition's leader; NO_LEADER while it has none or its nodes can't be read.
+
+        None if it does not exist.
+        """
+        topic = self._by_name.get(name)
+        if topic is None:
+            return NO_LEADER if name in self.unreadable else None
+        return topic.partitions[partition].leader if partition < len(topic.partitions) else None
 
     def entry(self, name: str) -> Entry | None:
         """Return a topic with the versions of its nodes, which a write of them has to check."""

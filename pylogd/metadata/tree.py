@@ -6,7 +6,8 @@ on the disk. Watches are set and triggered within the batch, in order with the c
 
 Rules: WAL with `synchronous=FULL` (each commit is fsynced); the file is locked while it is open, so a second process is
 refused; ephemeral nodes of an earlier session are deleted when the file is opened. If a commit fails, every call of its
-batch fails and the watches are as before.
+batch fails and the watches are as before. On a full disk the file that keeps some room (`spare_room`) is given up
+first.
 
 Must not know: threads, the reactor, what the nodes mean. It may be used from any thread, by one at a time.
 """
@@ -49,6 +50,7 @@ from pylogd.metadata.interfaces import (
     check_path,
     parent_of,
 )
+from pylogd.metadata.spare_room import SpareRoom
 
 SCHEMA_VERSION: Final = 1
 #: Identifies the file as one of pylogd, for file(1) and for `open`: "plgd".
@@ -95,6 +97,7 @@ class Tree:
         self._set: list[tuple[dict[str, list[Watch]], str, Watch]] = []
         self._data_watches: dict[str, list[Watch]] = {}
         self._child_watches: dict[str, list[Watch]] = {}
+        self._spare = SpareRoom(path)
         self.session_id = self._owner = 0
 
     def open(self) -> None:
@@ -102,7 +105,7 @@ class Tree:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             _own(self._path)
-            self._open()
+            self._open_despite_full_disk()
         except OSError as error:
             link = "it is a symbolic link, and links are not followed"
             reason = link if error.errno == errno.ELOOP else error.strerror or error
@@ -115,6 +118,7 @@ class Tree:
         except StoreFailure:
             self._discard()
             raise
+        self._spare.keep()
 
     def close(self) -> None:
         """Delete the session's ephemeral nodes and close the file, if it is open."""
@@ -127,7 +131,24 @@ class Tree:
                 self._discard()
 
     def run(self, calls: Sequence[Call]) -> tuple[list[Outcome], Fired]:
-        """Do the calls in one transaction; return their outcomes, and the watches that were triggered, in order."""
+        """Do the calls in one transaction; return their outcomes, and the watches that were triggered, in order.
+
+        If the disk is full, the spare room is given up for them.
+        """
+        self._spare.keep()
+        try:
+            return self._run(calls)
+        except sqlite3.Error as error:
+            failure: sqlite3.Error = error
+        if _is_full(failure) and self._spare.give_up():
+            try:
+                return self._run(calls)
+            except sqlite3.Error as error:
+                failure = error
+        return [(None, StoreFailure(f"{self._path}: {failure}"))] * len(calls), []
+
+    def _run(self, calls: Sequence[Call]) -> tuple[list[Outcome], Fired]:
+        """Do as `run`, once. Raises sqlite3.Error, with everything undone."""
         self._fired, self._set = [], []
         outcomes: list[Outcome] = []
         try:
@@ -139,10 +160,6 @@ class Tree:
             if self._transaction != before:
                 self._sql("UPDATE counter SET value = ? WHERE name = 'transaction'", (self._transaction,))
             self._sql("COMMIT")
-        except sqlite3.Error as error:
-            self._undo()
-            failure = StoreFailure(f"{self._path}: {error}")
-            return [(None, failure)] * len(calls), []
         except BaseException:
             self._undo()
             raise
@@ -297,6 +314,15 @@ class Tree:
 
     # -- the file
 
+    def _open_despite_full_disk(self) -> None:
+        try:
+            self._open()
+        except sqlite3.Error as error:
+            if not _is_full(error) or not self._spare.give_up():
+                raise
+            self._discard()
+            self._open()
+
     def _open(self) -> None:
         # Transactions are begun and ended explicitly, by `run` only.
         database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
@@ -392,6 +418,11 @@ class Tree:
         for watches, watch, event in self._fired[keep:]:
             watches.setdefault(event.path, []).append(watch)
         del self._fired[keep:]
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    """Return whether there was no room on the disk."""
+    return "is full" in str(error)
 
 
 def _own(path: Path) -> None:

@@ -110,6 +110,15 @@ class ZooKeeperStore:
         return self._session.session_id
 
     @property
+    def vital(self) -> Callable[[], bool]:
+        """See `IMetadataStore`."""
+        return self._session.vital
+
+    @vital.setter
+    def vital(self, vital: Callable[[], bool]) -> None:
+        self._session.vital = vital
+
+    @property
     def session_timeout(self) -> float:
         """The session timeout in seconds: as the server granted it, or as requested before it is connected."""
         return self._session.granted_timeout

@@ -12,9 +12,10 @@ from prometheus_client.core import Metric
 import twisted
 from pylogd import __version__
 from pylogd.api.registry import REGISTRATIONS
-from pylogd.api.statistics import PRODUCE, STATISTICS
+from pylogd.api.statistics import FETCH, PRODUCE, STATISTICS
 from pylogd.errors import ErrorCode
 from pylogd.limits.log_lines import COUNTS
+from pylogd.metrics.registered_groups import ZOOKEEPER
 from pylogd.metrics.text import Values, metrics
 from pylogd.net.page_cache import READ_AHEAD
 from pylogd.telemetry.values import REST
@@ -27,6 +28,10 @@ Found = Iterator[tuple[str, Values]]
 _TOPIC: Final = "kafka_server_brokertopicmetrics_"
 _REPLICAS: Final = "kafka_server_replicamanager_"
 _CONTROLLER: Final = "kafka_controller_kafkacontroller_"
+_PARTITION: Final = "kafka_cluster_partition_"
+_SOCKETS: Final = "kafka_server_socket_server_metrics_"
+_GROUPS: Final = "kafka_coordinator_group_groupmetadatamanager_"
+_GROUP_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
 #: Names of clients' software that are told apart.
 _MOST_SOFTWARE: Final = 20
 
@@ -44,7 +49,7 @@ class BrokerMetrics:
         """Yield each metric with its present values. The caller may pause after each."""
         for source in (
             self._process, self._requests, self._quotas, self._connections, self._topics, self._partitions,
-            self._cluster, self._disks, self._logs, self._groups, self._clients,
+            self._each_partition, self._cluster, self._disks, self._logs, self._groups, self._clients,
         ):  # fmt: skip
             for name, values in source():
                 yield from metrics(name, values)
@@ -55,10 +60,14 @@ class BrokerMetrics:
         host = self._broker.settings.text("host.id") or ""
         yield "pylogd_build_info", [((*versions, host), 1)]
         yield "pylogd_ready", float(self._ready())
+        idle = self._samplers.reactor.idle
         yield "pylogd_reactor_lag_seconds", self._samplers.reactor.lag
+        yield "kafka_network_socketserver_networkprocessoravgidle_percent", idle
+        yield "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", idle
         yield "pylogd_metadata_session_connected", float(session.connected)
         yield "kafka_server_sessionexpirelistener_zookeeperdisconnects", session.disconnects
         yield "kafka_server_sessionexpirelistener_zookeeperexpires", session.expiries
+        yield "kafka_server_sessionexpirelistener_zookeepersyncconnects", session.connects
         yield "pylogd_events", [((event,), count) for event, count in COUNTS.items()]
 
     def _requests(self) -> Found:
@@ -66,7 +75,7 @@ class BrokerMetrics:
         fast = self._samplers.survey.produce_requests
         yield (
             "kafka_network_requestmetrics_requests",
-            [((_api(key),), count + (fast if key == PRODUCE else 0)) for key, count in counts],
+            [*(((_api(key),), count + (fast if key == PRODUCE else 0)) for key, count in counts), *_whose_fetches()],
         )
         yield (
             "kafka_network_requestmetrics_errors",
@@ -93,8 +102,14 @@ class BrokerMetrics:
 
     def _connections(self) -> Found:
         broker = self._broker
-        counts = [((listener,), count) for listener, count in broker.listening.counts()]
-        yield "pylogd_connections", counts
+        counts = dict(broker.listening.counts())
+        taken = dict(broker.listening.served())
+        for name in ("pylogd_connections", _SOCKETS + "connection_count"):
+            yield name, [((listener,), count) for listener, count in counts.items()]
+        yield _SOCKETS + "connection_creation", [((listener,), count) for listener, count in taken.items()]
+        yield _SOCKETS + "connection_close", [((one,), count - counts[one]) for one, count in taken.items()]
+        yield "kafka_server_fetchsessioncache_numincrementalfetchsessions", len(broker.fetch_sessions)
+        yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions", broker.fetch_sessions.evictions
         waits = (("Fetch", len(broker.fetch_waits)), ("Produce", len(broker.replicas.append_waits)))
         yield (
             "kafka_server_delayedoperationpurgatory_numdelayedoperations",
@@ -109,8 +124,28 @@ class BrokerMetrics:
         yield _TOPIC + "replicationbytesin", [((name,), sums.replicated_in) for name, sums in topics]
         yield _TOPIC + "replicationbytesout", [((name,), sums.replicated_out) for name, sums in topics]
         yield "pylogd_topic_fetches", [((name,), sums.fetches) for name, sums in topics]
-        yield "kafka_log_log_size", [((name,), sums.size) for name, sums in topics]
-        yield "kafka_log_log_numlogsegments", [((name,), sums.segments) for name, sums in topics]
+        yield _TOPIC + "totalproducerequests", [((name,), sums.produces) for name, sums in topics]
+        yield _TOPIC + "failedproducerequests", [((name,), sums.failed_produces) for name, sums in topics]
+        yield _TOPIC + "totalfetchrequests", [((name,), sums.all_fetches) for name, sums in topics]
+        yield _TOPIC + "failedfetchrequests", [((name,), sums.failed_fetches) for name, sums in topics]
+        yield _TOPIC + "producemessageconversions", 0
+        yield _TOPIC + "fetchmessageconversions", 0
+
+    def _each_partition(self) -> Found:
+        # Generators: there may be many, and they are written in pieces.
+        found = self._samplers.survey.partitions
+        yield "kafka_log_log_size", ((labels, one.size) for labels, one in found.items())
+        yield "kafka_log_log_numlogsegments", ((labels, one.segments) for labels, one in found.items())
+        yield (
+            "kafka_log_log_logstartoffset",
+            ((labels, one.start) for labels, one in found.items() if one.start is not None),
+        )
+        yield "kafka_log_log_logendoffset", ((labels, one.end) for labels, one in found.items() if one.end is not None)
+        yield _PARTITION + "replicascount", ((labels, one.replicas) for labels, one in found.items())
+        yield _PARTITION + "insyncreplicascount", ((labels, one.in_sync) for labels, one in found.items())
+        yield _PARTITION + "underreplicated", ((labels, one.under_replicated) for labels, one in found.items())
+        yield _PARTITION + "underminisr", ((labels, one.under_min_isr) for labels, one in found.items())
+        yield _PARTITION + "atminisr", ((labels, one.at_min_isr) for labels, one in found.items())
 
     def _partitions(self) -> Found:
         counts, updater = self._samplers.survey.counts, self._broker.isr_updater
@@ -119,6 +154,7 @@ class BrokerMetrics:
         yield _REPLICAS + "underreplicatedpartitions", counts.under_replicated
         yield _REPLICAS + "underminisrpartitioncount", counts.under_min_isr
         yield _REPLICAS + "atminisrpartitioncount", counts.at_min_isr
+        yield _REPLICAS + "reassigningpartitions", counts.moving
         yield _REPLICAS + "offlinereplicacount", counts.offline
         yield _REPLICAS + "isrshrinks", updater.shrinks
         yield _REPLICAS + "isrexpands", updater.expands
@@ -131,12 +167,15 @@ class BrokerMetrics:
         yield _CONTROLLER + "globaltopiccount", counts.topics
         yield _CONTROLLER + "globalpartitioncount", counts.partitions
         yield _CONTROLLER + "activebrokercount", counts.brokers
+        elections = self._broker.controller.unclean_elections + self._broker.partition_admin.unclean_elections
+        yield "kafka_controller_controllerstats_uncleanleaderelections", elections
 
     def _disks(self) -> Found:
         logs, spaces = self._broker.logs, self._samplers.space.spaces
         found = sorted(self._samplers.survey.directories.items())
         online = [((entry.path,), float(entry.failure is None)) for entry in logs.directories]
         yield "pylogd_log_dir_online", online
+        yield "kafka_log_logmanager_offlinelogdirectorycount", sum(1 for _, there in online if not there)
         yield "pylogd_log_dir_full", [((entry.path,), float(entry.full)) for entry in logs.directories]
         yield "pylogd_log_dir_partitions", [((path,), sums.partitions) for path, sums in found]
         yield "pylogd_log_dir_segments", [((path,), sums.segments) for path, sums in found]
@@ -163,6 +202,11 @@ class BrokerMetrics:
         sample = self._samplers.groups.last
         lags = sorted(sample.lags.items())
         yield "pylogd_groups", sorted(sample.states.items())
+        own = [(state, count) for (kind, state), count in sample.states.items() if kind != ZOOKEEPER]
+        yield _GROUPS + "numgroups", sum(count for _, count in own)
+        for state in _GROUP_STATES:
+            count = sum(count for one, count in own if one == state)
+            yield _GROUPS + "numgroups" + state.lower(), count
         yield "pylogd_group_members", sample.members
         yield "pylogd_group_lag_records", [((name,), lag.records) for name, lag in lags]
         yield "pylogd_group_lag_seconds", [((name,), lag.seconds) for name, lag in lags]
@@ -185,6 +229,12 @@ def _largest(counts: Counter[str]) -> dict[str, int]:
     found = dict(counts.most_common(_MOST_SOFTWARE))
     rest = counts.total() - sum(found.values())
     return {**found, REST: rest} if rest else found
+
+
+def _whose_fetches() -> list[tuple[tuple[str, ...], int]]:
+    """Return the counts of fetches by who sent them; Kafka too has them beside the count of both."""
+    of_followers = STATISTICS.follower_fetches
+    return [(("FetchConsumer",), STATISTICS.requests[FETCH] - of_followers), (("FetchFollower",), of_followers)]
 
 
 def _label(name: str | None) -> str:

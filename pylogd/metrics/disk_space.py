@@ -1,7 +1,11 @@
-"""Sample the free space of the data directories. Each disk has its own thread, because it may hang."""
+"""Sample the free space of the data directories, each disk in its own thread, because it may hang; and what the process
+has read from and written to disks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -15,6 +19,22 @@ log = Logger()
 
 #: Seconds between two samples.
 SECONDS: Final = 15.0
+
+
+_COUNTED: Final = Path("/proc/self/io")
+
+
+def disk_bytes(file: Path = _COUNTED) -> Mapping[str, int]:
+    """Return how many bytes this process has had read from disks and written to them: `read_bytes`, `write_bytes`.
+
+    file: where Linux tells it. Empty if it can't be read, as on other systems. Call it in a thread.
+    """
+    try:
+        lines = file.read_text("ascii").splitlines()
+    except OSError:
+        return {}
+    found = dict(line.split(": ", 1) for line in lines if ": " in line)
+    return {name: int(found[name]) for name in ("read_bytes", "write_bytes") if name in found}
 
 
 class Space(NamedTuple):

@@ -1,5 +1,8 @@
 """Sample the states and the lag of the consumer groups that this broker coordinates.
 
+The controller's broker adds the groups of consumers that coordinate through ZooKeeper (`registered_groups`), so that
+one broker shows them.
+
 Strategy: a timer takes samples, and metrics show the last one. The log ends of partitions that this broker leads are
 read in memory; other leaders are asked, with one request each for thousands of partitions. A group's lag in records is
 the sum over the partitions of which it has committed offsets; its lag in seconds is the largest of them
@@ -24,6 +27,7 @@ from pylogd.groups import GroupCoordinator
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.metadata.topics import TopicRegistry
 from pylogd.metrics.end_history import EndHistory
+from pylogd.metrics.registered_groups import RegisteredGroups
 from pylogd.metrics.steps import in_steps
 from pylogd.metrics.survey import REST
 from pylogd.replica.partition_registry import PartitionRegistry
@@ -58,6 +62,7 @@ class GroupSample(NamedTuple):
 
 
 _NOTHING: Final = GroupSample({}, 0, {}, 0)
+_NO_LAG: Final = GroupLag(0, 0.0)
 
 
 class GroupLagSampler:
@@ -72,10 +77,12 @@ class GroupLagSampler:
         clock: IReactorTime,
         seconds: float,
         most_groups: Callable[[], int],
+        registered: RegisteredGroups,
     ) -> None:
         """Arguments:
 
-        connect: takes a broker's id and returns a connection to it. seconds: the time between two samples.
+        connect: takes a broker's id and returns a connection to it. seconds: the time between two samples. registered:
+        the groups in ZooKeeper.
         """
         self._groups = groups
         self._partitions = partitions
@@ -84,6 +91,7 @@ class GroupLagSampler:
         self._clock = clock
         self._seconds = seconds
         self._most_groups = most_groups
+        self._registered = registered
         self._histories: dict[Key, EndHistory] = {}
         self._timer: IDelayedCall | None = None
         self._running: Deferred[None] | None = None
@@ -114,6 +122,9 @@ class GroupLagSampler:
         wanted: set[Key] = set()
         await in_steps(self._look_at(groups, states, wanted), self._clock)
         members = sum(len(group.members) for group in groups)
+        await self._registered.read()
+        await in_steps(self._registered.count(states, wanted), self._clock)
+        members += self._registered.members
         ends = await self._find_ends(wanted)
         lags: dict[str, GroupLag] = {}
         now = self._clock.seconds()
@@ -137,15 +148,23 @@ class GroupLagSampler:
             self._histories.setdefault(key, EndHistory()).add(now, end)
             yield
         for group in groups:
-            records, seconds = 0, 0.0
             committed = self._groups.committed(group.group_id)
-            for key, found in list(committed.items()):
-                if key in ends and found.offset < ends[key]:
-                    records += ends[key] - found.offset
-                    seconds = max(seconds, self._histories[key].seconds_behind(found.offset, now))
-                yield
-            if committed:
-                lags[group.group_id] = GroupLag(records, seconds)
+            yield from self._add(group.group_id, {key: one.offset for key, one in committed.items()}, ends, lags, now)
+        for name, registered in self._registered.found.items():
+            yield from self._add(name, registered.offsets, ends, lags, now)
+
+    def _add(
+        self, name: str, offsets: Mapping[Key, int], ends: Mapping[Key, int], lags: dict[str, GroupLag], now: float
+    ) -> Iterator[None]:
+        """Add the lag of a group. One in ZooKeeper may have the name of one that this broker coordinates."""
+        records, seconds = lags.get(name, _NO_LAG)
+        for key, offset in offsets.items():
+            if key in ends and offset < ends[key]:
+                records += ends[key] - offset
+                seconds = max(seconds, self._histories[key].seconds_behind(offset, now))
+            yield
+        if offsets:
+            lags[name] = GroupLag(records, seconds)
 
     async def _find_ends(self, wanted: Iterable[Key]) -> dict[Key, int]:
         """Return the log end offsets that consumers see; partitions whose leader does not answer are missing."""

@@ -1,7 +1,8 @@
 """Serve a few read-only pages over HTTP: metrics, health, reports.
 
 Anyone who can connect may read them: listen on localhost, or put a proxy in front. Requests with a body are refused,
-and connections are limited in number, so a flood of requests takes bounded memory.
+and connections are limited in number, with a share for each address: a flood of requests takes bounded memory, and
+connections that ask for nothing keep no health check out.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.interfaces import IAddress, IListeningPort
+from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
-from pylogd.http_channel import DeadlineChannel
+from pylogd.http_channel import HttpPlaces, SharingChannel
 
 log = Logger()
 
@@ -109,28 +110,15 @@ class _BodylessRequest(Request):
             super().requestReceived(command, path, version)  # type: ignore[no-untyped-call]
 
 
-class _Channel(DeadlineChannel):
-    """A connection that its factory counts."""
-
-    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Count the connection as closed."""
-        self.factory.open -= 1
-        super().connectionLost(reason)  # type: ignore[no-untyped-call]
-
-
 class _Site(Site):
-    """A factory that accepts at most `_MOST_CONNECTIONS` connections. open: the number of open ones."""
+    """A factory of connections, of which at most `_MOST_CONNECTIONS` are open. places: who has which share of them."""
 
     noisy = False
-    protocol: Any = _Channel
-    open = 0
+    protocol: Any = SharingChannel
 
-    def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Return None, which closes the connection, if there are too many connections."""
-        if self.open >= _MOST_CONNECTIONS:
-            return None
-        self.open += 1
-        return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
+    def __init__(self, root: Resource, reactor: Any) -> None:
+        super().__init__(root, _BodylessRequest, reactor=reactor, timeout=_TIMEOUT)  # type: ignore[no-untyped-call]
+        self.places = HttpPlaces(_MOST_CONNECTIONS)
 
 
 def _no_access_log(request: Request) -> None:
@@ -147,7 +135,7 @@ class HttpServer:
         self.root = _Root()  # type: ignore[no-untyped-call]
         for name, answer in pages.items():
             self.root.putChild(name.encode(), Page(answer))
-        site = _Site(self.root, _BodylessRequest, reactor=reactor, timeout=_TIMEOUT)  # type: ignore[no-untyped-call]
+        site = _Site(self.root, reactor)
         site.displayTracebacks = False
         site.log = _no_access_log  # type: ignore[assignment]
         self._site = site

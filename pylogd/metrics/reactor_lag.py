@@ -1,8 +1,15 @@
-"""Measure how late the reactor's timers fire, which is how long any event waits until the reactor handles it."""
+"""Measure how late the reactor's timers fire, which is how long any event waits until the reactor handles it, and how
+much of its time the reactor is idle.
+
+The reactor's thread is busy while it uses a processor, and while it is late: then it was held up, by a disk or by the
+machine. Both are measured from one timer, so the requests themselves cost nothing more.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from time import thread_time
 from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -11,28 +18,47 @@ from pylogd.histogram import Histogram
 
 #: Between two measurements.
 SECONDS: Final = 0.05
+#: Over how long the idle share is averaged, as Kafka's one-minute rates are.
+_MINUTE: Final = 60.0
 
 
 class ReactorLag:
-    """Measures periodically. lag: a histogram of delays in seconds."""
+    """Measures periodically. lag: a histogram of delays in seconds. idle: the idle share of about the last minute."""
 
-    def __init__(self, clock: IReactorTime, tick: Callable[[], object]) -> None:
-        """tick: called after each measurement."""
+    def __init__(
+        self, clock: IReactorTime, tick: Callable[[], object], processor: Callable[[], float] = thread_time
+    ) -> None:
+        """tick: called after each measurement. processor: returns the seconds of processor time of this thread."""
         self._clock = clock
         self._tick = tick
+        self._processor = processor
         self._call: IDelayedCall | None = None
+        self._elapsed = self._last = self._used = 0.0
         self.lag = Histogram()
+        self.idle = 1.0
 
     def start(self) -> None:
         """Measure from now on: each tick of the timer adds its delay to `lag`."""
-        self._call = self._clock.callLater(SECONDS, self._fired, self._clock.seconds() + SECONDS)
+        self._last, self._used = self._clock.seconds(), self._processor()
+        self._next(self._last)
 
     def stop(self) -> None:
-        """Stop measuring. `lag` keeps its values."""
+        """Stop measuring. `lag` and `idle` keep their values."""
         if self._call is not None and self._call.active():
             self._call.cancel()
 
+    def _next(self, now: float) -> None:
+        self._call = self._clock.callLater(SECONDS, self._fired, now + SECONDS)
+
     def _fired(self, due: float) -> None:
-        self.lag.observe(max(self._clock.seconds() - due, 0.0))
+        now, used = self._clock.seconds(), self._processor()
+        late = max(now - due, 0.0)
+        self.lag.observe(late)
+        passed, busy = now - self._last, max(used - self._used, late)
+        self._last, self._used = now, used
+        if passed > 0:
+            self._elapsed += passed
+            weight = max(1 - math.exp(-passed / _MINUTE), passed / self._elapsed)
+            self.idle += weight * (1 - min(busy / passed, 1.0) - self.idle)
         self._tick()
-        self.start()
+        self._next(self._clock.seconds())

@@ -14,6 +14,7 @@ from pylogd.metrics.cluster_view import ClusterView
 from pylogd.metrics.disk_space import DiskSpace
 from pylogd.metrics.group_lag import GroupLagSampler
 from pylogd.metrics.reactor_lag import ReactorLag
+from pylogd.metrics.registered_groups import RegisteredGroups
 from pylogd.metrics.survey import Survey
 from pylogd.telemetry.otlp import Gauge
 from pylogd.telemetry.service import Telemetry
@@ -26,17 +27,19 @@ if TYPE_CHECKING:
 class SessionWatch:
     """Watches the session with the metadata store.
 
-    connected: the present state. disconnects, expiries: how many there were since the start.
+    connected: the present state. connects, disconnects, expiries: how many there were since the start. The session of
+    the start is not counted.
     """
 
     def __init__(self, store: IMetadataStore) -> None:
         self.connected = True  # a store that can't be opened ends the start
-        self.disconnects = self.expiries = 0
+        self.connects = self.disconnects = self.expiries = 0
         self._forget = store.on_session(self._changed)
 
     def _changed(self, state: SessionState) -> None:
         self.disconnects += state is SessionState.SUSPENDED
         self.expiries += state is SessionState.EXPIRED
+        self.connects += state is SessionState.CONNECTED
         self.connected = state is SessionState.CONNECTED
 
     def stop(self) -> None:
@@ -73,7 +76,10 @@ class Samplers:
     def __init__(self, broker: Broker, clock: IReactorTime) -> None:
         settings = broker.settings
         self._broker = broker
-        self.survey = Survey(broker.partitions, lambda: settings.integer("metrics.topics.max"))
+        self.survey = Survey(
+            broker.partitions, lambda: settings.integer("metrics.topics.max"),
+            lambda: settings.integer("metrics.partitions.max"),
+        )  # fmt: skip
         self.cluster = ClusterView(broker.cluster, broker.topics)
         self.clients = ClientValues(broker.telemetry)
         self._sizes = SizeSampler(STATISTICS.request_size, STATISTICS.response_size)
@@ -83,6 +89,10 @@ class Samplers:
         self.groups = GroupLagSampler(
             broker.groups, broker.partitions, broker.topics, broker.connect, clock,
             settings.integer("metrics.group.lag.interval.ms") / 1000, lambda: settings.integer("metrics.groups.max"),
+            RegisteredGroups(
+                broker.metadata.store, broker.topics.names,
+                lambda: broker.cluster.controller_id == broker.cluster.node_id,
+            ),
         )  # fmt: skip
 
     def start(self) -> None:

@@ -11,6 +11,7 @@ reasons otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -19,6 +20,7 @@ from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
 from pylogd.metrics.collecting import BrokerMetrics
+from pylogd.metrics.disk_space import disk_bytes
 from pylogd.metrics.http import Answer, HttpServer, Reply
 from pylogd.metrics.sampling import Samplers
 from pylogd.metrics.steps import in_steps
@@ -30,6 +32,14 @@ if TYPE_CHECKING:
     from pylogd.config import Listener
 
 log = Logger()
+
+
+class BrokerState(Enum):
+    """What a broker does, by the numbers that Kafka's metric has."""
+
+    STARTING = 1
+    RUNNING = 3
+    STOPPING = 7
 
 
 class MetricsService:
@@ -117,6 +127,8 @@ class MetricsService:
         writer, samplers = Writer(accept), self._samplers
         for each in await self._broker.in_thread(self._read_process):
             writer.add(each)
+        for each in metrics("kafka_server_kafkaserver_brokerstate", self._state().value):
+            writer.add(each)
         if samplers is None:
             for each in metrics("pylogd_ready", 0.0):
                 writer.add(each)
@@ -127,7 +139,15 @@ class MetricsService:
         return Reply(writer.end(), writer.kind)
 
     def _read_process(self) -> list[Metric]:
-        return list(self._process.collect())
+        found = list(self._process.collect())
+        for name, count in disk_bytes().items():
+            found += metrics(f"kafka_server_kafkaserver_linux_disk_{name}", count)
+        return found
+
+    def _state(self) -> BrokerState:
+        if self._stopping:
+            return BrokerState.STOPPING
+        return BrokerState.RUNNING if self._serving else BrokerState.STARTING
 
 
 def _written(metrics: Iterable[Metric], writer: Writer) -> Iterator[None]:

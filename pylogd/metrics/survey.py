@@ -1,9 +1,10 @@
-"""Sum up bytes, records and states of all partitions that a broker hosts, by topic and by data directory.
+"""Sum up bytes, records and states of all partitions that a broker hosts: by topic, data directory and partition.
 
 Strategy: logs and partitions keep totals. Each walk adds the growth of these totals since the previous walk to the sums
 of the topic, so sums never decrease when a partition moves away or its log is truncated. The first `most_topics`
-topics that are written or read get sums of their own; all others share `REST`. A walk is an iterator that yields after
-each partition, so that the caller can pause.
+topics that are written or read get sums of their own; all others share `REST`. Of these topics, the first
+`most_partitions` partitions get figures of their own; the others of a topic share `REST` as their partition. A walk is
+an iterator that yields after each partition, so that the caller can pause.
 
 Gaps: what happens to a partition between the last walk and its removal is not counted. The sums of a topic are dropped
 when the broker no longer hosts any of its partitions.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import sub
 from typing import Final
 
 from pylogd.log.log import Log
@@ -21,22 +23,27 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.partition_registry import PartitionRegistry
 from pylogd.replica.roles import Role
 
-#: In place of the name of a topic: all that have no metrics of their own. No topic can have this name.
+#: In place of the name of a topic or the number of a partition: all that have no metrics of their own. No topic can
+#: have this name.
 REST: Final = "(other)"
+_ALL_REST: Final = (REST, REST)
+_PRODUCED: Final = 6  # where `_traffic` has it
 
 
 class _Seen:
     """The totals of a partition at the last walk. Changed in place, so that walks leave no garbage.
 
-    walk: the number of that walk. directory: the log's data directory.
+    traffic: those of `Traffic`, as `_traffic` returns them. walk: the number of that walk. directory: the log's data
+    directory.
     """
 
-    __slots__ = ("copied", "directory", "end_offset", "fetched", "fetches", "log", "produced", "walk", "written")
+    __slots__ = ("directory", "end_offset", "log", "traffic", "walk", "written")
 
     def __init__(self) -> None:
         self.log: Log | None = None
         self.directory = ""
-        self.end_offset = self.written = self.fetched = self.fetches = self.copied = self.produced = self.walk = 0
+        self.end_offset = self.written = self.walk = 0
+        self.traffic: tuple[int, ...] = _NO_TRAFFIC
 
     def begin(self, log: Log) -> None:
         """Start counting a log that was opened since the last walk."""
@@ -45,13 +52,25 @@ class _Seen:
         self.end_offset, self.written = log.first_offset, 0
 
 
+def _traffic(partition: Partition) -> tuple[int, ...]:
+    """Return the totals of a partition's traffic that sums are made from, in the order of `TopicSums.add`."""
+    return (
+        partition.fetched_bytes, partition.copied_bytes, partition.fetches, partition.copies, partition.fetch_errors,
+        partition.failed_fetches, partition.produced, partition.appends, partition.failed_appends,
+    )  # fmt: skip
+
+
+_NO_TRAFFIC: Final = (0,) * 9
+
+
 @dataclass(slots=True)
 class TopicSums:
     """Sums of a topic's partitions on this broker since its start.
 
     messages_in, bytes_in: appended as the leader. replicated_in: bytes appended as a follower. bytes_out,
-    replicated_out: bytes sent to clients, and to followers. fetches: of clients, that found records. produce_requests:
-    answered by the fast path. size, segments: bytes and segments that the logs have now.
+    replicated_out: bytes sent to clients, and to followers. fetches: of clients, that found records. all_fetches: those
+    of followers too, and those that were answered with an error. failed_fetches, failed_produces: see `Traffic`.
+    produces: Produce requests, one for each partition.
     """
 
     messages_in: int = 0
@@ -60,69 +79,111 @@ class TopicSums:
     bytes_out: int = 0
     replicated_out: int = 0
     fetches: int = 0
-    produce_requests: int = 0
+    all_fetches: int = 0
+    failed_fetches: int = 0
+    produces: int = 0
+    failed_produces: int = 0
+
+    def add(
+        self, fetched_bytes: int, copied_bytes: int, fetches: int, copies: int, fetch_errors: int, failed_fetches: int,
+        produced: int, appends: int, failed_appends: int,
+    ) -> None:  # fmt: skip
+        """Add the growth of a partition's traffic."""
+        self.bytes_out += fetched_bytes
+        self.replicated_out += copied_bytes
+        self.fetches += fetches
+        self.all_fetches += fetches + copies + fetch_errors
+        self.failed_fetches += failed_fetches
+        self.produces += produced + appends
+        self.failed_produces += failed_appends
+
+
+@dataclass(slots=True)
+class PartitionFigures:
+    """The present state of a replica on this broker, or the sums of several that have no metrics of their own.
+
+    Of partitions that this broker leads: replicas, in_sync: how many there are. under_replicated, under_min_isr,
+    at_min_isr: 1 if it is so. Of all: size, segments: bytes and segments of the log. start, end: offsets; None for
+    several.
+    """
+
+    replicas: int = 0
+    in_sync: int = 0
+    under_replicated: int = 0
+    under_min_isr: int = 0
+    at_min_isr: int = 0
     size: int = 0
     segments: int = 0
+    start: int | None = None
+    end: int | None = None
 
 
 @dataclass(slots=True)
 class PartitionCounts:
-    """Numbers of partitions by their state, as Kafka's `ReplicaManager` counts them."""
+    """Numbers of partitions by their state, as Kafka's `ReplicaManager` counts them.
+
+    moving: those that this broker leads whose replicas are being moved.
+    """
 
     partitions: int = 0
     leaders: int = 0
     under_replicated: int = 0
     under_min_isr: int = 0
     at_min_isr: int = 0
+    moving: int = 0
     offline: int = 0
 
 
 @dataclass(slots=True)
 class DirectorySums:
-    """The replicas of a data directory, or of a topic, on this broker. size: the bytes of all its logs."""
+    """The replicas of a data directory on this broker. size: the bytes of all its logs."""
 
     partitions: int = 0
     segments: int = 0
     size: int = 0
 
 
-_NOTHING: Final = DirectorySums()
-
-
 class Survey:
-    """Sums up all partitions. topics, counts, directories: the results of the last complete walk.
+    """Sums up all partitions. topics, counts, directories, partitions: the results of the last complete walk.
 
-    produce_requests: the number of Produce requests that the fast path has answered, of all topics.
+    partitions: by topic and partition, as labels have them; either may be `REST`. produce_requests: the number of
+    Produce requests that the fast path has answered, of all topics.
     """
 
-    def __init__(self, registry: PartitionRegistry, most_topics: Callable[[], int]) -> None:
+    def __init__(
+        self, registry: PartitionRegistry, most_topics: Callable[[], int], most_partitions: Callable[[], int]
+    ) -> None:
         self._registry = registry
         self._most_topics = most_topics
+        self._most_partitions = most_partitions
         self._seen: dict[Partition, _Seen] = {}
+        self._named: dict[tuple[str, int], tuple[str, str]] = {}  # partitions with figures of their own: their labels
         self._walks = 0
         self.topics: dict[str, TopicSums] = {REST: TopicSums()}
         self.counts = PartitionCounts()
         self.directories: dict[str, DirectorySums] = {}
+        self.partitions: dict[tuple[str, str], PartitionFigures] = {}
         self.produce_requests = 0
 
     def walk(self) -> Iterator[None]:
         """Visit all partitions, and yield after each. Finish a walk before the next one is started."""
         self._walks += 1
         counts, directories = PartitionCounts(), dict[str, DirectorySums]()
-        sizes: dict[str, DirectorySums] = {}
+        figures: dict[tuple[str, str], PartitionFigures] = {}
+        if len(self._named) > self._most_partitions():  # it was lowered
+            self._named.clear()
         online = 0
         for partition in list(self._registry.by_name.values()):
-            _count(partition, counts)
             if partition.online:
                 online += 1
-                self._look_at(partition, sizes, directories)
+                self._look_at(partition, counts, figures, directories)
+            else:
+                _count(partition, counts, None)
             yield
-        self.counts, self.directories = counts, directories
-        for name in [name for name in self.topics if name != REST and name not in sizes]:
+        self.counts, self.directories, self.partitions = counts, directories, figures
+        there = {topic for topic, _ in figures}
+        for name in [name for name in self.topics if name != REST and name not in there]:
             del self.topics[name]
-        for name, sums in self.topics.items():
-            found = sizes.get(name, _NOTHING)
-            sums.size, sums.segments = found.size, found.segments
         yield from self._forget(online)
 
     def _forget(self, online: int) -> Iterator[None]:
@@ -131,51 +192,68 @@ class Survey:
             for partition, seen in list(self._seen.items()):
                 if seen.walk != self._walks:
                     del self._seen[partition]
+                    self._named.pop((partition.topic, partition.index), None)
                 yield
 
     def _look_at(
-        self, partition: Partition, sizes: dict[str, DirectorySums], directories: dict[str, DirectorySums]
-    ) -> None:
+        self, partition: Partition, counts: PartitionCounts, figures: dict[tuple[str, str], PartitionFigures],
+        directories: dict[str, DirectorySums],
+    ) -> None:  # fmt: skip
         log, seen = partition.log, self._seen.get(partition)
         if seen is None:
             seen = self._seen[partition] = _Seen()
         if seen.log is not log:
             seen.begin(log)
         seen.walk = self._walks
-        sums = self._flows(partition, seen, log)
-        name = partition.topic if sums is not self.topics[REST] else REST
+        labels = self._labels(partition, self._flows(partition, seen, log))
+        of = figures.get(labels)
+        if of is None:
+            of = figures[labels] = PartitionFigures()
         size, segments = log.written_bytes - log.removed_bytes, len(log.segments)
-        for key, of in ((name, sizes), (seen.directory, directories)):
-            total = of.get(key)
-            if total is None:
-                total = of[key] = DirectorySums()
-            total.partitions += 1
-            total.segments += segments
-            total.size += size
+        of.size += size
+        of.segments += segments
+        if labels[1] != REST:
+            of.start, of.end = log.log_start_offset, log.log_end_offset
+        _count(partition, counts, of)
+        total = directories.get(seen.directory)
+        if total is None:
+            total = directories[seen.directory] = DirectorySums()
+        total.partitions += 1
+        total.segments += segments
+        total.size += size
 
-    def _flows(self, partition: Partition, seen: _Seen, log: Log) -> TopicSums:
-        """Add the growth of a partition's totals to the sums of its topic, and return these."""
+    def _labels(self, partition: Partition, topic: str) -> tuple[str, str]:
+        """Return the labels under which the figures of a partition are shown. topic: the label of its topic."""
+        if topic == REST:
+            return _ALL_REST
+        key = (partition.topic, partition.index)
+        labels = self._named.get(key)
+        if labels is None:
+            if len(self._named) >= self._most_partitions():
+                return topic, REST
+            labels = self._named[key] = (topic, str(partition.index))
+        return labels
+
+    def _flows(self, partition: Partition, seen: _Seen, log: Log) -> str:
+        """Add the growth of a partition's totals to the sums of its topic, and return the label of these."""
         end, written = log.log_end_offset, log.written_bytes
-        fetched, produced = partition.fetched_bytes, partition.produced
-        copied = partition.copied_bytes
-        same = written == seen.written and fetched == seen.fetched and copied == seen.copied
-        sums = self.topics[self._name_of(partition.topic, not same)]
-        if same and produced == seen.produced:
-            return sums
+        traffic = _traffic(partition)
+        same = written == seen.written and traffic == seen.traffic
+        name = self._name_of(partition.topic, not same)
+        if same:
+            return name
+        sums = self.topics[name]
         messages, grown = max(end - seen.end_offset, 0), max(written - seen.written, 0)
         if partition.role is Role.LEADING:
             sums.messages_in += messages
             sums.bytes_in += grown
         else:
             sums.replicated_in += grown
-        sums.bytes_out += fetched - seen.fetched
-        sums.replicated_out += copied - seen.copied
-        sums.fetches += partition.fetches - seen.fetches
-        sums.produce_requests += produced - seen.produced
-        self.produce_requests += produced - seen.produced
+        sums.add(*map(sub, traffic, seen.traffic))
+        self.produce_requests += traffic[_PRODUCED] - seen.traffic[_PRODUCED]
         seen.end_offset, seen.written = max(end, seen.end_offset), max(written, seen.written)
-        seen.fetched, seen.copied, seen.fetches, seen.produced = fetched, copied, partition.fetches, produced
-        return sums
+        seen.traffic = traffic
+        return name
 
     def _name_of(self, topic: str, active: bool) -> str:
         """Return the key in `topics` for a topic: its name, or `REST`."""
@@ -187,7 +265,8 @@ class Survey:
         return REST
 
 
-def _count(partition: Partition, counts: PartitionCounts) -> None:
+def _count(partition: Partition, counts: PartitionCounts, figures: PartitionFigures | None) -> None:
+    """Count a partition by its state, in figures of its own too if it has any."""
     counts.partitions += 1
     if partition.role is Role.OFFLINE:
         counts.offline += 1
@@ -197,6 +276,16 @@ def _count(partition: Partition, counts: PartitionCounts) -> None:
         if state is None:
             return
         in_sync = len(state.isr)
-        counts.under_replicated += in_sync < len(state.replicas) - len(state.adding)
-        counts.under_min_isr += not partition.enough_in_sync
-        counts.at_min_isr += in_sync == state.effective_min_insync(partition.min_insync_replicas)
+        under_replicated = in_sync < len(state.replicas) - len(state.adding)
+        under_min_isr = not partition.enough_in_sync
+        at_min_isr = in_sync == state.effective_min_insync(partition.min_insync_replicas)
+        counts.moving += state.moving
+        counts.under_replicated += under_replicated
+        counts.under_min_isr += under_min_isr
+        counts.at_min_isr += at_min_isr
+        if figures is not None:
+            figures.replicas += len(state.replicas)
+            figures.in_sync += in_sync
+            figures.under_replicated += under_replicated
+            figures.under_min_isr += under_min_isr
+            figures.at_min_isr += at_min_isr

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from pylogd.client.core.admin.offsets import EARLIEST, find_offsets
 from pylogd.client.core.model import OffsetAndMetadata, Topic
 from pylogd.client.deferred import Admin
 from pylogd.client.deferred.cluster import Cluster
@@ -17,7 +16,7 @@ from pylogd.mirror.errors import MirrorError
 from pylogd.mirror.offset_map import OffsetMap
 from pylogd.mirror.partition_copy import PartitionRoute
 from pylogd.mirror.settings import MirrorSettings, RouteSettings
-from pylogd.mirror.starting import describe_topics, log_ranges
+from pylogd.mirror.starting import LogRange, describe_topics, log_ranges
 from pylogd.mirror.table_target import TableView
 from pylogd.mirror.tables import CheckpointTable, OffsetTable
 from pylogd.mirror.target import Checkpoint, SourcePartition
@@ -106,14 +105,14 @@ class RouteView:
         topics = await self._topics()
         await self._checkpoints.refresh()
         paths = [path for path in self._paths(topics.values()) if path.source in committed]
-        first = await find_offsets(target, {path.target: EARLIEST for path in paths}) if paths else {}
+        ranges = await log_ranges(target, [path.target for path in paths])
         offsets = OffsetTable(target)
         try:
             await offsets.refresh()
         finally:
             await offsets.close()
         return [
-            self._translated(path, topics[path.topic], offsets, committed[path.source], first[path.target].offset)
+            self._translated(path, topics[path.topic], offsets, committed[path.source], ranges[path.target])
             for path in paths
         ]
 
@@ -143,11 +142,13 @@ class RouteView:
         return found if found is not None and found.topic_id in (topic.topic_id, ZERO_UUID) else None
 
     def _translated(
-        self, path: PartitionRoute, topic: Topic, table: OffsetTable, committed: OffsetAndMetadata, first: int
+        self, path: PartitionRoute, topic: Topic, table: OffsetTable, committed: OffsetAndMetadata, log: LogRange
     ) -> TranslatedOffset:
-        key, checkpoint, offset = self._key(path), self._checkpoint(path, topic), committed.offset
+        key, checkpoint, offset, first = self._key(path), self._checkpoint(path, topic), committed.offset, log.first
         if checkpoint is None:
             return TranslatedOffset(path, offset, first, "nothing is copied yet: it starts at the beginning")
+        if checkpoint.target_offset > log.end:
+            return TranslatedOffset(path, offset, first, "the copy was deleted since: it starts at the beginning")
         known = table.maps.get(key)
         offsets = OffsetMap()
         if known is not None and table.topic_ids.get(key) == topic.topic_id:

@@ -2,7 +2,8 @@
 
 Settings: what the source has set for the topic is set at the target, except what concerns a cluster's own brokers; the
 largest batch that a topic takes is always set, since a target with a smaller default would refuse batches. A setting
-that is no longer set at the source is removed at the target if the mirror has set it: others are the operator's.
+that is no longer set at the source is removed at the target if the mirror has set it: others are the operator's. One
+that the target refuses is left out (`left_out`), and the others are set.
 
 ACLs: who may read or describe a topic of the source may do so at the target. Permission to write is not copied, because
 only the mirror is to write there; ALL becomes READ. ACLs that are gone at the source are removed if the mirror has made
@@ -23,6 +24,7 @@ from pylogd.client.core.admin.calls import ask
 from pylogd.client.deferred import Admin
 from pylogd.errors import ErrorCode, KafkaError, error_for
 from pylogd.mirror.cluster_topics import ClusterTopics
+from pylogd.mirror.left_out import REFUSALS, LeftOut
 from pylogd.mirror.records import Origin
 from pylogd.mirror.settings import RouteSettings
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -38,6 +40,7 @@ NOT_FOLLOWED: Final = frozenset({
     "follower.replication.throttled.replicas", "leader.replication.throttled.replicas", "min.insync.replicas",
     "unclean.leader.election.enable", "remote.storage.enable", "local.retention.ms", "local.retention.bytes",
     "message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "message.timestamp.difference.max.ms",
+    "placement.label",
 })  # fmt: skip
 _FOLLOWED_OPERATIONS: Final = {"READ": "READ", "DESCRIBE": "DESCRIBE", "DESCRIBE_CONFIGS": "DESCRIBE_CONFIGS"}
 
@@ -86,6 +89,7 @@ class TopicFollower:
         self._route = route
         self._source, self._target = source, target
         self._excluded = NOT_FOLLOWED | route.configs_exclude
+        self.left_out = LeftOut(route.name)
         self._next = 0.0
         self._acls = route.sync_acls
 
@@ -97,6 +101,7 @@ class TopicFollower:
         if now < self._next:
             return
         self._next = now + _EVERY_SECONDS
+        self.left_out.keep(topics.values())
         if self._route.sync_configs:
             await self._follow_configs(topics)
         if self._acls:
@@ -125,22 +130,32 @@ class TopicFollower:
             present = targets.get(name)
             if present is None or origin is None:
                 continue
-            wanted = self.wanted(configs)
+            wanted = self.left_out.without(name, self.wanted(configs))
             changes: dict[str, str | None] = {
                 key: value for key, value in wanted.items() if present.get(key) != (value, True)
             }
-            changes |= {key: None for key in origin.configs if key not in wanted and key not in self._excluded}
-            if await self._alter(name, changes) and set(wanted) != set(origin.configs):
-                changed.append(origin._replace(configs=tuple(sorted(wanted))))
+            kept = self.left_out.names(name) | self._excluded
+            changes |= {key: None for key in origin.configs if key not in wanted and key not in kept}
+            done = await self._alter(name, changes)
+            set_here = {key for key in wanted if key not in self.left_out.names(name)}
+            if done and set_here != set(origin.configs):
+                changed.append(origin._replace(configs=tuple(sorted(set_here))))
         if changed:
             await self._target.write_origins(changed)
 
     async def _alter(self, name: str, changes: dict[str, str | None]) -> bool:
-        """Change settings of a topic of the target; return whether that was possible."""
+        """Change settings of a topic of the target, but those that it refuses; return whether that was possible."""
         if not changes:
             return True
+        alter = self._target.admin.alter_configs
         try:
-            await self._target.admin.alter_configs("topic", name, changes)
+            try:
+                await alter("topic", name, changes)
+            except KafkaError as error:
+                if error.code not in REFUSALS:
+                    raise
+                await self.left_out.find(name, changes, lambda key, value: alter("topic", name, {key: value}))
+                changes = {key: value for key, value in changes.items() if key not in self.left_out.names(name)}
         except KafkaError as error:
             _log.warning("route %s: settings %s of topic %s can't be changed: %s", self._route.name,
                          ", ".join(sorted(changes)), name, error)  # fmt: skip

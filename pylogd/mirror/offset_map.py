@@ -6,7 +6,9 @@ inside a run is translated exactly; one between runs becomes that of the next re
 offset would read next.
 
 Rules: pure. Runs ascend in source offsets; one that begins before the end of those known replaces what it overlaps,
-because the source was truncated and its offsets were given again.
+because the source was truncated and its offsets were given again. Offsets of the copy only ascend; a run that begins
+before the end of those known is of another copy, since the topic at the target was deleted and created again: those
+known are dropped.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ class OffsetMap:
         self._starts: list[int] = []
         self._runs: list[Run] = []
         self._end: tuple[int, int] | None = None
+        self._target_end = 0  # of the runs
 
     @property
     def runs(self) -> list[Run]:
@@ -65,6 +68,9 @@ class OffsetMap:
     def add(self, runs: Iterable[Run]) -> None:
         """Add runs that were copied after the known ones."""
         for run in runs:
+            if run.target < self._target_end:
+                self._starts, self._runs = [], []
+            self._target_end = run.target + run.length
             self._cut(run.source)
             if self._runs:
                 tail = joined([self._runs[-1], run])

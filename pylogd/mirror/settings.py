@@ -116,7 +116,7 @@ class MirrorSettings:
     tables: Mapping[str, TableSettings] = field(default_factory=dict)
     zookeeper: str = ""
     store_path: str = ""
-    session_timeout_ms: int = 10_000
+    session_timeout_ms: int = 4_000
     zookeeper_security: ZooKeeperSecurity = field(default_factory=ZooKeeperSecurity)
     commit_seconds: float = 0.5
     refresh_seconds: float = 2.0
@@ -156,7 +156,7 @@ def parse(text: str) -> MirrorSettings:
     settings = MirrorSettings(
         name=fields.take("name", _name, "mirror"), clusters=clusters, tables=tables, routes=routes,
         zookeeper=fields.take("zookeeper.connect", _connect, ""), store_path=fields.take("metadata.store", _text, ""),
-        session_timeout_ms=fields.take("zookeeper.session.timeout.ms", _positive, 10_000),
+        session_timeout_ms=fields.take("zookeeper.session.timeout.ms", _positive, 4_000),
         zookeeper_security=fields.zookeeper_security(),
         commit_seconds=fields.take("commit.interval.ms", _positive, 500) / _SECONDS,
         refresh_seconds=fields.take("refresh.interval.ms", _positive, 2000) / _SECONDS,

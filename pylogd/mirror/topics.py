@@ -8,14 +8,16 @@ that a mirror fills: the source's cluster id and topic, and the ids of all clust
 topic is not copied to a cluster from which its records come: A to B to A is refused at its last step, whatever the
 names are, and also if the two steps belong to different mirrors.
 
-Rules: the origin is written before a topic's first record is copied. A topic of the target is never deleted, and never
-loses partitions. Only settings and ACLs that the mirror has set itself are removed again.
+Rules: a topic is copied also if the target refuses some of its settings: see `left_out`. The origin is written before a
+topic's first record is copied. A topic of the target is never deleted, and never loses partitions. Only settings and
+ACLs that the mirror has set itself are removed again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred
@@ -24,6 +26,7 @@ from pylogd.client.core.model import NewTopic
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.mirror.cluster_topics import ClusterTopics
 from pylogd.mirror.following import TopicFollower, topic_configs
+from pylogd.mirror.left_out import REFUSALS
 from pylogd.mirror.partition_copy import PartitionRoute
 from pylogd.mirror.records import Origin
 from pylogd.mirror.settings import RouteSettings
@@ -124,12 +127,39 @@ class RouteTopics:
             wanted = self._follower.wanted(configs.get(topic, {}))
             new.append(NewTopic(names[topic], count, self.route.replication_factor, wanted))
         results = await self._target.admin.create_topics(new)
+        for wanted_topic in new:
+            refusal = results.get(wanted_topic.name)
+            if refusal is not None and refusal.code in REFUSALS and wanted_topic.configs:
+                results = {**results, **await self._create_without(wanted_topic)}
         for topic in topics:
             error = results.get(names[topic])
             if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 self._refuse(topic, f"it can't be created at {self._target.name}: {error}")
             else:
                 _log.info("route %s: topic %s is copied to %s", self.route.name, topic, names[topic])
+
+    async def _create_without(self, topic: NewTopic) -> Mapping[str, KafkaError | None]:
+        """Create a topic without the settings that the target refuses; return what came of it."""
+        left_out, admin = self._follower.left_out, self._target.admin
+
+        async def attempt(setting: str, value: str | None) -> None:
+            alone = replace(topic, configs={setting: value or ""})
+            error = (await admin.create_topics([alone], validate_only=True)).get(topic.name)
+            if error is not None:
+                raise error
+
+        bare = replace(topic, configs={})
+        results = await admin.create_topics([bare], validate_only=True)
+        if results.get(topic.name) is not None:
+            return results  # it is not for the settings
+        await left_out.find(topic.name, topic.configs, attempt)
+        rest = left_out.without(topic.name, topic.configs)
+        results = await admin.create_topics([replace(topic, configs=rest)])
+        error = results.get(topic.name)
+        if error is not None and error.code in REFUSALS and rest:  # they contradict each other
+            left_out.refuse(topic.name, rest, error)
+            results = await admin.create_topics([bare])
+        return results
 
     async def _extend(self, wanted: Mapping[str, str]) -> None:
         """Give topics of the target as many partitions as they have at the source."""

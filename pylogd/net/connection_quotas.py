@@ -166,8 +166,8 @@ class ConnectionQuotas:
 class Admission:
     """The connections of one listener.
 
-    taken: those that are served. exempt: whether the limits of the broker do not hold for it. port: what accepts its
-    connections, once there is one.
+    taken: those that are served. total: how many were taken since the start. exempt: whether the limits of the broker
+    do not hold for it. port: what accepts its connections, once there is one.
     """
 
     def __init__(
@@ -179,6 +179,7 @@ class Admission:
         self._name = name
         self._limits = limits
         self.taken: set[Any] = set()
+        self.total = 0
         self.exempt = False
         self.port: Any = None
         self._rate = AdmissionRate()
@@ -224,6 +225,7 @@ class Admission:
     def _take(self, connection: Candidate) -> None:
         now = self._clock.seconds()
         self.taken.add(connection)
+        self.total += 1
         self._rate.take(self._limits()[1], now)
         if not self.exempt:
             self._quotas.rate.take(self._quotas.limits.rate, now)

@@ -1,8 +1,10 @@
 """Connections of a listener that have not said who they are: bound their number, and the time that they take.
 
 They are in the middle of the PROXY protocol's header, the TLS handshake or SASL authentication. Strategy: they are kept
-in the order in which they came, which is that of their deadlines, so one timer serves all. If there are too many, the
-oldest is closed: a handshake takes milliseconds, so that is one that does not mean to finish.
+in the order in which they came, which is that of their deadlines, so one timer serves all. If there are too many, one
+of the address that has most is closed: of those that have said nothing, the oldest. Strangers are closed before clients
+of addresses from which somebody has authenticated (`limits.shares`). So a client that needs a second to authenticate,
+being far away, is not closed because of thousands that connect meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from pylogd.limits.shares import KnownShares, Places, share_of
 
 
 class NewConnection(Protocol):
@@ -29,37 +33,56 @@ class Handshakes:
         self._clock = clock
         self._limits = limits
         self._begun: OrderedDict[NewConnection, float] = OrderedDict()  # deadlines
+        self._places: Places[NewConnection] = Places()
+        self._known = KnownShares()
         self._timer: IDelayedCall | None = None
 
     def __len__(self) -> int:
         return len(self._begun)
 
-    def begin(self, connection: NewConnection) -> None:
-        """Limit the time of a connection until `end` is called.
+    def begin(self, connection: NewConnection, host: str) -> None:
+        """Limit the time of a connection until `end` is called. host: the client's address.
 
-        If there are too many such connections, close the oldest.
+        If there are too many such connections, close one.
         """
         most, seconds = self._limits()
         while len(self._begun) >= most:
-            oldest, _ = self._begun.popitem(last=False)
-            oldest.give_up(f"max.connections.handshaking={most} is reached, and it is the oldest")
+            chosen = self._places.gives_way()
+            self._forget(chosen)
+            chosen.give_up(f"max.connections.handshaking={most} is reached, and its address has most of these")
+        share = share_of(host)
+        self._places.enter(connection, share, known=share in self._known)
         self._begun[connection] = self._clock.seconds() + seconds
         if self._timer is None:
             self._timer = self._clock.callLater(seconds, self._expire)
 
-    def end(self, connection: NewConnection) -> None:
-        """Stop watching a connection: it is known, or lost. Do nothing if it is not watched."""
-        self._begun.pop(connection, None)
+    def end(self, connection: NewConnection, *, known: bool = False) -> None:
+        """Stop watching a connection: the handshake has ended, or it is lost. Do nothing if it is not watched.
+
+        known: whether the client has said who it is.
+        """
+        share = self._places.share(connection)
+        if known and share is not None:
+            self._known.add(share)
+        self._forget(connection)
         if not self._begun and self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def spoke(self, connection: NewConnection) -> None:
+        """Note that the first message of a connection made sense: silent ones are closed before it."""
+        self._places.spoke(connection)
+
+    def _forget(self, connection: NewConnection) -> bool:
+        self._places.leave(connection)
+        return self._begun.pop(connection, None) is not None
 
     def _expire(self) -> None:
         self._timer = None
         now = self._clock.seconds()
         late = [connection for connection, deadline in self._begun.items() if deadline <= now]
         for connection in late:
-            if self._begun.pop(connection, None) is not None:
+            if self._forget(connection):
                 connection.give_up("its handshake has not ended within connection.handshake.timeout.ms")
         if self._begun and self._timer is None:
             wait = max(0.0, next(iter(self._begun.values())) - now)

@@ -112,7 +112,7 @@ class ProxiedProtocol(Protocol):
         self._received = b""
 
     def connectionMade(self) -> None:
-        self.factory.handshakes.begin(self)
+        self.factory.handshakes.begin(self, getattr(self._proxy, "host", None) or "")
 
     def dataReceived(self, data: bytes) -> None:
         self._received += data

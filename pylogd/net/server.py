@@ -162,7 +162,7 @@ class BrokerProtocol(Protocol):
         tune(self.transport, limits.max_idle_ms, limits.send_buffer_bytes, limits.receive_buffer_bytes)
         self.last_active = factory.clock.seconds()
         if security.tls or security.sasl:
-            factory.handshakes.begin(self)
+            factory.handshakes.begin(self, self.host)
         if not security.tls and (security.sasl or self._accept_as(ANONYMOUS)):
             self._serve(Sender)
 
@@ -180,7 +180,8 @@ class BrokerProtocol(Protocol):
         if not security.sasl:
             if not self._accept_as(principal, certificate):
                 return
-            self.factory.handshakes.end(self)
+            self.factory.handshakes.end(self, known=self.principal != ANONYMOUS)
+        self.spoke()
         self._serve(CopyingSender)
 
     def _serve(self, sender_class: type[Sender]) -> None:
@@ -194,11 +195,7 @@ class BrokerProtocol(Protocol):
             element_bounds(limits.max_elements),
         )
         sender = sender_class(
-            self.transport,
-            factory.warm,
-            self,
-            max_chunk=limits.max_sendfile_bytes,
-            max_unsent=limits.max_unsent_bytes,
+            self.transport, factory.warm, self, max_chunk=limits.max_sendfile_bytes, max_unsent=limits.max_unsent_bytes
         )
         self.pipeline = Pipeline(
             self, self.session, factory.handler, sender, limits.max_in_flight, factory.hangups, factory.turns
@@ -244,8 +241,12 @@ class BrokerProtocol(Protocol):
         self._set_principal(principal, getattr(self.authentication, "mechanism", None), None)
         self.authenticated = True
         self.context = None
-        self.factory.handshakes.end(self)
+        self.factory.handshakes.end(self, known=True)
         self.session.limit(self.factory.limits.max_request_bytes)
+
+    def spoke(self) -> None:
+        """Note that the client, which has not authenticated yet, has begun to: it is no silent connection."""
+        self.factory.handshakes.spoke(self)
 
     def receive_tokens(self, step: Callable[[bytes], Any]) -> None:
         """Take SASL messages in bare frames, which `step` answers, until the client is authenticated."""

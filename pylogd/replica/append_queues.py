@@ -81,7 +81,7 @@ class AppendQueues:
     """The appends of a broker's partitions that wait.
 
     taken: the partitions of which further appends have to come here, to stay in order: all, where writes are staged; at
-        times, where they are staged on slow disks only.
+        times, where they are staged on slow disks only. on_repeats: see `repeats`.
     """
 
     def __init__(
@@ -100,11 +100,27 @@ class AppendQueues:
         self.taken: Container[Partition] = self._queues
         if staged is not None:
             self.taken = _Staged(self._queues, staged) if staged.adaptive else _Every()
+        self.on_repeats: Callable[[], object] = lambda: None
+        if staged is not None and staged.adaptive:
+            staged.on_change = self._repeats_may_differ
         self._append_now, self._append_followed = append, append_followed
         self._in_thread = in_thread
         self._open_log = open_log
         self._staged = staged
         self._slots = DeferredSemaphore(AT_ONCE)
+
+    def _repeats_may_differ(self) -> None:
+        self.on_repeats()
+
+    @property
+    def repeats(self) -> Container[Partition]:
+        """What `taken` contains, for appends that take `Log.writing` by themselves: cheaper while all disks are quick.
+
+        It is another object at times, and `on_repeats` is called then.
+        """
+        if self._staged is None or not self._staged.adaptive or self._staged.any_wanted:
+            return self.taken
+        return self._queues
 
     def append(
         self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True, *, own: bool = False,

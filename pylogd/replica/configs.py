@@ -15,9 +15,11 @@ _FIELDS: Final = frozenset(LogConfig._fields)
 
 def log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
     """Return the configuration of a topic's logs. overrides: the topic's own settings. Raises ConfigError."""
-    values: dict[str, Any] = {
-        name: value for name, value in settings.log_config_values(overrides).items() if name in _FIELDS
-    }
+    given: dict[str, Any] = settings.log_config_values(overrides)
+    values = {name: value for name, value in given.items() if name in _FIELDS}
+    small = given["internal_segment_bytes"]
+    if small is not None and ("segment.bytes" not in overrides or "internal.segment.bytes" in overrides):
+        values["segment_bytes"] = small
     values["message_timestamp_type"] = TimestampType(values["message_timestamp_type"])
     values["cleanup_policy"] = frozenset(values["cleanup_policy"])
     values["producer_id_expiration_ms"] = settings.integer("producer.id.expiration.ms")

@@ -2,7 +2,7 @@
 
 Strategy: the position that was last sent for each partition is remembered. A request names the partitions whose
 position is another one now, and those that are no longer wanted. A leader that has no free slot for a session is sent
-all partitions each time.
+all partitions each time. It serves them in this order, so those that moved, because they gave records, go to the end.
 
 Must not know: connections, logs.
 """
@@ -58,11 +58,12 @@ class FetchSessionHandler:
         for topic_id, index in gone:
             if self.positions.pop((topic_id, index), None) is not None:
                 forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(index)
-        if not self.incremental:
-            self.positions.update(changed)
-            return _topics(self.positions, most_bytes), []
         moved = {key: position for key, position in changed.items() if self.positions.get(key) != position}
-        self.positions.update(moved)
+        for key, position in moved.items():
+            self.positions.pop(key, None)
+            self.positions[key] = position
+        if not self.incremental:
+            return _topics(self.positions, most_bytes), []
         return _topics(moved, most_bytes), list(forgotten.values())
 
     def answered(self, response: FetchResponse) -> None:

@@ -395,6 +395,8 @@ class ReplicaFetcher:
                 followed, asked = self._followed.get(key), self._session.positions.get(key)
                 if followed is None or asked is None or asked.leader_epoch != followed.epoch:
                     continue
+                if key in self._paused:
+                    continue  # the answer to a nudge has what the answer before it had: it is still being written
                 self._changed[key] = None
                 step = followed.answered(data, asked)
                 if step.kind is not StepKind.FETCH or data.error_code:

@@ -222,6 +222,11 @@ class Flushers:
         self._closed = False
         self._on_first_roll = self._first_roll  # one object for all logs
 
+    def resize(self, threads: int) -> None:
+        """Use at most half of `threads` for flushes that begin from now on."""
+        self._at_once = max(threads // 2, 1)
+        self._slots = {}  # flushes that wait keep the slots that they wait for
+
     def add(self, partition: Partition, config: LogConfig) -> None:
         """Flush a partition, which has a log, as `config` says."""
         if _flushes(config):

@@ -335,6 +335,8 @@ class PartitionHosting:
                 partition.log.config = config.log
                 self._flushers.configure(partition, config.log)
         if partition.state is state or self._replicas.defer_state(partition, state):
+            if config is not None:  # another min.insync.replicas may commit more, or refuse what waits
+                self._replicas.became_visible(partition)
             return
         self._set_replicated(partition, len(state.replicas) > 1)
         if partition.apply(state, self._replicas.seconds()):

@@ -38,6 +38,11 @@ class RecordCursor:
         self._data = data
         self._at = 0
 
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing is left to read."""
+        return self._at >= len(self._data)
+
     def number(self, form: struct.Struct) -> int:
         """Return the next number."""
         try:

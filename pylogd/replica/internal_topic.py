@@ -21,7 +21,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import Settings
+from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
 from pylogd.errors import ErrorCode, PylogdError
+from pylogd.log.append_result import AppendResult
 from pylogd.log.errors import (
     AppendInTurn,
     InvalidProducerEpoch,
@@ -45,9 +47,11 @@ log = Logger()
 #: How many tombstones one batch holds: a batch has a maximum size, and many keys may be deleted at once.
 MOST_RECORDS: Final = 1000
 
+#: Of a name that no partition stores.
+NO_PARTITION: Final = -1
 KeyValue = tuple[bytes, bytes | None]
 
-_REFUSED: Final[tuple[tuple[type[PylogdError], ErrorCode], ...]] = (
+_REFUSED: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
     (NotEnoughReplicas, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     (NotLeader, ErrorCode.NOT_COORDINATOR),
     (PartitionOffline, ErrorCode.NOT_COORDINATOR),
@@ -99,10 +103,15 @@ class InternalTopic:
         self._creating: list[Deferred[None]] | None = None  # callers that wait for the topic to be created
 
     def index_of(self, name: str) -> int:
-        """Return the partition that stores `name` (a group or transactional id), also before the topic exists."""
+        """Return the partition that stores `name` (a group or transactional id), also before the topic exists.
+
+        NO_PARTITION if `coordinator.labels` names partitions for it that the topic does not have.
+        """
         topic = self._topics.get(self.name)
-        count = self._settings.integer(self._options.partitions) if topic is None else len(topic.partitions)
-        return partition_of(name, count)
+        if topic is None:
+            count = self._settings.integer(self._options.partitions)
+            return labelled_partition_of(name, count, ",".join(self._settings["coordinator.labels"]))
+        return labelled_partition_of(name, len(topic.partitions), topic.configs.get(COORDINATOR_LABELS.name, ""))
 
     def get(self) -> Topic | None:
         """Return the topic, or None if it does not exist."""
@@ -120,7 +129,8 @@ class InternalTopic:
     def leader_of(self, name: str) -> int | ErrorCode:
         """Return the leader's node id of the partition that stores `name`, or an error code if it has no leader."""
         topic = self.get()
-        leader = NO_LEADER if topic is None else topic.partitions[self.index_of(name)].leader
+        index = self.index_of(name)
+        leader = NO_LEADER if topic is None or index == NO_PARTITION else topic.partitions[index].leader
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if leader == NO_LEADER else leader
 
     def _not_created(self, failure: Failure) -> ErrorCode:
@@ -168,7 +178,8 @@ class InternalTopic:
         on_append: Callable[[int], object] | None = None,
         **fields: Any,
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Append records as one batch. Returns NONE once they are committed, or why they were not.
+        """Append records as one batch. Returns NONE once they are committed, or why they were not. Never fails: whoever
+        waits for the answer has marked what it changes, and takes the mark away with any answer.
 
         on_append: called with the offset of the first record once they are in the log, before they are committed.
         fields: of the batch, as `encode_batch` takes them.
@@ -183,23 +194,29 @@ class InternalTopic:
             result = self._replicas.append(partition, batch, True, own=True)
         except AppendInTurn:
             return Deferred.fromCoroutine(self._append_in_turn(partition, batch, on_append))
-        except PylogdError as error:
+        except Exception as error:
             return self._why_refused(partition, error)
-        if on_append is not None:
-            on_append(result.base_offset)
-        return self.committed(partition, result.last_offset)
+        return self._in_log(partition, result, on_append)
 
     async def _append_in_turn(
         self, partition: Partition, batch: bytes, on_append: Callable[[int], object] | None
     ) -> ErrorCode:
         try:
             result = await self._replicas.append_in_turn(partition, batch, True, own=True)
-        except PylogdError as error:
+        except Exception as error:
             return self._why_refused(partition, error)
-        if on_append is not None:
-            on_append(result.base_offset)
-        outcome = self.committed(partition, result.last_offset)
+        outcome = self._in_log(partition, result, on_append)
         return await outcome if isinstance(outcome, Deferred) else outcome
+
+    def _in_log(
+        self, partition: Partition, result: AppendResult, on_append: Callable[[int], object] | None
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        try:
+            if on_append is not None:
+                on_append(result.base_offset)
+            return self.committed(partition, result.last_offset)
+        except Exception as error:
+            return self._why_refused(partition, error)
 
     def committed(self, partition: Partition, last_offset: int) -> ErrorCode | Deferred[ErrorCode]:
         """Return NONE if the records up to `last_offset` are committed, or a Deferred of the outcome."""
@@ -210,7 +227,7 @@ class InternalTopic:
             self._settings.integer(self._options.timeout),
         ).addCallback(_outcome)
 
-    def _why_refused(self, partition: Partition, error: PylogdError) -> ErrorCode:
+    def _why_refused(self, partition: Partition, error: Exception) -> ErrorCode:
         if isinstance(error, (RecordTooLarge, RecordListTooLarge)):
             return self._options.too_large
         for kind, code in _REFUSED:
@@ -218,6 +235,18 @@ class InternalTopic:
                 return code
         log.failure("Unexpected error while appending to {topic}-{index}", topic=partition.topic, index=partition.index)
         return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@lru_cache(maxsize=_MOST_NAMES)
+def labelled_partition_of(name: str, count: int, labels: str) -> int:
+    """Return which of `count` partitions stores `name`, among those that `coordinator.labels` gives it.
+
+    labels: that setting of the topic; "" for all partitions. NO_PARTITION if the topic has none of those.
+    """
+    if not labels:
+        return partition_of(name, count)
+    chosen = parse_coordinators(labels).partitions(name, count)
+    return chosen[partition_of(name, len(chosen))] if chosen else NO_PARTITION
 
 
 @lru_cache(maxsize=_MOST_NAMES)

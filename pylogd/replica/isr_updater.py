@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.errors import PylogdError
 from pylogd.metadata.errors import IneligibleReplica, TopicError
 from pylogd.metadata.image import IsrChange, PartitionState
 from pylogd.replica.partition import Partition
@@ -161,11 +162,11 @@ class IsrUpdater(Watcher):
         self._proposed.clear()
         if not proposed:
             return
-        self._writing = True
-        done = self._alter([_change(partition) for partition in proposed])
         sizes = [len(partition.isr) for partition in proposed]
-        done.addCallbacks(self._done, self._failed, callbackArgs=(proposed, sizes), errbackArgs=(proposed,))
-        done.addErrback(lambda failure: log.failure("Unexpected error after writing in-sync sets", failure))
+        changes = [_change(partition) for partition in proposed]
+        self._writing = True
+        done = maybeDeferred(self._alter, changes)
+        done.addCallback(self._done, proposed, sizes).addErrback(self._failed, proposed)
 
     def _done(
         self, results: Sequence[PartitionState | BaseException], proposed: list[Partition], sizes: list[int]
@@ -199,6 +200,8 @@ class IsrUpdater(Watcher):
 
     def _failed(self, failure: Failure, proposed: list[Partition]) -> None:
         self._writing = False
+        if not failure.check(PylogdError):
+            log.failure("Unexpected error while writing in-sync sets", failure)
         for partition in proposed:
             partition.unanswered_isr()
         log.warn("Could not write changes of in-sync sets, retrying: {error}", error=failure.value)

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from pylogd.limits.shares import FairWork, Share
 from pylogd.log.batch_runs import BatchRun
 from pylogd.log.errors import AppendInTurn, StorageError, StorageFailure
 from pylogd.log.validator import AppendOrigin
@@ -57,7 +59,8 @@ class ReplicaManager:
     append_in_turn: `append` for batches that have to be inspected or written in a thread, or that come after such; see
         `append_queues`.
     writes_in_threads: whether appends are written in threads, all or at times.
-    append_queues: the partitions of which further appends are for `append_in_turn`.
+    append_queues: the partitions of which further appends are for `append_in_turn`. repeats_queued: the same, for
+    appends that take `Log.writing` by themselves.
     verifications: the requests that wait for a transaction coordinator.
     on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
     """
@@ -79,7 +82,7 @@ class ReplicaManager:
         self.fetch_waits, self.append_waits = waits.fetches, waits.appends
         self.became_visible = waits.check
         self.in_thread, self.disk_calls = in_thread, disk_calls
-        self._look_ups: dict[str | None, DeferredSemaphore] = {}  # by data directory
+        self._look_ups: dict[str | None, FairWork] = {}  # by data directory
         self.seconds = seconds
         self.on_truncated: Callable[[Partition, PartitionState | None], object] = lambda partition, _: None
         self._logs = logs
@@ -93,7 +96,12 @@ class ReplicaManager:
             self._staged = StagedWrites(disks, self._appended, failures.report, seconds)
         self._queues = AppendQueues(self.append, self._append_followed, in_thread, self._open_log, self._staged)
         self.append_in_turn, self.append_queues = self._queues.append, self._queues.taken
+        self.repeats_queued = self._queues.repeats
+        self._queues.on_repeats = self._note_repeats
         self.verifications = PendingVerifications()
+
+    def _note_repeats(self) -> None:
+        self.repeats_queued = self._queues.repeats
 
     # -- appending
 
@@ -221,15 +229,19 @@ class ReplicaManager:
         if partition.online and not partition.leading and partition.heard(leader_hw, leader_start):
             self.fetch_waits.check(partition.key)
 
-    def look_up(self, path: str | None, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+    def look_up(self, share: Share, path: str | None, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
         """Search logs for a client in a thread, few at a time, so that searches leave threads and memory to others.
 
-        path: of the data directory, None if disks have no threads of their own.
+        share: clients take turns by it. path: of the data directory, None if disks have no threads of their own. Fails
+        with Crowded if too many searches wait.
         """
-        slots = self._look_ups.setdefault(path, DeferredSemaphore(_LOOK_UPS))
-        run = copy_context().run  # or a search that waits for another one would count as that one's
-        done: Deferred[Any] = slots.run(run, self.disk_calls.at, path, function, *args)
-        return done
+        work = self._look_ups.get(path)
+        if work is None:
+            call = partial(_in_context, self.disk_calls, path)
+            work = self._look_ups[path] = FairWork(call, _LOOK_UPS, for_remembered=0)
+        if share.known:
+            work.known.add(share.name)
+        return work.run(share.name, copy_context().run, function, *args)
 
     # -- truncating a follower's log
 
@@ -277,3 +289,9 @@ class ReplicaManager:
         # Followers that wait are answered, so that they hear of the new start. It may also be reached already.
         self.became_visible(partition)
         return wait.done
+
+
+def _in_context(calls: DiskCalls, path: str | None, run: Callable[..., Any], *call: Any) -> Deferred[Any]:
+    """Make a call in the context of the request that waits for it, or it would count as that of another one."""
+    done: Deferred[Any] = run(calls.at, path, *call)
+    return done

@@ -40,6 +40,7 @@ from pylogd.replica.errors import (
 )
 from pylogd.replica.followers import UNKNOWN, Follower, PendingIsr, committed_end, low_watermark
 from pylogd.replica.roles import ROLES, Role, RoleEvent
+from pylogd.replica.traffic import Traffic
 
 if TYPE_CHECKING:
     from pylogd.log.append_result import AppendResult
@@ -55,8 +56,8 @@ _NO_FOLLOWERS: Mapping[int, Follower] = MappingProxyType({})
 NO_EPOCH = -1
 
 
-class Partition:
-    """One hosted partition. It has no log while it is offline.
+class Partition(Traffic):
+    """One hosted partition, with the totals of its traffic. It has no log while it is offline.
 
     key: (topic, index), under which operations wait in a purgatory. led_log: its log, while this broker leads.
     state: the partition's state in the metadata that was applied last, None before the first.
@@ -70,14 +71,12 @@ class Partition:
     announced_epoch: the leader epoch in which its leadership was announced (`partition_registry`), None if it was not.
     flush_at: an append of this offset or a later one has to call the partition's flusher.
     flush_visible: whether the high watermark is limited to what has been flushed.
-    produced: Produce requests that the fast path answered. fetches, fetched_bytes: clients'. copied_bytes: followers'.
     """
 
     __slots__ = (
-        "_log", "_on_failure", "alone", "announced_epoch", "committing", "copied_bytes", "enough_in_sync",
-        "epoch_start", "fetched_bytes", "fetches", "flush_at", "flush_visible", "followers", "high_watermark", "index",
-        "isr", "key", "leader_epoch", "leader_id", "led_log", "min_insync_replicas", "node_id", "pending_isr",
-        "produced", "role", "state", "topic", "topic_id",
+        "_log", "_on_failure", "alone", "announced_epoch", "committing", "enough_in_sync", "epoch_start", "flush_at",
+        "flush_visible", "followers", "high_watermark", "index", "isr", "key", "leader_epoch", "leader_id", "led_log",
+        "min_insync_replicas", "node_id", "pending_isr", "role", "state", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +90,7 @@ class Partition:
         high_watermark: int = 0,
     ) -> None:
         """on_failure: called, in whatever thread, with errors of the storage. high_watermark: as last checkpointed."""
+        super().__init__()
         self._on_failure = on_failure
         self.topic, self.topic_id, self.index = topic, topic_id, index
         self.key = (topic, index) if log is None else log.key  # one object for both
@@ -105,7 +105,6 @@ class Partition:
         self.announced_epoch: int | None = None
         self.min_insync_replicas, self.enough_in_sync = 1, False
         self.flush_at, self.flush_visible = NO_LIMIT, False
-        self.produced = self.fetches = self.fetched_bytes = self.copied_bytes = 0
         self._log = log
         self.led_log: Log | None = None
         self.role = Role.OFFLINE if log is None else Role.FOLLOWING

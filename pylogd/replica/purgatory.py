@@ -9,8 +9,10 @@ waits need not be registered under all of them.
 Rules:
 - An operation ends once: completed, expired, withdrawn (its Deferred was cancelled) or failed. It is then removed from
   every key, and its timer is stopped, before its result is taken.
-- The caller tries an operation before it registers it: `watch` and `enter` don't. All of this runs on the reactor's
-  thread, so nothing can change in between.
+- `watch` and `enter` register a wait and then look whether it is over already (`Wait.look`). So a change between the
+  caller's own look and its call is not missed. There are such changes: what the caller did meanwhile may have ended
+  another wait, whose result was used at once, and whoever used it may have appended. The caller may also have let other
+  requests run. A wait may therefore end before `watch` or `enter` returns.
 - `check` on a key that nobody watches costs one dict look-up, since every append calls it.
 - An operation that raises fails alone; the others under the same key are still tried.
 
@@ -72,6 +74,12 @@ class Wait(Watcher, Generic[T]):
     @abstractmethod
     def try_complete(self, key: Hashable) -> bool:
         """Look at a change of `key`: call `complete` and return True if the wait is over."""
+
+    def look(self) -> bool:
+        """Look at everything that is waited for: as `try_complete` after a change of all keys. `Purgatory.enter` calls
+        it.
+        """
+        return any(self.try_complete(key) for key in self._keys)
 
     @abstractmethod
     def on_expire(self) -> T:
@@ -175,7 +183,10 @@ class Purgatory:
         return operation.done
 
     def enter(self, operation: Wait[Any], keys: Iterable[Hashable], timeout: float | None) -> None:
-        """Register a new operation under `keys` until it ends, or for `timeout` seconds."""
+        """Register a new operation under `keys` until it ends, or for `timeout` seconds; end it now if it is over.
+
+        A caller that has looked before need not look again.
+        """
         if operation.state is not OperationState.NEW:
             return
         operation.state = OperationState.WAITING
@@ -191,6 +202,11 @@ class Purgatory:
                 under_key[operation] = None
         if timeout is not None:
             operation._timer = self._clock.callLater(timeout, operation.expire)
+        try:
+            operation.look()
+        except Exception as error:
+            self.log.failure("Unexpected error in a request that begins to wait for a change of {keys}", keys=keys)
+            operation.fail(error)
 
     def add(self, watcher: Watcher, key: Hashable) -> None:
         """Call `watcher` after each change of `key`, until it is removed."""

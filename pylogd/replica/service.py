@@ -18,7 +18,7 @@ from pylogd.replica.housekeeping import Housekeeping
 from pylogd.replica.isr_updater import AlterIsr, IsrUpdater
 from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.partition_registry import PartitionRegistry
-from pylogd.replica.sessions import FetchSessions
+from pylogd.replica.session_cache import FetchSessions
 from pylogd.replica.storage_failures import StorageFailures
 from pylogd.replica.throttle import ReplicaThrottle, ReplicationQuota
 from pylogd.replica.waiting import PartitionWaits
@@ -98,6 +98,10 @@ class Replicas:
 
     def _isr_written(self, partition: Partition, state: PartitionState | None) -> None:
         self.hosting.isr_written(partition, state)
+
+    def resize(self, threads: int, /) -> None:
+        """Use a part of so many threads for flushes from now on (`background.threads`)."""
+        self._flushers.resize(threads)
 
     def start(self) -> Deferred[None]:
         """Host the partitions that the topic registry says, and begin the housekeeping.

@@ -15,12 +15,7 @@ Rules:
   none behind.
 - Every fetch raises the epoch by one (1 to 2^31-1, then 1 again). A wrong epoch or an unknown id is refused; the
   client then begins again with a full fetch.
-- There are at most `slots` sessions. A new one replaces the one unused for longest, if that was for two minutes at
-  least; otherwise the smallest one that is two minutes old, if the new one has more partitions. A follower's session
-  replaces any other client's, the smallest first, and no other client's replaces a follower's that is in use. A client
-  without a session continues with full fetches.
-- The sessions of clients have at most `most_partitions` together. A new one replaces others that were unused for two
-  minutes; one that grows beyond is closed.
+- How many there may be, and which one gives way to another, is said in `replica.session_cache`.
 - A session ends with the connection on which it was created: clients then begin a new one.
 - Only the principal that created a session continues or closes it: who guesses the id of another's learns nothing and
   disturbs nobody.
@@ -35,27 +30,20 @@ It must not know the messages: an entry is any object with the fields of `Wanted
 
 from __future__ import annotations
 
-import sys
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from functools import partial
 from operator import attrgetter
-from random import randrange
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.limits.shares import NOBODY, Share
 from pylogd.replica.followers import Follower
 from pylogd.replica.partition import NO_EPOCH, Partition
-from pylogd.replica.purgatory import OperationState, Purgatory, Watcher
+from pylogd.replica.purgatory import OperationState, Purgatory, Wait, Watcher
 
 #: A request without a session, or one that ends its session.
 FINAL_EPOCH = -1
 #: A full request that asks for a session.
 INITIAL_EPOCH = 0
-_LAST_EPOCH = _LAST_ID = 0x7FFFFFFF
-#: A session unused for this long gives way to a new one, and one that is so old to a larger one.
-EVICTABLE_AFTER_MS = 120_000
-#: For so long after a session was refused, others with no more partitions are refused without another look.
-_REFUSAL_HOLDS_MS = 1000
 
 TopicKey: TypeAlias = "str | bytes"
 """A topic's name, or its id where the client speaks in ids."""
@@ -81,19 +69,14 @@ class SessionOwner(Protocol):
     def principal(self) -> object: ...
 
 
-class SessionWait(Protocol):
-    """A waiting fetch of a session."""
+class SessionWait(Wait[None]):
+    """A waiting fetch, which may be one of a session."""
 
-    state: OperationState
+    __slots__ = ()
 
-    def expire(self) -> bool:
-        """Answer the fetch with the available records."""
-
+    @abstractmethod
     def look_again(self, entry: Any) -> bool:
-        """Look at a partition that has changed; return whether the wait is over."""
-
-    def fail(self, error: Exception) -> bool:
-        """End the wait with an error."""
+        """Look at a partition of the session that has changed; end the wait if it is over, and return whether it is."""
 
 
 class SessionPartition(Watcher, Generic[W]):
@@ -163,13 +146,15 @@ class FetchSession(Generic[W]):
 
     __slots__ = (
         "_turns", "_view", "_waits", "by_id", "created_ms", "dirty", "epoch", "fetched_at", "owner", "partitions",
-        "privileged", "session_id", "used_ms", "wait",
+        "session_id", "share", "used_ms", "wait",
     )  # fmt: skip
 
-    def __init__(self, session_id: int, by_id: bool, now_ms: int, waits: Purgatory, privileged: bool = False) -> None:
-        """waits: the purgatory in which partitions are watched. privileged: whether it is a follower's."""
+    def __init__(
+        self, session_id: int, by_id: bool, now_ms: int, waits: Purgatory, share: Share | None = NOBODY
+    ) -> None:
+        """waits: the purgatory in which partitions are watched. share: None if it is a follower's."""
         self.session_id = session_id
-        self.privileged = privileged
+        self.share = share
         self.by_id = by_id
         self.epoch = 1
         self.wait: SessionWait | None = None
@@ -278,11 +263,20 @@ class FetchSession(Generic[W]):
         if entry.key is None:
             self._watch(entry)
 
-    def wait_with(self, wait: SessionWait) -> None:
-        """Record that a fetch of the session waits: it is told of changes."""
+    def park(self, wait: SessionWait, seconds: float) -> None:
+        """Have a fetch of the session wait, for at most `seconds`; it is told of changes.
+
+        Entries that have changed since the fetch looked at them are dirty: the wait looks at these (`look_at_dirty`).
+        """
         self.wait = wait
         for entry in self.dirty:
-            self._watch(entry)  # it may have changed since the fetch looked at it
+            self._watch(entry)
+        self._waits.enter(wait, (), seconds)
+
+    def look_at_dirty(self, wait: SessionWait) -> bool:
+        """Have a waiting fetch look at all entries that may have changed; return whether that ended the wait."""
+        dirty = self.dirty
+        return bool(dirty) and any(wait.look_again(entry) for entry in tuple(dirty))
 
     def _watch(self, entry: SessionPartition[W]) -> None:
         if entry.key is None and entry.partition is not None and entry.session is self:
@@ -315,174 +309,3 @@ class FetchSession(Generic[W]):
     def _leave(self, entry: SessionPartition[W]) -> None:
         entry.session = None
         self.unwatch(entry)
-
-
-class FetchSessions(Generic[W]):
-    """The sessions of this broker.
-
-    slots: the most sessions (`max.incremental.fetch.session.cache.slots`). waits: the purgatory in which partitions are
-    watched. most_partitions: of all sessions but those of followers.
-    """
-
-    __slots__ = ("_most_partitions", "_now_ms", "_owned", "_refused", "_sessions", "_slots", "_waits")
-
-    def __init__(
-        self, slots: int, now_ms: Callable[[], int], waits: Purgatory, most_partitions: int = sys.maxsize
-    ) -> None:
-        self._slots = slots
-        self._most_partitions = most_partitions
-        self._owned: dict[SessionOwner, set[int]] = {}  # ids of the sessions that end with a connection
-        self._now_ms = now_ms
-        self._waits = waits
-        self._sessions: dict[int, FetchSession[W]] = {}  # the one unused for longest first
-        self._refused = (0, -1)  # until when, in ms, clients' sessions of up to so many partitions are refused
-
-    def __len__(self) -> int:
-        """The number of sessions."""
-        return len(self._sessions)
-
-    def create(
-        self,
-        entries: Iterable[SessionPartition[W]],
-        by_id: bool,
-        privileged: bool = False,
-        owner: SessionOwner | None = None,
-    ) -> FetchSession[W] | None:
-        """Create a session with `entries`; return None if there is no space for it.
-
-        privileged: whether it is a follower's. owner: the connection with which it ends.
-        """
-        now_ms = self._now_ms()
-        wanted = {(entry.topic, entry.wanted.partition): entry for entry in entries}
-        if not privileged and not self._make_room(now_ms, len(wanted)):
-            return None
-        if len(self._sessions) >= self._slots and not self._evict(now_ms, privileged, len(wanted)):
-            return None
-        session_id = randrange(1, _LAST_ID)
-        while session_id in self._sessions:
-            session_id = randrange(1, _LAST_ID)
-        session: FetchSession[W] = FetchSession(session_id, by_id, now_ms, self._waits, privileged)
-        for entry in wanted.values():
-            session.add(entry)
-        self._sessions[session_id] = session
-        if owner is not None:
-            session.owner = owner
-            self._owned.setdefault(owner, set()).add(session_id)
-            owner.on_lost = partial(self._close_all, owner)
-        return session
-
-    def _close_all(self, owner: SessionOwner) -> None:
-        for session_id in self._owned.pop(owner, ()):
-            self.close(session_id)
-
-    def check_size(self, session: FetchSession[W]) -> None:
-        """Close a session that has grown too large: its client then begins again, without a session.
-
-        Raises KafkaError(FETCH_SESSION_ID_NOT_FOUND).
-        """
-        if not session.privileged and self._of_clients() > self._most_partitions:
-            self.close(session.session_id)
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-
-    def _of_clients(self) -> int:
-        """Return how many partitions the sessions of clients have."""
-        return sum([len(session) for session in self._sessions.values() if not session.privileged])
-
-    def _make_room(self, now_ms: int, size: int) -> bool:
-        """Close unused sessions of clients to make space; return whether `size` partitions fit afterwards."""
-        left = self._most_partitions - self._of_clients() - size
-        for session in list(self._sessions.values()) if left < 0 else ():
-            if left >= 0 or now_ms - session.used_ms < EVICTABLE_AFTER_MS:
-                break
-            if not session.privileged:
-                left += len(session)
-                self.close(session.session_id)
-        return left >= 0
-
-    def resume(self, session_id: int, epoch: int, by_id: bool, asking: SessionOwner | None = None) -> FetchSession[W]:
-        """Return the session that a fetch continues, with its epoch raised.
-
-        asking: the connection of the fetch. A session of another principal is as good as unknown.
-
-        Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
-        """
-        session = self._sessions.get(session_id)
-        if session is None or not _may_use(session, asking):
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        if session.epoch != epoch:
-            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        if session.by_id != by_id:
-            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        self.advance(session)
-        return session
-
-    def expecting(self, session_id: int, epoch: int, asking: SessionOwner) -> FetchSession[W] | None:
-        """Return the session that a fetch by topic ids continues, if nothing of it waits; None otherwise, or for any
-        error. Nothing is changed: call `advance` if the fetch is answered.
-        """
-        session = self._sessions.get(session_id)
-        if session is None or session.epoch != epoch or not session.by_id or session.wait is not None:
-            return None
-        return session if session.owner is asking or _may_use(session, asking) else None
-
-    def advance(self, session: FetchSession[W]) -> None:
-        """Raise the epoch of a session, which is in use. A fetch of it that waits is answered."""
-        epoch, session_id = session.epoch, session.session_id
-        session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
-        session.used_ms = self._now_ms()
-        if session.wait is not None:
-            session.wait.expire()
-        del self._sessions[session_id]
-        self._sessions[session_id] = session
-
-    def close_for(self, session_id: int, asking: SessionOwner) -> None:
-        """Close a session at its client's request. A session of another principal is left open."""
-        session = self._sessions.get(session_id)
-        if session is not None and _may_use(session, asking):
-            self.close(session_id)
-
-    def close(self, session_id: int) -> None:
-        """Close a session. An unknown one is ignored, since it may have been evicted."""
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
-            session.close()
-            owner, session.owner = session.owner, None
-            if owner in self._owned:
-                self._owned[owner].discard(session_id)
-
-    def _evict(self, now_ms: int, privileged: bool, size: int) -> bool:
-        """Close a session to make space for a session of `size` partitions; return whether there is space."""
-        oldest = next(iter(self._sessions.values()), None)
-        if oldest is None:
-            return False
-        if now_ms - oldest.used_ms >= EVICTABLE_AFTER_MS:
-            self.close(oldest.session_id)
-            return True
-        until, refused = self._refused
-        if not privileged and size <= refused and now_ms < until:
-            return False
-        least = min(
-            (
-                session
-                for session in self._sessions.values()
-                if (privileged and not session.privileged) or now_ms - session.created_ms >= EVICTABLE_AFTER_MS
-            ),
-            key=_worth,
-            default=None,
-        )
-        if least is None or (privileged, size) <= _worth(least):
-            if not privileged:
-                self._refused = now_ms + _REFUSAL_HOLDS_MS, size
-            return False
-        self.close(least.session_id)
-        return True
-
-
-def _may_use(session: FetchSession[Any], asking: SessionOwner | None) -> bool:
-    owner = session.owner
-    return owner is None or asking is None or owner is asking or owner.principal == asking.principal
-
-
-def _worth(session: FetchSession[Any]) -> tuple[bool, int]:
-    """Return a key by which sessions are kept (KIP-227): followers' before others, larger before smaller ones."""
-    return session.privileged, len(session)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -62,6 +62,13 @@ class _Wait:
     begin: int
     state: SmoothWait
     since: float
+
+
+class AwaitedProducers(NamedTuple):
+    """The producers whose last batch is before an offset are waited for until a time, in ms since 1970."""
+
+    before: int
+    until_ms: int
 
 
 class SmoothJoins:
@@ -163,12 +170,26 @@ class SmoothJoins:
         if ended:
             log.info("Smooth expansion: every group has read up to the start of the new replicas of {keys}", keys=ended)
 
+    def awaited_producers(self, key: Key) -> AwaitedProducers | None:
+        """Return which producers the new replicas of a partition that is led here wait for, and until when.
+
+        None if they wait for none, or have not been seen yet.
+        """
+        wait = self._waits.get(key)
+        return None if wait is None else self._awaited(wait)
+
+    def _awaited(self, wait: _Wait) -> AwaitedProducers | None:
+        left = self._producer_seconds - (self._clock.seconds() - wait.since)
+        if left <= 0:
+            return None
+        return AwaitedProducers(wait.begin, int(min(self._now_ms() + left * 1000, wait.state.until_ms)))
+
     def _producers_behind(self, key: Key, wait: _Wait) -> bool:
         """Return whether a producer may send a batch again that the new replicas do not have."""
-        partition = self._partitions.replicated.get(key)
-        if partition is None or not partition.online or self._clock.seconds() - wait.since >= self._producer_seconds:
+        partition, awaited = self._partitions.replicated.get(key), self._awaited(wait)
+        if partition is None or not partition.online or awaited is None:
             return False
-        return any(one.last_offset < wait.begin for one in list(partition.log.producers.by_id.values()))
+        return any(one.last_offset < awaited.before for one in list(partition.log.producers.by_id.values()))
 
     async def _behind(self, begins: Mapping[Key, int]) -> GroupOffsets:
         """Return the groups that have not yet read the records that the new replicas lack, by partition."""

@@ -85,6 +85,9 @@ class StagedWrites:
     ) -> None:
         """storage_failed: called with errors of the storage. seconds: a monotonic clock."""
         self.adaptive = disks.adaptive
+        #: Called when `any_wanted` may have changed.
+        self.on_change: Callable[[], object] = lambda: None
+        disks.on_paces = self._paces_seen
         self._disks = disks
         self._appended = appended
         self._storage_failed = storage_failed
@@ -93,6 +96,18 @@ class StagedWrites:
     def _queue_of(self, partition: Partition) -> WriteQueue:
         disk = self._disks.at(partition.log.directory)
         return disk.control if partition.topic in INTERNAL_TOPICS else disk.queue_of(partition.topic)
+
+    @property
+    def any_wanted(self) -> bool:
+        """Whether appends to any partition may have to be staged although no earlier append of it waits.
+
+        It says nothing of a log that a thread is just rolling or truncating: that one holds `Log.writing`.
+        """
+        return self._disks.any_queued or bool(self._refusals.by_partition)
+
+    def _paces_seen(self) -> None:
+        self._refusals.expire()
+        self.on_change()
 
     def wanted(self, partition: Partition) -> bool:
         """Return whether an append to a partition must be staged although no earlier append of the partition waits."""
@@ -120,6 +135,7 @@ class StagedWrites:
         if queue.takes(len(records)):
             return None
         self._refusals.note(partition, records)
+        self.on_change()
         return QueueFull(
             f"not appended: {queue.requests} appends with {queue.bytes} bytes wait for the disk ({queue.name})",
             queue.refuse(),
@@ -208,6 +224,9 @@ class _Refusals:
 
     def __contains__(self, partition: Partition) -> bool:
         """Whether later batches, sent after a refused batch of a partition, may still arrive."""
+        return self._is_awaited(partition)
+
+    def _is_awaited(self, partition: Partition) -> bool:
         known = self.by_partition.get(partition)
         if known is None:
             return False
@@ -215,6 +234,11 @@ class _Refusals:
             return True
         self._forget_all(partition)
         return False
+
+    def expire(self) -> None:
+        """Forget refused batches that are so old that no batch behind them can still be on its way."""
+        for partition in list(self.by_partition):
+            self._is_awaited(partition)
 
     def note(self, partition: Partition, records: Buffer) -> None:
         """Remember a batch that was refused."""

@@ -30,6 +30,18 @@ def shielded(result: T | Deferred[T]) -> T | Deferred[T]:
     return shield(result) if isinstance(result, Deferred) else result
 
 
+def branch(source: Deferred[T]) -> Deferred[T]:
+    """Return a Deferred that fires with the result of another one, which keeps this result for its later callbacks."""
+    branched: Deferred[T] = Deferred()
+
+    def passed_on(result: T) -> T:
+        branched.callback(result)
+        return result
+
+    source.addCallback(passed_on)
+    return branched
+
+
 def then(result: T | Deferred[T], function: Callable[[T], R]) -> R | Deferred[R]:
     """Call `function` with a result, now or when its Deferred fires.
 
@@ -83,6 +95,10 @@ class ReplicationWait(Operation[list[PendingAppend]]):
 
     def try_complete(self, key: Hashable) -> bool:
         """Complete when each append is committed or can't be."""
+        return self.look()
+
+    def look(self) -> bool:
+        """See `try_complete`."""
         if all(append.committed or append.gone or append.short for append in self._appends):
             return self.complete(self.on_expire())
         return False

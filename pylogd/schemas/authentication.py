@@ -1,8 +1,9 @@
 """Who sends a request to the registry's HTTP API: by password (RFC 7617) or by bearer token (RFC 6750).
 
 Strategy: checks run in threads of their own, few and with a bounded queue, since hashing a password takes tens of
-milliseconds on purpose, and keys of tokens may have to be fetched. A wrong password is answered after a delay. Users
-and tokens are checked by the code that brokers check theirs with.
+milliseconds on purpose, and keys of tokens may have to be fetched. Addresses take turns, and a user whose password was
+right before does not wait for strangers (`limits.shares`). A wrong password is answered after a delay. Users and tokens
+are checked by the code that brokers check theirs with.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from pylogd.clock import wall_ms
+from pylogd.limits.shares import Crowded, FairWork, share_of
 from pylogd.schemas.errors import Overloaded, Unauthorized
 from pylogd.security.sasl.access_tokens import IssuerKeys, SignedTokens, TokenRules
 from pylogd.security.sasl.conversation import AuthenticationFailed, MechanismUnavailable
@@ -63,7 +65,7 @@ class Authenticator:
         self._users = users
         self._tokens = tokens
         self._pool = ThreadPool(reactor, _THREADS, "schemas-authentication")
-        self._waiting = 0
+        self._work = FairWork(self._pool.defer, _THREADS, _MOST_WAITING)
 
     @property
     def challenges(self) -> list[str]:
@@ -75,9 +77,9 @@ class Authenticator:
     async def start(self) -> None:
         """Read users and keys. Raises MechanismUnavailable."""
         if self._users is not None:
-            await self._in_thread(self._users.read)
+            await self._pool.defer(self._users.read)
         if self._tokens is not None:
-            await self._in_thread(self._tokens.load)
+            await self._pool.defer(self._tokens.load)
 
     def stop(self) -> None:
         """End the threads."""
@@ -91,14 +93,18 @@ class Authenticator:
         if self._users is None and self._tokens is None:
             return ""
         kind, _, credentials = (header or "").strip().partition(" ")
-        if self._waiting >= _MOST_WAITING:
-            raise Overloaded("too many requests wait for a check of their credentials; try again later")
+        share = share_of(host)
         try:
             if kind.lower() == "basic" and self._users is not None:
-                return await self._by_password(credentials.strip(), self._users)
-            if kind.lower() == "bearer" and self._tokens is not None:
-                return str(await self._in_thread(self._tokens.owner, credentials.strip()))
-            raise Unauthorized("credentials are required")
+                name = await self._by_password(credentials.strip(), self._users, share)
+            elif kind.lower() == "bearer" and self._tokens is not None:
+                name = str(await self._work.run(share, self._tokens.owner, credentials.strip()))
+            else:
+                raise Unauthorized("credentials are required")
+            self._work.known.add(share)
+            return name
+        except Crowded:
+            raise Overloaded("too many requests wait for a check of their credentials; try again later") from None
         except (AuthenticationFailed, _Refused) as error:
             log.warn("Refused a request of {host}: {error}", host=host, error=str(error))
             await deferLater(self._reactor, _DELAY_SECONDS, lambda: None)
@@ -107,21 +113,15 @@ class Authenticator:
             log.error("Can't check credentials: {error}", error=str(error))
             raise Overloaded("credentials can't be checked at present; see the registry's log") from None
 
-    async def _by_password(self, credentials: str, users: UsersFile) -> str:
+    async def _by_password(self, credentials: str, users: UsersFile, share: str) -> str:
         try:
             name, colon, password = base64.b64decode(credentials, validate=True).decode("utf-8").partition(":")
         except (binascii.Error, UnicodeDecodeError):
             raise _Refused("its Basic credentials can't be decoded") from None
-        if not colon or not await self._in_thread(users.is_right, name, password):
+        remembered = users.remembers(name, password)
+        if not colon or not await self._work.run(share, users.is_right, name, password, remembered=remembered):
             raise _Refused(f"wrong password, or unknown user {name!r:.100}")
         return name
-
-    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
-        self._waiting += 1
-        try:
-            return await self._pool.defer(function, *arguments)
-        finally:
-            self._waiting -= 1
 
 
 class _Refused(Exception):

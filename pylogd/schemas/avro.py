@@ -13,23 +13,40 @@ import io
 import json
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 import fastavro
-from fastavro.schema import parse_schema
+from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
 from pylogd.errors import PylogdError
 from pylogd.schemas.api_client import RegistryApi, SchemaRegistryError, path_of
 
 _HEAD: Final = struct.Struct(">bI")
 _MAGIC: Final = 0
+#: The registry's code for an id that it does not have. Another 404 may be of a wrong URL.
+_SCHEMA_NOT_FOUND: Final = 40403
+#: How long an unknown id is not asked for again, and the most such ids: messages of nonsense name ever new ones.
+_UNKNOWN_SECONDS: Final = 10.0
+_MOST_UNKNOWN: Final = 100_000
 
-__all__ = ["AvroDeserializer", "AvroSerializer", "NotAvro", "SchemaRegistryClient", "SchemaRegistryError"]
+__all__ = [
+    "AvroDeserializer",
+    "AvroSerializer",
+    "NotAvro",
+    "SchemaRegistryClient",
+    "SchemaRegistryError",
+    "UnknownSchemaId",
+]
 
 
 class NotAvro(PylogdError):
     """A message without a schema id, a body that does not match its schema, or a value that does not fit the schema."""
+
+
+class UnknownSchemaId(NotAvro):
+    """A message with an id that the registry has no schema for, or none of Avro. A registry that fails is no such."""
 
 
 class SchemaRegistryClient:
@@ -44,10 +61,14 @@ class SchemaRegistryClient:
         self._api = RegistryApi(url, timeout, settings)
         self._schemas: dict[int, Any] = {}
         self._ids: dict[tuple[str, str], int] = {}
+        self._unknown: dict[int, tuple[float, str]] = {}  # until when an id is not asked for again, and why
         self._lock = threading.Lock()
 
     def schema(self, schema_id: int) -> Any:
-        """Return the parsed schema with that id. Raises SchemaRegistryError."""
+        """Return the parsed schema with that id. Raises UnknownSchemaId and SchemaRegistryError.
+
+        An unknown id may be registered later: it is asked for again after some seconds.
+        """
         found = self._schemas.get(schema_id)
         if found is None:
             with self._lock:
@@ -69,10 +90,27 @@ class SchemaRegistryClient:
         return known
 
     def _fetch(self, schema_id: int) -> Any:
-        named: dict[str, Any] = {}
-        return self._parse(self._api.ask(path_of("schemas", "ids", schema_id)), named)
+        now = time.monotonic()
+        until, why = self._unknown.get(schema_id, (now, ""))
+        if now < until:
+            raise UnknownSchemaId(why)
+        try:
+            return self._parse(self._api.ask(path_of("schemas", "ids", schema_id)), {})
+        except SchemaRegistryError as error:
+            if error.code != _SCHEMA_NOT_FOUND:
+                raise
+            why = f"the registry has no schema with the id {schema_id}"
+        except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, RecursionError) as error:
+            why = f"schema {schema_id} of the registry is not an Avro schema: {error or type(error).__name__}"
+        if len(self._unknown) >= _MOST_UNKNOWN:
+            self._unknown.clear()
+        self._unknown[schema_id] = now + _UNKNOWN_SECONDS, why
+        raise UnknownSchemaId(why)
 
     def _parse(self, document: Mapping[str, Any], named: dict[str, Any]) -> Any:
+        kind = document.get("schemaType") or "AVRO"
+        if kind != "AVRO":
+            raise ValueError(f"its type is {kind}")
         for used in document.get("references") or ():
             path = path_of("subjects", used["subject"], "versions", used["version"])
             if used["name"] not in named:
@@ -109,7 +147,7 @@ class AvroDeserializer:
         self._reader = None if reader is None else parse_schema(dict(reader))
 
     def __call__(self, message: bytes) -> Any:
-        """Return the value. Raises NotAvro or SchemaRegistryError."""
+        """Return the value. Raises NotAvro, also for an unknown id, or SchemaRegistryError."""
         schema = self._registry.schema(schema_id_of(message))
         body = io.BytesIO(message)
         body.seek(_HEAD.size)

@@ -2,18 +2,20 @@
 
 A body that is too large is answered with 413 at once. What the client still sends is received and dropped for a while,
 so that it can read the answer, and then the connection is closed. A request that is not there in time, headers and
-body, ends its connection, however regularly its bytes come. Connections are bounded in number: one too many is answered
-with 503 and closed; if many are, further ones are closed without an answer.
+body, ends its connection, however regularly its bytes come. Connections are bounded in number, and bodies in memory,
+both with a share for each address (`http_channel`). A connection for which there is no place is answered with 503 and
+closed; if many are, further ones are closed without an answer.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final
 
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
@@ -21,7 +23,8 @@ from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 from twisted.web.server import Request, Site
 
-from pylogd.http_channel import DeadlineChannel
+from pylogd.http_channel import HttpPlaces, SharingChannel
+from pylogd.limits.shares import share_of
 from pylogd.schemas.errors import BodyTooLarge, Overloaded, RegistryError
 
 log = Logger()
@@ -36,6 +39,7 @@ _MOST_REFUSED: Final = 100
 #: How much of a refused body is received and dropped before the connection is aborted.
 _MOST_DROPPED_BYTES: Final = 16 << 20
 _DROP_SECONDS: Final = 5.0
+_CROWDED: Final = b"too many connections; try again later\n"
 
 
 class BoundedRequest(Request):
@@ -47,6 +51,7 @@ class BoundedRequest(Request):
         self._dropped = 0
         self._refused = False
         self._site: BoundedSite = channel.factory
+        self._share = share_of(getattr(channel.getPeer(), "host", None) or "")
         self._closing: Any = None
         self._body = BytesIO()
 
@@ -63,10 +68,9 @@ class BoundedRequest(Request):
             return
         if self._held + len(data) > MOST_BODY_BYTES:
             self._refuse(BodyTooLarge(f"the body is larger than {MOST_BODY_BYTES} bytes"))
-        elif self._site.held + len(data) > MOST_BODIES_BYTES:
+        elif not self._site.held.take(self._share, len(data)):
             self._refuse(Overloaded("too many large requests at the same time; try again later"))
         else:
-            self._site.held += len(data)
             self._held += len(data)
             self._body.write(data)
 
@@ -115,77 +119,83 @@ class BoundedRequest(Request):
         super().finish()  # type: ignore[no-untyped-call]
 
     def _release(self) -> None:
-        self._site.held -= self._held
+        self._site.held.give_back(self._share, self._held)
         self._held = 0
 
 
-class _CountedChannel(DeadlineChannel):
-    """A connection that its site counts."""
+class BodyMemory:
+    """The bytes of the bodies that are being received, in all and of each address.
 
-    _counted = False
+    An address may have half of what is free to it: whoever comes after a flood from one address has the other half.
+    """
 
-    def connectionMade(self) -> None:
-        """Count the connection."""
-        self._counted = True
-        self.factory.connections += 1
-        super().connectionMade()  # type: ignore[no-untyped-call]
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[str] = Counter()
+        self.total = 0
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Remove the connection from the count."""
-        if self._counted:
-            self._counted = False
-            self.factory.connections -= 1
-        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+    def take(self, share: str, size: int) -> bool:
+        """Count bytes of an address. Return False if there are too many."""
+        own = self._held[share]
+        if own + size > (self._most - (self.total - own)) // 2:
+            return False
+        self._held[share] += size
+        self.total += size
+        return True
+
+    def give_back(self, share: str, size: int) -> None:
+        """Count bytes no more."""
+        self.total -= size
+        self._held[share] -= size
+        if not self._held[share]:
+            del self._held[share]
 
 
-class _Refusal(Protocol):
-    """A connection beyond the limit: each of its requests is refused, and it is closed."""
+class _Channel(SharingChannel):
+    """A connection that is told when there is no place for it."""
 
-    _BODY: Final = b"too many connections; try again later\n"
+    _closing: Any = None
 
-    def __init__(self, site: BoundedSite) -> None:
-        self._site = site
-        self._closing: Any = None
-
-    def connectionMade(self) -> None:
-        """Answer, and close."""
-        self._site.refused += 1
+    def refuse(self) -> None:
+        """Answer that there are too many connections, and close."""
+        site: Any = self.factory
         transport: Any = self.transport
+        if site.refused >= _MOST_REFUSED:
+            transport.abortConnection()
+            return
+        if not site.refused:
+            log.warn("Refusing new connections: {count} are open already", count=len(site.places))
+        site.refused += 1
         transport.write(
             b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 5\r\n"
-            b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n\r\n%b" % (len(self._BODY), self._BODY)
+            b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n\r\n%b" % (len(_CROWDED), _CROWDED)
         )
-        self._closing = self._site.reactor.callLater(_DROP_SECONDS, transport.abortConnection)
+        self._closing = site.reactor.callLater(_DROP_SECONDS, transport.abortConnection)
         transport.loseConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Remove the connection from the count."""
-        self._site.refused -= 1
-        if self._closing.active():
-            self._closing.cancel()
+        if self._closing is not None:
+            self.factory.refused -= 1
+            if self._closing.active():
+                self._closing.cancel()
+            self._closing = None
+        super().connectionLost(reason)
 
 
 class BoundedSite(Site):
     """The factory of connections with bounded requests, which are bounded in number.
 
-    held: the bytes of all bodies that are held at present. connections: how many are open. refused: how many more are
+    held: the bytes of all bodies that are held at present. places: the open connections. refused: how many more are
     open because they have to read that they are refused.
     """
 
     noisy = False
-    protocol: Any = _CountedChannel
+    protocol: Any = _Channel
 
     def __init__(self, resource: Resource | None, reactor: Any, log_line: Callable[[str, IRequest], str]) -> None:
         super().__init__(resource, BoundedRequest, reactor=reactor, logFormatter=log_line)  # type: ignore[no-untyped-call]
         self.displayTracebacks = False
-        self.held = 0
-        self.connections = 0
+        self.held = BodyMemory(MOST_BODIES_BYTES)
+        self.places = HttpPlaces(MOST_CONNECTIONS)
         self.refused = 0
-
-    def buildProtocol(self, addr: Any) -> Any:
-        """Return what handles a new connection; None to close it at once."""
-        if self.connections < MOST_CONNECTIONS:
-            return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
-        if not self.refused:
-            log.warn("Refusing new connections: {count} are open already", count=self.connections)
-        return _Refusal(self) if self.refused < _MOST_REFUSED else None

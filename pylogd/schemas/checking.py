@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import tempfile
 from collections import OrderedDict, deque
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList
@@ -29,6 +32,7 @@ from pylogd.schemas.worker import LENGTH, compare_task, read_task, render_task
 log = Logger()
 
 _MOST_WAITING: Final = 100
+_FOLDER: Final = "pylogd-proto-"
 _START_SECONDS: Final = 20.0  # added to the limit of a worker's first task, for imports on a busy machine
 
 
@@ -47,6 +51,7 @@ class SchemaChecker:
         self._all: set[_Worker] = set()
         self._most = workers
         self._waiting: OrderedDict[str, deque[tuple[dict[str, Any], Deferred[Any]]]] = OrderedDict()
+        self._folders: WorkFolders | None = None
         self._stopped = False
 
     def read(self, client: str, kind: str, definitions: Definitions, *, normalize: bool = False) -> Deferred[Any]:
@@ -75,8 +80,12 @@ class SchemaChecker:
     def _add(self, client: str, task: dict[str, Any]) -> Deferred[Any]:
         done: Deferred[Any] = Deferred()
         if sum(map(len, self._waiting.values())) >= _MOST_WAITING:
-            done.errback(Failure(Overloaded("too many schemas wait to be checked; try again later")))
-            return done
+            full = Failure(Overloaded("too many schemas wait to be checked; try again later"))
+            largest = max(self._waiting, key=lambda one: len(self._waiting[one]))
+            if len(self._waiting.get(client, ())) + 1 >= len(self._waiting[largest]):
+                done.errback(full)
+                return done
+            self._waiting[largest].pop()[1].errback(full)
         self._waiting.setdefault(client, deque()).append((task, done))
         self._assign()
         return done
@@ -99,11 +108,15 @@ class SchemaChecker:
             worker.run(task, client, done)
 
     def _start(self) -> _Worker:
-        worker = _Worker(self, self._reactor, self._seconds)
+        if self._folders is None:
+            self._folders = WorkFolders()
+        worker = _Worker(self, self._reactor, self._seconds, self._folders.make())
         self._all.add(worker)
         arguments = [sys.executable, "-m", "pylogd.schemas.worker", str(self._megabytes), str(self._seconds)]
         pipes: dict[int, Any] = {0: "w", 1: "r", 2: 2}
-        self._reactor.spawnProcess(worker, sys.executable, arguments, env=os.environ, childFDs=pipes)
+        self._reactor.spawnProcess(
+            worker, sys.executable, arguments, env={**os.environ, "TMPDIR": worker.folder}, childFDs=pipes
+        )
         return worker
 
     def finished(self, worker: _Worker, client: str) -> None:
@@ -122,13 +135,33 @@ class SchemaChecker:
         self._assign()
 
 
+class WorkFolders:
+    """Folders of the processes, which may be killed before they have removed their files.
+
+    What an earlier registry left that was killed itself is removed first.
+    """
+
+    def __init__(self, parent: str | None = None) -> None:
+        """parent: where the folders are; the system's folder for temporary files by default."""
+        self._parent = tempfile.gettempdir() if parent is None else parent
+        for folder in Path(self._parent).glob(f"{_FOLDER}*"):
+            process = folder.name.removeprefix(_FOLDER).partition("-")[0]
+            if not process.isdigit() or not Path(f"/proc/{process}").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def make(self) -> str:
+        """Return a new folder."""
+        return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=self._parent)
+
+
 class _Worker(ProcessProtocol):
-    """One process. It has at most one task."""
+    """One process. It has at most one task. folder: where it writes files, which is removed when it has ended."""
 
     transport: Any
 
-    def __init__(self, checker: SchemaChecker, reactor: Any, seconds: int) -> None:
+    def __init__(self, checker: SchemaChecker, reactor: Any, seconds: int, folder: str) -> None:
         self._checker = checker
+        self.folder = folder
         self._reactor = reactor
         self._seconds = seconds
         self._buffer = bytearray()
@@ -185,6 +218,7 @@ class _Worker(ProcessProtocol):
             done.callback(outcome["text"] if "text" in outcome else outcome["reasons"])
 
     def processEnded(self, reason: Failure) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
         client, done = self._take()
         self._checker.ended(self, client)
         if done is not None:

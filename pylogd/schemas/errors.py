@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pylogd.errors import PylogdError
 
 
@@ -73,7 +75,7 @@ class ModeNotFound(RegistryError):
 
 
 class InvalidSchema(RegistryError):
-    """The text is not a valid schema of its type, or the type does not exist."""
+    """The text is not a valid schema of its type, or the type does not exist. Clients look for `Invalid schema`."""
 
     status, code = 422, 42201
 
@@ -139,9 +141,23 @@ class ContextNotEmpty(RegistryError):
 
 
 class IncompatibleSchema(RegistryError):
-    """The schema is not compatible with earlier versions of the subject, at its compatibility level."""
+    """The schema is not compatible with earlier versions of the subject, at its compatibility level.
 
-    status, code = 409, 40901
+    reasons: why not. The code is that of Confluent's registry up to release 8.1, by which clients know it.
+    """
+
+    status, code = 409, 409
+    reasons: Sequence[str] = ()
+
+    @classmethod
+    def with_earlier(cls, subject: str, reasons: Sequence[str]) -> IncompatibleSchema:
+        """Return the error for a schema that is not compatible with an earlier one of the subject."""
+        error = cls(
+            f'Schema being registered is incompatible with an earlier schema for subject "{subject}", '
+            f"details: [{', '.join(reasons)}]"
+        )
+        error.reasons = reasons
+        return error
 
 
 class NotFound(RegistryError):

@@ -223,10 +223,7 @@ class Handlers:
                 passed = missing.comparison
             reasons = await self._checker.compare(request.client, passed)
             if reasons:
-                raise IncompatibleSchema(
-                    f'Schema being registered is incompatible with an earlier schema for subject "{subject}", '
-                    f"details: [{', '.join(_details(reasons, passed))}]"
-                )
+                raise IncompatibleSchema.with_earlier(subject, _details(reasons, passed))
         raise StoreTimedOut("the change was not made: other versions of the subject kept being registered; try again")
 
     def _delete_subject(self, request: ApiRequest) -> Deferred[list[int]]:
@@ -288,6 +285,8 @@ class Handlers:
             comparison = self._registry.comparison(subject, await self._read(request, subject), which)
             reasons = [] if comparison is None else await self._checker.compare(request.client, comparison)
             messages = [] if comparison is None or not reasons else _details(reasons, comparison)
+        except IncompatibleSchema as error:
+            messages = list(error.reasons)
         except InvalidSchema as error:
             if not verbose:
                 raise

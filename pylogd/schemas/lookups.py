@@ -13,6 +13,7 @@ from pylogd.schemas.contexts import DEFAULT, EVERY, WILDCARD, QualifiedSubject, 
 from pylogd.schemas.contracts import completed
 from pylogd.schemas.errors import (
     ConfigNotFound,
+    IncompatibleSchema,
     InvalidSchema,
     InvalidVersion,
     ModeNotFound,
@@ -207,7 +208,10 @@ class Lookups(RegistryState):
         subject = beside(parent, reference.subject)
         found = self._numbered(subject, reference.version, deleted=True)
         if found is None:
-            raise InvalidSchema(f"reference {reference.name!r}: subject {subject!r} has no version {reference.version}")
+            raise InvalidSchema(
+                f'Invalid schema: No schema reference found for subject "{subject}" and version {reference.version} '
+                f"(reference {reference.name!r})"
+            )
         return subject, found.schema
 
     def definitions(self, subject: str, schema: Schema) -> Definitions:
@@ -215,7 +219,7 @@ class Lookups(RegistryState):
         try:
             return definitions_of(subject, schema, self.resolve)
         except RecursionError:
-            raise InvalidSchema("its references form too long a chain") from None
+            raise InvalidSchema("Invalid schema: its references form too long a chain") from None
 
     def comparison(self, subject: str, schema: Schema, which: str | None = None) -> Comparison | None:
         """Return what a schema must be compared with: the subject's versions by its level, or only version `which`.
@@ -239,8 +243,9 @@ class Lookups(RegistryState):
             return None
         for each in earlier:
             if each.schema.kind != schema.kind:
-                raise InvalidSchema(
-                    f"Incompatible because of different schema type: version {each.version} is {each.schema.kind}"
+                raise IncompatibleSchema.with_earlier(
+                    subject,
+                    [f"Incompatible because of different schema type: version {each.version} is {each.schema.kind}"],
                 )
         return Comparison(schema.kind, level, self.definitions(subject, schema), pairs)
 

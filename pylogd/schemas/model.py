@@ -215,7 +215,9 @@ def definitions_of(subject: str, schema: Schema, resolve: Resolve) -> Definition
             if (name, reference) in found:
                 continue
             if used.kind != schema.kind:
-                raise InvalidSchema(f"reference {reference.name!r} is a schema of type {used.kind}, not {schema.kind}")
+                raise InvalidSchema(
+                    f"Invalid schema: reference {reference.name!r} is a schema of type {used.kind}, not {schema.kind}"
+                )
             add(name, used.references)
             found[name, reference] = Definition(reference.name, used.text)
 

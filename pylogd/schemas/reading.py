@@ -68,9 +68,9 @@ def given_schema(document: Mapping[str, Any]) -> Schema:
     try:
         text = json.dumps(json.loads(text), separators=(",", ":"))
     except RecursionError as error:
-        raise InvalidSchema("the schema is nested too deeply") from error
+        raise InvalidSchema("Invalid schema: it is nested too deeply") from error
     except ValueError as error:
         if kind != AVRO:
-            raise InvalidSchema(f"not a JSON Schema: the text is not JSON: {error}") from None
+            raise InvalidSchema(f"Invalid schema of type JSON, details: the text is not JSON: {error}") from None
         text = json.dumps(text.strip())  # a primitive type may be given without quotes
     return Schema(text, references, kind, extras)

@@ -7,6 +7,7 @@ Rules:
 - Ids are given by context. An id belongs to one schema as long as a version has it, and is not given again.
 - When a version is deleted permanently, the largest ids given so far are written too, because compaction removes the
   version's own record.
+- A deletion writes tombstones for all keys of what it deletes, whatever bytes other programs wrote (`completed`).
 - A record that can't be decoded is skipped, and ids that are found in it are not given to other schemas.
 Must not know: HTTP, brokers, what a change is allowed to do.
 """
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from pylogd.schemas.contexts import DEFAULT, context_of, normalized
 from pylogd.schemas.errors import RegistryError
+from pylogd.schemas.keys import RecordKeys, identity_of
 from pylogd.schemas.model import AVRO, Identity, Schema, TopicRecord, Version, extras_of, references_of
 from pylogd.schemas.modes import Mode
 from pylogd.schemas.settings import Settings
@@ -47,6 +49,11 @@ class RegistryState:
         self._used: dict[str, int] = {}  # the largest version so far, by subject
         self._last_ids: dict[str, int] = {}  # by context
         self._contexts: set[str] = set()
+        self._keys = RecordKeys()
+
+    def completed(self, records: list[TopicRecord]) -> list[TopicRecord]:
+        """Return the records of a change, with tombstones for all keys of what it deletes (`keys`)."""
+        return [*self._keys.tombstones(records), *records] if records else []
 
     def apply(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
         """Apply the topic's next record, which is at `offset`. A record that can't be decoded is logged and skipped."""
@@ -64,6 +71,9 @@ class RegistryState:
     def _apply(self, key: bytes | None, value: bytes | None, offset: int) -> None:
         name = json.loads(key or b"")
         kind = name["keytype"]
+        identity = identity_of(name)
+        if identity is not None:
+            self._keys.note(identity, key or b"", deleted=value is None)
         document = None if value is None else json.loads(value)
         subject = name.get("subject")
         if not isinstance(subject, str | None) or (subject is None and kind in ("SCHEMA", "DELETE_SUBJECT")):

@@ -116,7 +116,8 @@ class SchemaStore:
     async def _change(self, work: Callable[[], tuple[Any, list[TopicRecord]]]) -> Any:
         deadline = self._reactor.seconds() + self._timeout
         while True:
-            result, records = work()
+            result, changes = work()
+            records = self.registry.completed(changes)
             if not records or await self._append(records):
                 return result
             if self._reactor.seconds() >= deadline:
@@ -190,7 +191,7 @@ class SchemaStore:
             Cluster(self._bootstrap, bootstrap_timeout=0.0, reactor=self._reactor, security=self._security)
         ) as cluster:
             admin = Admin(cluster)
-            replicas = min(_REPLICAS, max(len((await admin.describe_cluster()).brokers), 1))
+            replicas = min(_REPLICAS, max(len((await admin.describe_cluster()).placement.open()), 1))
             try:
                 await admin.create_topic(self._topic, 1, replicas, {"cleanup.policy": "compact"})
             except KafkaError as error:

@@ -1,7 +1,8 @@
 """The audit log: denied and administrative operations, as lines of JSON in a file.
 
 Strategy: the reactor's thread only puts an event into a bounded queue; a thread makes lines of events and writes them.
-Where the queue is full, events are counted, and a line says how many are missing. A client whose operations are denied
+Where the queue is full, the client with most events in it loses some (`security.audit_queue`), which are counted, and a
+line says how many are missing. A client whose operations are denied
 over and over fills neither the file nor the memory: what it repeats within a minute is counted, and at most
 `audit.log.denials.per.minute` different denials are written; lines at the end of the minute have the counts.
 
@@ -18,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import queue
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -27,7 +27,9 @@ from typing import Any, Final, NamedTuple, TypeAlias, overload
 from twisted.logger import Logger
 
 from pylogd.config import Settings
+from pylogd.security.audit_queue import AuditQueue
 from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.client_share import share_of_client
 from pylogd.security.principal import Principal
 
 log = Logger()
@@ -150,8 +152,7 @@ class AuditLog:
         self._now_ms = now_ms
         self._seconds = seconds
         self._limiter = Limiter(denials_per_minute)
-        self._queue: queue.Queue[_Event] = queue.Queue(max_queued)
-        self._dropped = 0
+        self._queue: AuditQueue[_Event] = AuditQueue(max_queued)
         self._fd = -1
         self._failing = False
         self._torn = False  # the last line was written in part
@@ -175,7 +176,7 @@ class AuditLog:
 
     def reopen(self) -> None:
         """Have the file opened again, by its name."""
-        self._put(_Event(0, ("", ""), None))
+        self._queue.put(_Event(0, ("", ""), None))
 
     def denied(
         self,
@@ -193,7 +194,7 @@ class AuditLog:
             "event": "denied", "principal": client[0], "host": host, "client_id": shorten(client_id), "api": api,
             "operation": operation.name, "resource": resource.name, "name": shorten(name),
         }  # fmt: skip
-        self._put(_Event(self._now_ms(), client, fields))
+        self._queue.put(_Event(self._now_ms(), client, fields), share_of_client(principal, host))
 
     def administrative(
         self,
@@ -220,13 +221,7 @@ class AuditLog:
             key, size = (api, hashlib.sha256(text).digest()), 4 * len(text)  # objects take more than their text
             return line if self._limiter.admit(client, key, line, self._seconds(), size) else None
 
-        self._put(_Event(self._now_ms(), client, fields))
-
-    def _put(self, event: _Event) -> None:
-        try:
-            self._queue.put_nowait(event)
-        except queue.Full:
-            self._dropped += 1
+        self._queue.put(_Event(self._now_ms(), client, fields), share_of_client(principal, host))
 
     # -- in the thread
 
@@ -243,14 +238,7 @@ class AuditLog:
 
     def _wait(self) -> list[_Event]:
         """Return the queued events, after at most a second."""
-        events: list[_Event] = []
-        try:
-            events.append(self._queue.get(timeout=0 if self._closing.is_set() else _TICK_SECONDS))
-            while len(events) < 1000:
-                events.append(self._queue.get_nowait())
-        except queue.Empty:
-            pass
-        return events
+        return self._queue.take(0 if self._closing.is_set() else _TICK_SECONDS)
 
     def write(self, events: Iterable[_Event]) -> None:
         """Write the events of the queue, and the counts of dropped events."""
@@ -271,8 +259,8 @@ class AuditLog:
                 lines.append(_line(event.time_ms, fields))
         now_ms = self._now_ms()
         lines += (_line(now_ms, fields) for fields in self._limiter.over(self._seconds()))
-        if self._dropped:
-            dropped, self._dropped = self._dropped, 0
+        dropped = self._queue.dropped()
+        if dropped:
             lines.append(_line(now_ms, {"event": "queue full", "not_written": dropped}))
         self._append(lines)
 

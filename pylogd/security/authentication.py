@@ -2,8 +2,8 @@
 
 Strategy: each SASL listener has an `Authenticator`, and each of its connections an `Authentication`: a state machine
 that says which requests are allowed, and that passes messages to the mechanism's conversation. Steps that take
-milliseconds run in threads of the authenticator's own, so that neither the reactor nor disk work waits for a password
-to be hashed.
+milliseconds run in threads of their own, so that neither the reactor nor disk work waits for a password to be hashed.
+Clients wait for these by address, and who gave the right password before does not wait for strangers (`limits.shares`).
 
 Rules: clients hear that authentication failed, never why; the log says why, without credentials. A refusal is answered
 after `connection.failed.authentication.delay.ms`. Whoever authenticates again has to remain who it is. A session that
@@ -25,6 +25,7 @@ from twisted.logger import Logger
 
 from pylogd.errors import CloseConnection, ErrorCode
 from pylogd.limits.log_lines import COUNTS, LimitedLog
+from pylogd.limits.shares import Crowded, FairWork, share_of
 from pylogd.machine import MachineTable
 from pylogd.security.principal import Principal
 from pylogd.security.sasl.conversation import (
@@ -121,6 +122,10 @@ class Connection(Protocol):
 
     host: str
     listener: str
+    authentication: Any  # None once the connection is lost
+
+    def spoke(self) -> None:
+        """Note that the client has sent its first request."""
 
     def authentication_succeeded(self, principal: Principal) -> None:
         """Serve all requests from now on."""
@@ -134,20 +139,21 @@ class Authenticator:
         mechanisms: Mapping[str, ServerMechanism],
         limits: AuthenticationLimits,
         clock: IReactorTime,
-        in_thread: Callable[..., Deferred[Any]],
+        work: FairWork,
         now_ms: Callable[[], int],
     ) -> None:
-        """in_thread: call a function in a thread."""
+        """work: calls functions in threads, for which the clients of all listeners wait."""
         self.mechanisms = mechanisms
         self.limits = limits
         self.clock = clock
-        self.in_thread = in_thread
+        self.work = work
         self.now_ms = now_ms
         self.counts = AuthenticationCounts()
         self._limited = LimitedLog(log, _LINES, _LINES_SECONDS, clock.seconds)
 
     def begin(self, connection: Connection) -> Authentication:
-        """Return the authentication of a new connection."""
+        """Return the authentication of a connection that has sent its first request."""
+        connection.spoke()
         return Authentication(self, connection)
 
     def pause(self) -> Deferred[None]:
@@ -252,8 +258,15 @@ class Authentication:
             return self._refuse_for(error)
 
     async def _step_in_thread(self, conversation: ServerConversation, message: bytes) -> Answer:
+        connection, work = self._connection, self._authenticator.work
         try:
-            return self._go_on(await self._authenticator.in_thread(conversation.step, message))
+            result = await work.run(
+                share_of(connection.host), conversation.step, message,
+                remembered=conversation.is_remembered(message), wanted=lambda: connection.authentication is self,
+            )  # fmt: skip
+            return self._go_on(result)
+        except Crowded:
+            return await self._refuse_for(MechanismUnavailable("too many clients wait for a check of credentials"))
         except SaslError as error:
             return await self._refuse_for(error)
 
@@ -281,6 +294,7 @@ class Authentication:
         self._conversation = None
         self._principal = principal
         self.by_token = success.by_token
+        authenticator.work.known.add(share_of(self._connection.host))
         if before is None:
             authenticator.counts.succeeded += 1
             self._connection.authentication_succeeded(principal)

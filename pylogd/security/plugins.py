@@ -54,9 +54,8 @@ def warn_unless_brokers_may_follow(authorizer: Authorizer | None, broker: Princi
         )
 
 
-def make_principal_builder(settings: Settings) -> PrincipalBuilder | None:
-    """Return the builder that `principal.builder.class` names, None without one. Raises ConfigError."""
-    name = settings.text("principal.builder.class")
+def make_principal_builder(settings: Settings, name: str | None) -> PrincipalBuilder | None:
+    """Return the builder of this class (`principal.builder.class`), None without a name. Raises ConfigError."""
     if not name:
         return None
     made: PrincipalBuilder = _make("principal.builder.class", name, settings, ("build",))

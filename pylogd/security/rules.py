@@ -91,6 +91,7 @@ class AclIndex:
     def __init__(self) -> None:
         self._rules: dict[ResourcePattern, _PatternRules] = {}
         self._lengths: dict[ResourceType, Counter[int]] = {kind: Counter() for kind in ResourceType}
+        self._naming: dict[tuple[ResourceType, Principal], dict[ResourcePattern, None]] = {}
 
     def __len__(self) -> int:
         return sum(len(rules.entries) for rules in self._rules.values())
@@ -99,14 +100,30 @@ class AclIndex:
         """Replace the entries of a pattern; without any, forget it."""
         prefixed = pattern.pattern is PatternType.PREFIXED
         lengths = self._lengths[pattern.resource]
-        if self._rules.pop(pattern, None) is not None and prefixed:
+        former = self._rules.pop(pattern, None)
+        for principal in () if former is None else former.by_principal:
+            self._forget_naming((pattern.resource, principal), pattern)
+        if former is not None and prefixed:
             lengths[len(pattern.name)] -= 1
             if not lengths[len(pattern.name)]:
                 del lengths[len(pattern.name)]
         if entries:
-            self._rules[pattern] = _PatternRules(entries)
+            rules = self._rules[pattern] = _PatternRules(entries)
+            for principal in rules.by_principal:
+                self._naming.setdefault((pattern.resource, principal), {})[pattern] = None
             if prefixed:
                 lengths[len(pattern.name)] += 1
+
+    def _forget_naming(self, key: tuple[ResourceType, Principal], pattern: ResourcePattern) -> None:
+        naming = self._naming[key]
+        del naming[pattern]
+        if not naming:
+            del self._naming[key]
+
+    def naming(self, resource: ResourceType, principal: Principal) -> Iterable[ResourcePattern]:
+        """Return the patterns of a resource type with entries for a principal, or for everyone."""
+        own, all_of_them = (self._naming.get((resource, who), {}) for who in (principal, EVERYONE))
+        return own.keys() | all_of_them.keys()
 
     def entries(self, pattern: ResourcePattern) -> Sequence[AclEntry]:
         """Return the entries of a pattern."""
@@ -159,6 +176,7 @@ class AclAuthorizer:
         self.super_users = frozenset(super_users)
         self._allow_if_no_acl = allow_if_no_acl
         self._decisions: dict[tuple[Principal, str], Decisions] = {}
+        self._any: dict[tuple[Principal, str, AclOperation, ResourceType], bool] = {}
         self._kept_bytes = 0  # of decisions since all were forgotten
         self._version = 0
 
@@ -194,18 +212,27 @@ class AclAuthorizer:
         An entry for the operation or for ALL counts, not one for an operation that implies it. What is allowed by a
         pattern counts unless a pattern that covers at least as much is denied.
         """
+        key = principal, host, operation, resource
+        decision = self._any.get(key)
+        if decision is None:
+            decision = self._decide_any(principal, host, operation, resource)
+            if len(self._any) >= MOST_CLIENTS:
+                self._any.clear()
+            self._any[key] = decision
+        return decision
+
+    def _decide_any(self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType) -> bool:
         if self.authorize(principal, host, operation, resource, "hardcode"):  # Kafka asks for a topic of this name
             return True
         address = parse_address(host)
         allowed: list[ResourcePattern] = []
         denied: set[ResourcePattern] = set()
-        for pattern in self.index.patterns():
-            if pattern.resource is resource:
-                effects = self._effects(pattern, principal, address, operation)
-                if Permission.DENY in effects:
-                    denied.add(pattern)
-                if Permission.ALLOW in effects:
-                    allowed.append(pattern)
+        for pattern in self.index.naming(resource, principal):
+            effects = self._effects(pattern, principal, address, operation)
+            if Permission.DENY in effects:
+                denied.add(pattern)
+            if Permission.ALLOW in effects:
+                allowed.append(pattern)
         everything = ResourcePattern(resource, WILDCARD, PatternType.LITERAL)
         if everything in denied:
             return False
@@ -232,6 +259,7 @@ class AclAuthorizer:
 
     def _forget(self) -> None:
         self._decisions = {}
+        self._any.clear()
         self._kept_bytes = 0
 
     def _remember_client(self, principal: Principal, host: str) -> Decisions:

@@ -6,5 +6,9 @@
 `options`, `filters` and `ranges` compute what a query reads, without I/O. `offsets` asks the brokers, on the driver.
 `reading` reads a range of one partition and `writing` writes rows, on executors; `worker` keeps consumers from one task
 to the next. `source` has the classes that Spark calls; the top-level module `pyspark_pylogd` lets Spark find them
-without registration. Nothing here imports Twisted.
+without registration. `idle` ends the workers that Spark no longer needs. Nothing here imports Twisted.
 """
+
+from pylogd.spark.idle import end_quietly
+
+end_quietly()  # here, since any module of this package may be the first one that a worker of Spark imports

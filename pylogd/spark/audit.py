@@ -8,12 +8,13 @@ more rows than distinct messages are duplicates.
 A message that is absent need not be lost:
 - A lake is audited up to its committed offsets: later messages of the topic are not loaded yet.
 - If a log or a lake does not begin with offset 0, retention may have deleted messages that are older than its first.
-- If a producer did not report a window (it crashed, or the report has expired), it is unknown how many of its messages
-  were delivered; gaps in their numbers prove nothing.
+- If a producer did not report a window (it crashed, or the report has expired), nor its journal did, it is unknown how
+  many of its messages were delivered; gaps in their numbers prove nothing.
 In each of these cases the verdict on a window is "unknown", unless other messages prove it incomplete.
 
 A message that an audited producer copied has several stamps. The last one whose producer reports on this topic counts,
-or if there is none the last one.
+or if there is none the last one. Messages without stamps, of clients that are not audited, are counted by their own
+time stamps: there are no reports to compare them with.
 
 Rules: only windows that ended before `until_ms` are judged, since later ones may not be complete. A report that is
 stored twice counts once. Must not know: how the rows of a stage were read (`stages` does).
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pylogd.client.core.audit import HEADER
+from pylogd.client.core.audit import WINDOW_MS as _WIDTH_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,10 +41,23 @@ UNKNOWN: Final = "unknown"
 _REQUIRED: Final = ("producer", "server", "topic", "window_start_ms", "window_ms", "count", "number")
 _REPORT: Final = (
     "producer string, server string, topic string, window_start_ms bigint, window_ms bigint, count bigint, "
-    "number bigint, first bigint, last bigint, failed array<array<bigint>>"
+    "number bigint, first bigint, last bigint, failed array<array<bigint>>, recovered boolean"
 )
 _STAMP: Final = r"^(\d+)/([^/]*)/(\d+)/(.*)$"
+_COLUMNS: Final = ("topic", "partition", "offset", "headers")
 _WINDOW: Final = ("topic", "window_start_ms", "window_ms")
+#: How the counts of producers are computed, which are added for each window.
+_SUMS: Final = {
+    "reported": "reported",
+    "rows": "rows",
+    "distinct": "`distinct`",  # a reserved word of SQL
+    "missing": "greatest(reported - found - awaited, 0)",
+    "unreported": "greatest(found + awaited - reported - given, 0)",
+    "pending": "pending",
+    "gaps": "gaps",
+    "recovered": "least(found, given)",
+    "lost": "greatest(given - found - awaited, 0)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +68,9 @@ class Completeness:
     missing: messages reported and not received. unreported: messages received and not reported.
     pending: messages in the topic that are not loaded yet.
     gaps: numbers of a producer for which there is neither a report nor a message; counted in its last window.
+    recovered, lost: messages that a dead producer was given, as its journal tells, and that were received, or were not.
+    unstamped: rows of clients that are not audited, which are in none of the other counts; those that are not loaded
+    yet are pending.
     may_be_deleted: whether retention may have deleted the missing messages.
     All counts are computed for each producer and added, so that one producer's surplus does not hide another's loss.
     """
@@ -67,6 +85,9 @@ class Completeness:
     unreported: int
     pending: int = 0
     gaps: int = 0
+    recovered: int = 0
+    lost: int = 0
+    unstamped: int = 0
     may_be_deleted: bool = False
 
     @property
@@ -77,9 +98,10 @@ class Completeness:
     @property
     def verdict(self) -> str:
         """COMPLETE if every delivered message was received exactly once, INCOMPLETE if one was not, else UNKNOWN."""
-        if self.duplicates or (self.missing and not self.may_be_deleted):
+        absent = self.missing + self.lost
+        if self.duplicates or (absent and not self.may_be_deleted):
             return INCOMPLETE
-        return UNKNOWN if self.missing or self.unreported or self.pending or self.gaps else COMPLETE
+        return UNKNOWN if absent or self.unreported or self.pending or self.gaps else COMPLETE
 
     @property
     def is_complete(self) -> bool:
@@ -88,15 +110,17 @@ class Completeness:
 
     @property
     def share(self) -> float:
-        """The share of the reported messages that is not missing, from 0 to 1."""
-        return 1.0 if not self.reported else 1.0 - self.missing / self.reported
+        """The share of the messages of producers that is not missing or lost, from 0 to 1."""
+        wanted = self.reported + self.recovered + self.lost
+        return 1.0 if not wanted else 1.0 - (self.missing + self.lost) / wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """The place that is audited.
 
-    received: rows with `topic`, `partition`, `offset` and `headers` (array of key and value).
+    received: rows with `topic`, `partition`, `offset`, `headers` (array of key and value), and `timestamp` if they have
+    it, or what `with_times` returns of them.
     unloaded: the rows of the topics that are not loaded yet, or None.
     trimmed: the partitions that do not begin with offset 0.
     unknown_topics: the topics of which it is unknown what is not loaded yet.
@@ -112,53 +136,99 @@ def compare(reports: DataFrame, stage: Stage, *, until_ms: int | None = None) ->
     """Return the result for each window of each topic, sorted.
 
     reports: rows of the audit topic, with the column `value`. until_ms: only windows that ended by then are judged, in
-    milliseconds since 1970. Rows of producers that are not audited are ignored.
+    milliseconds since 1970.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs a session
 
     parsed = reports.select(f.from_json(reports["value"].cast("string"), _REPORT).alias("r")).select("r.*")
     parsed = parsed.dropna(subset=list(_REQUIRED)).dropDuplicates(["producer", "number"])
     failed = f.expr("coalesce(aggregate(failed, 0L, (sum, run) -> sum + run[1] - run[0] + 1), 0L)")
-    expected = parsed.groupBy(*_WINDOW, "producer").agg(
+    parsed = parsed.withColumn("recovered", f.expr("coalesce(recovered, false)"))
+    expected = parsed.withColumn("failures", failed).groupBy(*_WINDOW, "producer").agg(
         f.sum("count").alias("reported"),
-        f.sum(failed).alias("failed"),
+        f.expr("coalesce(sum(if(recovered, null, failures)), sum(failures))").alias("failed"),
         f.min(f.expr("if(first >= 0, first, null)")).alias("first"),
         f.max(f.expr("if(last >= 0, last, null)")).alias("last"),
-    )
+        f.expr("every(recovered)").alias("dead"),  # only its journal has reported the window
+    )  # fmt: skip
     messages = _messages(stage, parsed)
     joined = expected.join(_counted(messages, parsed), [*_WINDOW, "producer"], "full")
-    joined = joined.fillna(0, ["reported", "failed", "rows", "distinct", "found", "awaited"])
+    joined = joined.fillna(0, ["reported", "failed", "rows", "distinct", "found", "awaited"]).fillna(False, ["dead"])
+    # a journal may be behind: numbers have no gaps, so all up to the last one that arrived were given
+    joined = joined.withColumn("given", f.expr("if(dead, greatest(last, most) - first + 1 - failed, 0)"))
     if until_ms is not None:
         joined = joined.where(f.col("window_start_ms") + f.col("window_ms") <= until_ms)
-    sums = {
-        "reported": "reported",
-        "rows": "rows",
-        "distinct": "`distinct`",  # a reserved word of SQL
-        "missing": "greatest(reported - found - awaited, 0)",
-        "unreported": "greatest(found + awaited - reported, 0)",
-        "pending": "pending",
-        "gaps": "gaps",
-    }
-    totals = _with_gaps(joined).groupBy(*_WINDOW).agg(*(f.sum(f.expr(each)).alias(name) for name, each in sums.items()))
-    rows = totals.orderBy(*_WINDOW).collect()
+    totals = (
+        _with_gaps(joined).groupBy(*_WINDOW).agg(*(f.sum(f.expr(each)).alias(name) for name, each in _SUMS.items()))
+    )
+    counts = {(row[0], row[1], row[2]): {name: row[name] or 0 for name in _SUMS} for row in totals.collect()}
+    for window, (unstamped, pending) in _unstamped(stage, parsed, until_ms).items():
+        found = counts.setdefault(window, dict.fromkeys(_SUMS, 0))
+        found["unstamped"] = unstamped
+        found["pending"] += pending
     deleted = _deleted_until(messages, stage)
     return [
         Completeness(
-            row[0], row[1], row[1] + row[2], **{name: row[name] or 0 for name in sums},
-            may_be_deleted=row[1] <= deleted.get(row[0], -math.inf),
+            topic, start, start + width, **found, may_be_deleted=start <= deleted.get(topic, -math.inf)
         )
-        for row in rows
+        for (topic, start, width), found in sorted(counts.items())
     ]  # fmt: skip
+
+
+def with_times(rows: DataFrame) -> DataFrame:
+    """Return the columns of a stage's rows. `sent_ms` is null if the rows have no time stamps.
+
+    Quarantined rows have them as `timestampMs`. A column `timestamp` of a typed table may be something else than a
+    time.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    kinds = dict(rows.dtypes)
+    if "sent_ms" in kinds:
+        return rows
+    of_timestamp = {"timestamp": "unix_millis(timestamp)", "bigint": "timestamp"}
+    time = of_timestamp.get(kinds.get("timestamp", ""), "cast(null as bigint)")
+    return rows.select(*_COLUMNS, f.expr("timestampMs" if "timestampMs" in kinds else time).alias("sent_ms"))
+
+
+def _unstamped(stage: Stage, reports: DataFrame, until_ms: int | None) -> dict[tuple[str, int, int], tuple[int, int]]:
+    """Return how many rows without stamps each window has: received, and not loaded yet.
+
+    The windows of a topic are as long as those of its reports, the longest ones if they differ.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    widths = reports.groupBy("topic").agg(f.max("window_ms").alias("window_ms"))
+    has_stamp = f.expr(f"coalesce(exists(headers, h -> h.key = '{HEADER}'), false)")
+    each = (
+        _rows(stage, "sent_ms")
+        .where(~has_stamp)
+        .where("sent_ms >= 0")
+        .join(widths, "topic", "left")
+        .fillna({"window_ms": _WIDTH_MS})
+        .withColumn("window_start_ms", f.expr("sent_ms - sent_ms % window_ms"))
+    )
+    if until_ms is not None:
+        each = each.where(f.col("window_start_ms") + f.col("window_ms") <= until_ms)
+    sums = each.groupBy(*_WINDOW).agg(f.sum("is_loaded"), f.sum(1 - f.col("is_loaded")))
+    return {(row[0], row[1], row[2]): (row[3], row[4]) for row in sums.collect()}
+
+
+def _rows(stage: Stage, *more: str) -> DataFrame:
+    """Return all rows of a stage with `is_loaded`: 1, or 0 for rows that are not loaded yet. more: columns."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    rows = with_times(stage.received).select(*_COLUMNS, *more, f.lit(1).alias("is_loaded"))
+    if stage.unloaded is None:
+        return rows
+    return rows.unionByName(with_times(stage.unloaded).select(*_COLUMNS, *more, f.lit(0).alias("is_loaded")))
 
 
 def _messages(stage: Stage, reports: DataFrame) -> DataFrame:
     """Return producer, time and number of each row; `is_loaded` is 1, or 0 for rows that are not loaded yet."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    columns = ("topic", "partition", "offset", "headers")
-    rows = stage.received.select(*columns, f.lit(1).alias("is_loaded"))
-    if stage.unloaded is not None:
-        rows = rows.unionByName(stage.unloaded.select(*columns, f.lit(0).alias("is_loaded")))
+    rows = _rows(stage)
     known = [f"{row[0]}/{row[1]}" for row in reports.select("topic", "producer").distinct().collect()]
     all_stamps = f.expr(f"transform(filter(headers, h -> h.key = '{HEADER}'), h -> cast(h.value as string))")
     stamped = rows.withColumn("stamps", all_stamps).where(f.size("stamps") > 0)
@@ -192,7 +262,7 @@ def _counted(messages: DataFrame, reports: DataFrame) -> DataFrame:
     )
     each = (
         messages.join(widths, ["producer", "topic"], "left")
-        .fillna({"window_ms": 60_000})
+        .fillna({"window_ms": _WIDTH_MS})
         .withColumn("window_start_ms", f.expr("time_ms - time_ms % window_ms"))
         .groupBy(*_WINDOW, "producer", "n")
         .agg(f.sum("is_loaded").alias("rows"))
@@ -218,7 +288,7 @@ def _with_gaps(joined: DataFrame) -> DataFrame:
     whole = Window.partitionBy("topic", "producer")
     begin = f.min(f.least("first", "least")).over(whole)
     end = f.max(f.greatest("last", "most")).over(whole)
-    accounted = f.sum(f.expr("greatest(reported, found + awaited) + failed")).over(whole)
+    accounted = f.sum(f.expr("greatest(reported + given, found + awaited) + failed")).over(whole)
     is_last = f.row_number().over(whole.orderBy(f.desc("window_start_ms"))) == 1
     return joined.withColumn("gaps", f.when(is_last, f.greatest(end - begin + 1 - accounted, f.lit(0))).otherwise(0))
 

@@ -7,9 +7,10 @@ Strategy: a function over Arrow arrays runs in the Python workers. Each worker a
 caches the schema. The column has the type of the reader's schema, which must be known when the query is made; messages
 written with other versions are resolved to it.
 
-Rules: an invalid message fails the query, or becomes null if `permissive`. A registry that can't be reached always
-fails it. Null stays null. These schemas have no type in Spark: unions other than of one type and null, logical types
-other than date, timestamp and decimal, and schemas that contain themselves.
+Rules: an invalid message fails the query, or becomes null if `permissive`; so does one with an id that the registry has
+no Avro schema for. A registry that can't be reached, or refuses to answer, always fails it. Null stays null. These
+schemas have no type in Spark: unions other than of one type and null, logical types other than date, timestamp and
+decimal, and schemas that contain themselves.
 Must not know: topics, brokers.
 """
 

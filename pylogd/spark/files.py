@@ -10,6 +10,9 @@ value occurs once: offsets and time stamps. Time stamps are written as 64-bit mi
 Records whose time stamps Spark can't represent have no date. The same query writes them to a separate directory; only
 if there are any, a second job writes the quarantine's files from them. As both directories have the table's schema,
 their time stamps, as numbers, and their values, as hexadecimal digits, are both written to `value`.
+
+Spark casts bytes to strings without a look at them. So the values of a lake of strings are valid UTF-8 in the source's
+rows already (its option `invalidUtf8`).
 Must not know: what a commit is.
 """
 

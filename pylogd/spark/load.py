@@ -26,7 +26,7 @@ from pylogd.clock import wall_ms
 from pylogd.spark import converted, files, tasks
 from pylogd.spark.errors import OptionError, TopicRecreated
 from pylogd.spark.offsets import OffsetLookup
-from pylogd.spark.options import SourceOptions, offsets_json
+from pylogd.spark.options import COMMITTED, SourceOptions, offsets_json
 from pylogd.spark.ranges import limit_records
 from pylogd.tables.errors import CommitConflict
 from pylogd.tables.interface import (
@@ -64,7 +64,7 @@ class LoadPlan:
     by: whether there is a directory for each "hour", each "day", or each "topic".
     gather: whether each commit has one file in each directory, at the price of a shuffle, instead of one for each task.
     restart_recreated: whether a topic that was deleted and created again is loaded from its beginning; else that fails.
-    client: options of the source that begin with `kafka.`.
+    client: options of the source that begin with `kafka.`. Without `kafka.isolation.level`, committed records are read.
     schemas: where the columns of a typed table come from; None for a table of records.
     """
 
@@ -107,6 +107,7 @@ class LoadPlan:
             kind: topics,
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
             "includeHeaders": str(self.headers).lower(),
+            **COMMITTED,
             **self.client,
         }
         return given if self.tasks is None else {**given, "minPartitions": str(self.tasks)}
@@ -131,6 +132,7 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
         "topicIds": json.dumps(dict(loading.topic_ids)),
         "invalidTimestamps": "null",
         "includeTimestampMs": "true",
+        "invalidUtf8": "replace" if plan.layout.value == "string" else "keep",
     }
     rows: TypedRows | None = None
     if plan.schemas is None:
@@ -266,7 +268,7 @@ def _what_is_new(before: Position, plan: LoadPlan) -> LoadRange:
         known = {partition: offset for partition, offset in before.offsets.items() if partition[0] not in replaced}
         fresh = offsets.earliest([partition for partition in partitions if partition not in known])
         start = {partition: known.get(partition, fresh.get(partition, 0)) for partition in partitions}
-        latest, epochs = offsets.ends(partitions)
+        latest, epochs = offsets.ends(partitions, known)  # a table of uncommitted records may be ahead
         for partition, at in offsets.truncations(known, before.leader_epochs).items():
             offsets.lost(
                 f"the log of {partition[0]}-{partition[1]} was truncated to {at}, but the table has it up to "

@@ -108,6 +108,13 @@ class OffsetLookup:
         """
         return self.ends(partitions, known)[0]
 
+    def undecided(self, partitions: Collection[PartitionId]) -> tuple[ByPartition, ByPartition]:
+        """Return from where to where records of open transactions may be, in partitions that have any."""
+        start = {each: end.offset for each, end in self._list_ends(partitions, committed=True).items()}
+        end = {each: end.offset for each, end in self._list_ends(partitions, committed=False).items()}
+        mine = [each for each in partitions if start[each] < end[each]]
+        return {each: start[each] for each in mine}, {each: end[each] for each in mine}
+
     def ends(
         self, partitions: Collection[PartitionId], known: ByPartition | None = None
     ) -> tuple[ByPartition, ByPartition]:

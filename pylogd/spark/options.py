@@ -3,7 +3,8 @@
 Rules, of both: names are case-insensitive, as in Spark. An option of Spark's Kafka source has the same meaning and the
 same valid values here. Options that begin with `kafka.` are for the client: those that this client has are passed on;
 those that it can't honour and that would change what is read, or how safely, are errors; those that only tune Java's
-client are logged and ignored. Unknown options are errors, unlike in Spark's source, which ignores them.
+client are logged and ignored. Options of Spark itself (`spark_options`) are accepted. Unknown options are errors;
+Spark's source ignores them.
 Must not know: brokers, Spark.
 Source: Structured Streaming + Kafka Integration Guide.
 """
@@ -16,10 +17,12 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from pylogd.client.properties import is_security, security_from
 from pylogd.spark.errors import OptionError
+from pylogd.spark.spark_options import OPTIONS_OF_SPARK, PATHS, check_options_of_spark
 from pylogd.tables.position import ByPartition, nested
 
 _log = logging.getLogger(__name__)
@@ -38,6 +41,10 @@ _DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|d|min|sec|seconds?|minutes?
 
 _ISOLATION: Final = {"read_committed": "committed", "read_uncommitted": "uncommitted"}
 _ISOLATION_LEVEL: Final = "isolation.level"
+#: The options of queries that read for a result: no records of transactions that were aborted or may yet be.
+COMMITTED: Final[Mapping[str, str]] = MappingProxyType({f"kafka.{_ISOLATION_LEVEL}": "read_committed"})
+#: The opposite: all records.
+UNCOMMITTED: Final[Mapping[str, str]] = MappingProxyType({f"kafka.{_ISOLATION_LEVEL}": "read_uncommitted"})
 
 
 def _int32(text: str) -> int:
@@ -75,13 +82,14 @@ _REFUSED: Final[Mapping[str, str]] = {
     "interceptor.classes": "there are no interceptors in this client.",
     "transactional.id": "instead set the sink option 'transactional' to this name: each epoch is a transaction.",
 }
-#: All options without the prefix `kafka.`, of source and sink, as both may be passed the same ones.
+#: All own options without the prefix `kafka.`, of source and sink, as both may be passed the same ones.
 _KNOWN: Final = (
-    *("subscribe", "subscribePattern", "assign", "topic", "includeHeaders", "checkpointLocation"),
+    *("subscribe", "subscribePattern", "assign", "topic", "includeHeaders"),
     *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy"),
     *("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss", "groupIdPrefix"),
     *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition"),
     *("onRecreatedTopic", "topicIds", "invalidTimestamps", "includeTimestampMs", "minRecordsPerTask"),
+    "invalidUtf8",
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
     *(_ISOLATION_LEVEL, "transactional"),
 )
@@ -134,6 +142,7 @@ class SourceOptions:
     include_headers: bool = False
     group_id_prefix: str = ""
     include_timestamp_ms: bool = False  # a column with the time stamp as a number
+    valid_utf8: bool = False  # bytes of values that are not UTF-8 are replaced
     null_timestamps: bool = False  # time stamps that Spark can't represent become null, else fail the query
     restart_recreated: bool = False  # streams: read a topic that was created again from its beginning, else fail
     topic_ids: Mapping[str, str] = field(default_factory=dict)  # batches: the ids that topics must have
@@ -239,12 +248,13 @@ class RawOptions:
         self._options = {name.lower(): str(value) for name, value in options.items()}
         if _ISOLATION_LEVEL in self._options:  # of Kafka's settings the only one that needs no prefix
             self._options.setdefault(f"kafka.{_ISOLATION_LEVEL}", self._options[_ISOLATION_LEVEL])
-        known = {name.lower(): name for name in _KNOWN}
+        known = {name.lower(): name for name in (*_KNOWN, *OPTIONS_OF_SPARK)}
         for name in self._options:
             if name not in known and not name.startswith(("kafka.", "__")):
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean '{known[near[0]]}'?" if near else ""
                 raise OptionError(f"unknown option '{name}'{hint}")
+        check_options_of_spark(self._options)
 
     def text(self, name: str) -> str | None:
         """Return the value of an option without surrounding white space, or None if it was not given."""
@@ -307,6 +317,7 @@ class RawOptions:
             "max_records_per_partition": self.positive("maxRecordsPerPartition"),
             "include_headers": self.flag("includeHeaders", False),
             "include_timestamp_ms": self.flag("includeTimestampMs", False),
+            "valid_utf8": self.choice("invalidUtf8", "keep", "replace") == "replace",
             "null_timestamps": self.choice("invalidTimestamps", "error", "null") == "null",
             "group_id_prefix": self.text("groupIdPrefix") or "spark-pylogd-source",
             "poll_timeout_ms": 120_000 if timeout is None else timeout,
@@ -322,6 +333,7 @@ class RawOptions:
             raise OptionError(
                 "One of the following options must be specified for Kafka source: "
                 "subscribe, subscribePattern, assign. See the docs for more details."
+                + (" A path does not name a topic." if any(name in self._options for name in PATHS) else "")
             )
         if len(given) > 1:
             raise OptionError(

@@ -32,6 +32,7 @@ from pylogd.spark.errors import InvalidTimestamp
 from pylogd.spark.offsets import report_loss
 from pylogd.spark.ranges import OffsetRange
 from pylogd.spark.worker import CONSUMERS, KeptConsumers
+from pylogd.tables.records import as_text
 from pylogd.tables.source_rows import arrow_schema, null_if_empty, representable
 
 _log = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ class ReadTask:
     """A task: all that an executor needs to read one range. It is pickled and sent there.
 
     topic_id: the id that the topic must have, as hexadecimal digits; None for any. null_timestamps: whether a time
-    stamp that Spark can't represent becomes null instead of failing the task.
+    stamp that Spark can't represent becomes null instead of failing the task. valid_utf8: whether bytes of values that
+    are not UTF-8 are replaced.
     """
 
     bootstrap: str
@@ -57,6 +59,7 @@ class ReadTask:
     topic_id: str | None = None
     null_timestamps: bool = False
     include_timestamp_ms: bool = False
+    valid_utf8: bool = False
 
 
 def read(task: ReadTask, kept: KeptConsumers = CONSUMERS) -> Generator[pa.RecordBatch, None, None]:
@@ -155,13 +158,14 @@ def _rows(columns: pa.RecordBatch, task: ReadTask, schema: pa.Schema) -> Iterato
         columns = columns.slice(0, count)
     if not count:
         return
+    times = _times(columns, task).cast(pa.timestamp("us", "UTC"))
     arrays = [
         columns.column("key"),
-        columns.column("value"),
+        _valid(columns.column("value"), times) if task.valid_utf8 else columns.column("value"),
         pa.repeat(pa.scalar(wanted.topic), count),
         pa.repeat(pa.scalar(wanted.partition, pa.int32()), count),
         columns.column("offset"),
-        _times(columns, task).cast(pa.timestamp("us", "UTC")),
+        times,
         columns.column("timestampType"),
     ]
     if task.include_headers:
@@ -169,6 +173,11 @@ def _rows(columns: pa.RecordBatch, task: ReadTask, schema: pa.Schema) -> Iterato
     if task.include_timestamp_ms:
         arrays.append(columns.column("timestamp").cast(pa.int64()))
     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _valid(values: pa.Array, times: pa.Array) -> pa.Array:
+    """Replace what is not UTF-8, but not in records without a time stamp: the quarantine has their bytes."""
+    return pc.if_else(pc.is_valid(times), as_text(values).cast(pa.binary()), values)
 
 
 def _times(columns: pa.RecordBatch, task: ReadTask) -> pa.Array:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.spark.errors import OptionError
 from pylogd.spark.options import RawOptions, admin_arguments
+from pylogd.spark.spark_options import ASYNC_PROGRESS
 
 #: Kafka's producer settings that this client has: the argument's name, and how to parse the value.
 _PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
@@ -52,6 +53,11 @@ class SinkOptions:
         include_headers = bool(given.flag("includeHeaders", False))
         found = cls(given.bootstrap(), given.text("topic"), include_headers, client, transactional)
         if transactional is not None:
+            if given.flag(ASYNC_PROGRESS, False):
+                raise OptionError(
+                    f"option 'transactional' can't be combined with {ASYNC_PROGRESS}: Spark would repeat epochs with "
+                    "other rows"
+                )
             try:
                 ProducerOptions.of(None, found.producer())
             except ValueError as error:

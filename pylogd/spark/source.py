@@ -106,7 +106,7 @@ def _tasks(options: SourceOptions, ranges: Sequence[OffsetRange], topic_ids: Map
         return reading.ReadTask(
             options.bootstrap, dict(options.client), piece, options.include_headers, options.fail_on_data_loss,
             options.poll_timeout_ms, topic_ids.get(piece.topic), options.null_timestamps,
-            options.include_timestamp_ms,
+            options.include_timestamp_ms, options.valid_utf8,
         )  # fmt: skip
 
     return [Task([read_task(piece) for piece in group]) for group in grouped(pieces, options.min_records_per_task)]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FORMATS: Final = ("parquet", "iceberg", "delta")
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _FILE: Final = "file://"
+_HDFS: Final = "hdfs"
 #: The schemes of object stores that a lake can be on without Spark; Hadoop's name is the second one.
 _S3: Final = ("s3", "s3a")
 #: Properties of a lake on S3, named as those of Iceberg -> the arguments of s3fs.
@@ -42,61 +43,77 @@ def parse_table(text: str) -> tuple[str, str]:
     return "parquet", text
 
 
-def open_table(name: str, properties: Mapping[str, str] = _NONE, *, codec: str = "zstd") -> Table:
+def open_table(
+    name: str, properties: Mapping[str, str] = _NONE, *, codec: str = "zstd", read_only: bool = False
+) -> Table:
     """Open a table, which need not exist. A commit in which a process died is completed.
 
     name: `iceberg:` and the name of a table (`pylogd.tables.iceberg.catalogs.TableName`), `delta:` and a directory, or
-    `parquet:` and a local directory or an URL such as `s3://bucket/lake`. properties: those of Iceberg's catalog, of
-    Delta's storage, or of S3 (`_S3_PROPERTIES`). codec: the compression of files that are written. Waits for the file
-    system or catalog. Raises TableError.
+    `parquet:` and a local directory or an URL such as `s3://bucket/lake` or `hdfs://namenode:8020/lake`. properties:
+    those of Iceberg's catalog, of Delta's storage, of S3 (`_S3_PROPERTIES`), or of Hadoop's client. codec: the
+    compression of files that are written. read_only: nothing is made or completed; such a table must not be written
+    to. Waits for the file system or catalog. Raises TableError.
     """
     kind, rest = parse_table(name)
     if kind == "iceberg":
-        return _iceberg(rest, properties, codec)
+        return _iceberg(rest, properties, codec, read_only)
     if kind == "delta":
-        return _delta(rest, properties, codec)
+        return _delta(rest, properties, codec, read_only)
     scheme, separator, path = rest.partition("://")
     if separator and scheme in _S3:
-        return _lake_on_s3(path, properties)
+        return _lake_on_s3(path, properties, read_only)
+    if separator and scheme == _HDFS:
+        return _lake_on_hdfs(rest, properties, read_only)
     if properties:
         raise TableError("a Parquet lake in a local directory has no properties")
     path = rest.removeprefix(_FILE)
     if "://" in path:
         raise TableError(
-            f"the Parquet lake {rest} is neither in a local directory nor on S3: only Spark writes lakes elsewhere "
-            "(pylogd load). Delta and Iceberg tables can be anywhere"
+            f"the Parquet lake {rest} is neither in a local directory nor on S3 (s3://) or HDFS (hdfs://): only Spark "
+            "writes lakes elsewhere (pylogd load). Delta and Iceberg tables can be anywhere"
         )
-    return _lake(Path(path))
+    return _lake(Path(path), read_only)
 
 
-def _iceberg(name: str, properties: Mapping[str, str], codec: str) -> Table:
+def local_directory(name: str, properties: Mapping[str, str] = _NONE) -> Path | None:
+    """Return the local directory that a table is in, as `open_table` takes it; None if it is elsewhere."""
+    kind, rest = parse_table(name)
+    if kind == "iceberg":
+        rest = rest.rpartition("/")[0] or properties.get("warehouse", "")
+    path = rest.removeprefix(_FILE)
+    return None if not path or "://" in path else Path(path).resolve()
+
+
+def _iceberg(name: str, properties: Mapping[str, str], codec: str, read_only: bool) -> Table:
     from pylogd.tables.iceberg.catalogs import TableName, open_catalog  # noqa: PLC0415 - an extra
 
     named = TableName.parse(name)
-    catalog = open_catalog(named, properties)
+    catalog = open_catalog(named, properties, read_only=read_only)
     from pylogd.tables.iceberg.table import IcebergTable  # noqa: PLC0415 - after the message about the extra
 
-    return IcebergTable(catalog, named, codec=codec)
+    return IcebergTable(catalog, named, codec=codec, read_only=read_only)
 
 
-def _delta(uri: str, properties: Mapping[str, str], codec: str) -> Table:
+def _delta(uri: str, properties: Mapping[str, str], codec: str, read_only: bool) -> Table:
     try:
         from pylogd.tables.delta.table import DeltaLakeTable  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise TableError("Delta tables need deltalake: pip install 'pylogd-broker[delta]'") from error
-    return DeltaLakeTable(uri, properties, codec=codec)
+    return DeltaLakeTable(uri, properties, codec=codec, read_only=read_only)
 
 
-def _lake(directory: Path) -> Table:
+def _lake(directory: Path, read_only: bool) -> Table:
     try:
         from pylogd.tables.parquet.local import LocalFiles  # noqa: PLC0415 - an extra
+        from pylogd.tables.parquet.read_only import ReadOnlyFiles  # noqa: PLC0415
         from pylogd.tables.parquet.table import LakeTable  # noqa: PLC0415
     except ImportError as error:
         raise TableError("Parquet lakes need pyarrow: pip install 'pylogd-broker[arrow]'") from error
-    return LakeTable(LocalFiles(directory.resolve()))
+    files = LocalFiles(directory.resolve())
+    return LakeTable(ReadOnlyFiles(files) if read_only else files)
 
 
-def _lake_on_s3(path: str, properties: Mapping[str, str]) -> Table:
+def _lake_on_s3(path: str, properties: Mapping[str, str], read_only: bool) -> Table:
     """Open a lake by its bucket and directory. Without properties, S3 is found as AWS's own clients find it."""
     unknown = sorted(set(properties) - set(_S3_PROPERTIES))
     if unknown:
@@ -104,6 +121,7 @@ def _lake_on_s3(path: str, properties: Mapping[str, str]) -> Table:
     try:
         import s3fs  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
 
+        from pylogd.tables.parquet.read_only import ReadOnlyFiles  # noqa: PLC0415
         from pylogd.tables.parquet.remote import FsspecFiles  # noqa: PLC0415 - an extra
         from pylogd.tables.parquet.table import LakeTable  # noqa: PLC0415
     except ImportError as error:
@@ -111,4 +129,16 @@ def _lake_on_s3(path: str, properties: Mapping[str, str]) -> Table:
     given = {_S3_PROPERTIES[name]: value for name, value in properties.items()}
     region = given.pop("region_name", None)
     client = {} if region is None else {"region_name": region}
-    return LakeTable(FsspecFiles(s3fs.S3FileSystem(**given, client_kwargs=client, skip_instance_cache=True), path))
+    files = FsspecFiles(s3fs.S3FileSystem(**given, client_kwargs=client, skip_instance_cache=True), path)
+    return LakeTable(ReadOnlyFiles(files) if read_only else files)
+
+
+def _lake_on_hdfs(location: str, properties: Mapping[str, str], read_only: bool) -> Table:
+    try:
+        from pylogd.tables.parquet.hdfs import HdfsFiles  # noqa: PLC0415 - an extra
+        from pylogd.tables.parquet.read_only import ReadOnlyFiles  # noqa: PLC0415
+        from pylogd.tables.parquet.table import LakeTable  # noqa: PLC0415
+    except ImportError as error:
+        raise TableError("Parquet lakes on HDFS need pyarrow: pip install 'pylogd-broker[hdfs,arrow]'") from error
+    files = HdfsFiles(location, properties)
+    return LakeTable(ReadOnlyFiles(files) if read_only else files)

@@ -142,6 +142,10 @@ class RecordedTable(ABC):
     """The part of `interface.Table` that formats with a `LoadRecord` have in common."""
 
     _record: LoadRecord
+    #: What files were written for last, until they are committed; None if there are none.
+    _staged: Any = None
+    #: Whether the table was opened to be read only: nobody's commits are completed then.
+    _read_only: bool = False
 
     @property
     @abstractmethod
@@ -165,15 +169,27 @@ class RecordedTable(ABC):
         """Add the files of a load. Raises OffsetsMoved, or CommitConflict if others commit all the time."""
         if not self.exists:
             raise TableError("the table was not created before the commit")
+        try:
+            return self._commit(expected, loading, added, quarantined, at_ms)
+        finally:
+            self._staged = None
+
+    def _commit(
+        self, expected: Position, loading: LoadRange, added: Sequence[DataFile], quarantined: Sequence[DataFile],
+        at_ms: int,
+    ) -> Committed:  # fmt: skip
         attempt = uuid.uuid4().hex
+        refused: Refused | None = None
         for _ in range(_ATTEMPTS):
             self._record.position.check(expected, loading)
+            self._check()
             record = LoadRecord(
                 self._record.number + 1, attempt, self.position.after(loading), loading, tuple(quarantined)
             )
             try:
                 number = self._append(record, added, at_ms)
-            except Refused:
+            except Refused as error:
+                refused = error
                 self.refresh()
                 if self._record.attempt != attempt:  # else it took effect, and only the answer was lost
                     continue
@@ -181,11 +197,21 @@ class RecordedTable(ABC):
             self._record = record
             self._complete()
             return committed(number, "load", at_ms, record, added)
-        raise CommitConflict("the table is changed too often by other processes: run the loader again")
+        raise CommitConflict(
+            "the table is changed too often by other processes: run the loader again. The last commit was refused "
+            f"with: {refused.__cause__ if refused else None}"
+        ) from refused
 
     def _complete(self) -> None:
-        if self._record.quarantined:
+        if self._record.quarantined and not self._read_only:
             self._quarantine().complete(self._record)
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Check that the table, which others may have changed, still takes the files that were written for it.
+
+        Raises TableError for what is not supported, and CommitConflict if the files have to be written again.
+        """
 
     @abstractmethod
     def _read(self) -> None:

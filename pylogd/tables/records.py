@@ -26,7 +26,7 @@ class RecordRows:
     """Implements `interface.Rows`: a row for each record, with its key and value as they are.
 
     Records whose time stamps can't be represented go to the quarantine. With values as strings, bytes that are not
-    UTF-8 are replaced, as Spark does.
+    UTF-8 are replaced (`as_text`).
     """
 
     layout: Layout
@@ -68,14 +68,22 @@ def without_directories(schema: pa.Schema, layout: Layout) -> pa.Schema:
     return pa.schema([field for field in schema if field.name not in derived])
 
 
+def as_text(values: pa.Array) -> pa.StringArray:
+    """Return bytes as text. What is not UTF-8 becomes U+FFFD, one for each maximal part of a character.
+
+    All writers of tables convert values by this, so that a record has the same text in each table, and no reader meets
+    invalid UTF-8 in a column of strings.
+    """
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        found = [None if each is None else each.decode(errors="replace") for each in values.to_pylist()]
+        return pa.array(found, pa.string())
+
+
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if pa.types.is_binary(column.type) and pa.types.is_string(kind):
-        try:
-            return column.cast(kind)
-        except pa.ArrowInvalid:  # not UTF-8
-            return pa.array(
-                [None if each is None else each.decode(errors="replace") for each in column.to_pylist()], kind
-            )
+        return as_text(column)
     return column.cast(kind)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pylogd.tables.directories import Directory, divide, with_time_columns
+from pylogd.tables.errors import TableError
 from pylogd.tables.interface import DataFile
 
 #: Sizes as Arrow has the rows in memory: of a row group, and of all rows that wait.
@@ -71,7 +72,10 @@ class DirectoryWriter:
         self._done: list[DataFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Add rows."""
+        """Add rows. Raises TableError for a column that the files don't have."""
+        unknown = set(rows.schema.names) - {*self._schema.names, *self._directories}
+        if unknown:
+            raise TableError(f"the table has no column {min(unknown)!r}, which rows have: nothing was added")
         rows = with_time_columns(rows, self._directories)
         for directory, part in divide(rows, self._directories):
             file = self._file(directory)
@@ -122,9 +126,20 @@ class DirectoryWriter:
 
     def _flush(self, file: _OpenFile) -> None:
         if file.waiting:
-            table = pa.Table.from_batches(file.waiting).select(self._schema.names).cast(self._schema)
+            table = self._complete(pa.Table.from_batches(file.waiting))
             file.writer.write_table(table, row_group_size=table.num_rows)
         file.waiting, file.bytes = [], 0
+
+    def _complete(self, rows: pa.Table) -> pa.Table:
+        """Return rows with the columns of the files. Columns that others added to the table are null."""
+        count, names = rows.num_rows, set(rows.column_names)
+        columns = [
+            rows.column(each.name).cast(each.type)
+            if each.name in names
+            else pa.chunked_array([_nulls(count, each.type)])
+            for each in self._schema
+        ]
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _finish(self, file: _OpenFile) -> None:
         del self._open[tuple(file.directory.values())]
@@ -132,6 +147,33 @@ class DirectoryWriter:
         file.writer.close()
         file.stream.close()
         self._done.append(self._target.finished(file.path, file.directory, file.writer.writer.metadata))
+
+
+def _nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """Return nulls of a type. pyarrow writes no null struct whose fields that must not be null are null."""
+    if not pa.types.is_struct(kind):
+        return pa.nulls(count, kind)
+    children = [_nulls(count, each.type) if each.nullable else _some(count, each.type) for each in kind]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=pa.repeat(pa.scalar(True), count))
+
+
+def _some(count: int, kind: pa.DataType) -> pa.Array:
+    """Return values of a type that are not null."""
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([_some(count, each.type) for each in kind], fields=list(kind))
+    stored = getattr(kind, "storage_type", kind)
+    values: tuple[Any, ...] = (
+        0,
+        False,
+        "",
+        b"",
+        [],
+        bytes(getattr(stored, "byte_width", 0)) if stored.num_fields == 0 else [],
+    )
+    for value in values:
+        with suppress(pa.ArrowException, TypeError, ValueError):
+            return pa.array([value] * count, stored).cast(kind)
+    raise TableError(f"a column of the type {kind} can't be written: drop it, or load into another table")
 
 
 def _leaves(schema: pa.Schema) -> list[str]:

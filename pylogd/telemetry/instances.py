@@ -1,7 +1,9 @@
 """The clients that have asked which metrics to push: when each may ask and push again, as KIP-714 says.
 
-Strategy: at most `MOST_INSTANCES` are kept, those heard of last. One that is not known, since this broker has forgotten
-it or it comes from another broker, is taken as new. A client that is silent for three of its intervals is forgotten.
+Strategy: at most `MOST_INSTANCES` are kept. If there are more, the principal (or address) that has most loses the one
+not heard of for longest, strangers before principals (`limits.shares`). One that is not known, since this broker has
+forgotten it or it comes from another broker, is taken as new. A client that is silent for three of its intervals is
+forgotten.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Final
 from uuid import uuid4
 
 from pylogd.errors import ErrorCode, KafkaError
+from pylogd.limits.shares import Places
 from pylogd.telemetry.subscriptions import ClientIdentity, Wanted
 from pylogd.wire.crc32c import crc32c
 
@@ -95,6 +98,7 @@ class Instances:
         self._known: OrderedDict[bytes, Instance] = OrderedDict()
         self._forget = forget
         self._most = most
+        self._places: Places[bytes] = Places()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -116,9 +120,11 @@ class Instances:
             else:
                 found.follow(changed, version)
         found.heard = now
-        self._known.move_to_end(client.instance)
+        self._places.leave(client.instance)  # the last of its share from now on
+        share = found.client.share
+        self._places.enter(client.instance, share.name, known=share.known)
         while len(self._known) > self._most:
-            self._drop(next(iter(self._known)))
+            self._drop(self._places.gives_way())
         return found
 
     def refused(self, instance: bytes, code: ErrorCode) -> None:
@@ -133,6 +139,7 @@ class Instances:
 
     def _drop(self, instance: bytes) -> None:
         del self._known[instance]
+        self._places.leave(instance)
         self._forget(instance)
 
 

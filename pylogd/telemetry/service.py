@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, KafkaError
+from pylogd.limits.shares import Crowded, FairWork
 from pylogd.metadata.client_metrics import ClientMetricsConfigs
 from pylogd.telemetry import otlp
 from pylogd.telemetry.instances import Instance, Instances, new_instance_id
@@ -17,7 +18,7 @@ from pylogd.telemetry.subscriptions import DEFAULT_INTERVAL_MS, ClientIdentity, 
 from pylogd.telemetry.values import PushedValues
 from pylogd.wire.compression import CompressionType
 
-#: Pushes that may wait while another is read.
+#: Pushes that may wait while another is read, of principals and of strangers.
 MOST_WAITING: Final = 100
 #: The client instance id of a client that has none, and one that no client may have.
 _RESERVED: Final = (bytes(16), bytes(15) + b"\1")
@@ -41,8 +42,7 @@ class Telemetry:
         self._configs = configs
         self._settings = settings
         self._seconds = seconds
-        self._in_thread = in_thread
-        self._lock = DeferredLock()
+        self._reading = FairWork(in_thread, 1, MOST_WAITING)
         self.active = False
         self.values = PushedValues(lambda: settings.integer("metrics.clients.max"))
         self.instances = Instances(self.values.forget)
@@ -78,17 +78,19 @@ class Telemetry:
             raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE, f"more than {max_bytes} bytes (telemetry.max.bytes)")
         if not data or not self.active:
             return
-        if len(self._lock.waiting) >= MOST_WAITING:
-            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many clients push at once")
+        if client.share.known:
+            self._reading.known.add(client.share.name)
         try:
-            pushed = await self._lock.run(self._in_thread, otlp.read, codec, data, max_bytes)
+            pushed = await self._reading.run(client.share.name, otlp.read, codec, data, max_bytes)
+        except Crowded:
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many clients push at once") from None
         except otlp.TelemetryTooLarge as error:
             raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE, str(error)) from error
         except otlp.InvalidTelemetry as error:
             raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from error
         if ends:
             pushed.gauges.clear()
-        self.values.put(found.client.instance, found.client.client_id, pushed)
+        self.values.put(found.client.instance, found.client.client_id, pushed, found.client.share)
 
     def sweep(self) -> None:
         """Forget clients that have ended."""

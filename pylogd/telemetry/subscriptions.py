@@ -9,6 +9,7 @@ from uuid import UUID
 from pylogd.config.client_metrics import ALL, INTERVAL, MATCH, METRICS, parse_match, parse_metrics
 from pylogd.limits.expressions import InvalidExpression, check
 from pylogd.limits.names import MAX_CLIENT_ID
+from pylogd.limits.shares import NOBODY, Share
 from pylogd.metadata.client_metrics import ClientMetricsConfigs
 
 #: How often a client asks that no subscription matches, in milliseconds.
@@ -16,13 +17,17 @@ DEFAULT_INTERVAL_MS: Final = 300_000
 
 
 class ClientIdentity(NamedTuple):
-    """A client as `match` sees it. instance: its id, 16 bytes. software: name and version, empty if it did not say."""
+    """A client as `match` sees it. instance: its id, 16 bytes. software: name and version, empty if it did not say.
+
+    share: in whose share it counts, which `match` does not see.
+    """
 
     instance: bytes
     client_id: str
     software: tuple[str, str]
     host: str
     port: int
+    share: Share = NOBODY
 
     def attributes(self) -> Mapping[str, str]:
         """Return what `match` expressions of subscriptions are compared with, for one client."""

@@ -1,8 +1,10 @@
 """The values that clients pushed last, by client id and name of the metric; their number is limited.
 
 Strategy: the first `most_clients` client ids have values of their own as long as a client of that id lives, all others
-share `REST`. Of each client id the first `MOST_NAMES` names of metrics are kept; others are ignored, and counted. Sums
-are added up by client id, so they do not go back when a client ends.
+share `REST`. When there are so many, the principal (or address) that has most of them loses its oldest to one that has
+less, strangers before principals (`limits.shares`); the clients of that id are in `REST` from then on. Of each client
+id the first `MOST_NAMES` names of metrics are kept; others are ignored, and counted. Sums are added up by client id, so
+they do not go back when a client ends.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from pylogd.limits.shares import NOBODY, Places, Share
 from pylogd.telemetry.otlp import Gauge, Pushed
 
 #: In place of a client id: all that have no values of their own.
@@ -36,15 +39,16 @@ class PushedValues:
         self._most_clients = most_clients
         self._clients: dict[bytes, _Client] = {}
         self._labels: Counter[str] = Counter()
+        self._places: Places[str] = Places()  # the labels but `REST`, in the share of who came with it first
         self._names: dict[str, set[str]] = {}
         self.sums: dict[str, dict[str, float]] = {}
         self.ignored = 0
 
-    def put(self, instance: bytes, client_id: str, pushed: Pushed) -> None:
-        """Note what a client has pushed."""
+    def put(self, instance: bytes, client_id: str, pushed: Pushed, share: Share = NOBODY) -> None:
+        """Store the metrics that a client has pushed. share: the share in which the client id counts if it is new."""
         client = self._clients.get(instance)
         if client is None:
-            client = self._clients[instance] = _Client(self._label(client_id))
+            client = self._clients[instance] = _Client(self._label(client_id, share))
             self._labels[client.label] += 1
         self.ignored += pushed.ignored
         client.gauges = {name: gauge for name, gauge in pushed.gauges.items() if self._keeps(client.label, name)}
@@ -67,6 +71,7 @@ class PushedValues:
             self._names.pop(client.label, None)
             if client.label != REST:
                 self.sums.pop(client.label, None)
+                self._places.leave(client.label)
 
     def walk(self, gauges: dict[tuple[str, str], Gauge]) -> Iterator[None]:
         """Add the gauges of all clients by client id and name. May be interrupted after each client."""
@@ -79,10 +84,30 @@ class PushedValues:
                 )  # fmt: skip
             yield
 
-    def _label(self, client_id: str) -> str:
-        known = client_id in self._labels
-        own = known or len(self._labels) - (REST in self._labels) < self._most_clients()
-        return client_id if own else REST
+    def _label(self, client_id: str, share: Share) -> str:
+        if client_id in self._labels:
+            return client_id
+        if client_id == REST:
+            return REST
+        most = self._most_clients()
+        if len(self._places) >= most:
+            gives_way = self._places.share_that_gives_way(share) if most else None
+            if gives_way is None:
+                return REST
+            self._give_up(next(self._places.of(gives_way)))
+        self._places.enter(client_id, share.name, known=share.known)
+        return client_id
+
+    def _give_up(self, label: str) -> None:
+        """Show the clients of an id with the rest."""
+        self._places.leave(label)
+        self._labels[REST] += self._labels.pop(label)
+        self._names.pop(label, None)
+        self.sums.pop(label, None)
+        for client in self._clients.values():
+            if client.label == label:
+                client.label = REST
+                client.gauges = {name: gauge for name, gauge in client.gauges.items() if self._keeps(REST, name)}
 
     def _keeps(self, label: str, name: str) -> bool:
         names = self._names.setdefault(label, set())

@@ -17,7 +17,6 @@ Must not know: requests, connections.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
 from typing import Final
 
 from twisted.internet.defer import Deferred, succeed
@@ -26,22 +25,23 @@ from twisted.logger import Logger
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
+from pylogd.limits.shares import NOBODY, Share
 from pylogd.limits.transactions import MAX_TRANSACTION_PARTITIONS
 from pylogd.metadata.feature_levels import TRANSACTION_VERSION
 from pylogd.metadata.features import Features
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
-from pylogd.replica.internal_topic import MOST_RECORDS
 from pylogd.replica.service import Replicas
 from pylogd.replica.waiting import shield, shielded, then
 from pylogd.transactions import rules
 from pylogd.transactions.markers import Ask, Marker, MarkerSender
-from pylogd.transactions.records import transaction_key
 from pylogd.transactions.shards import Shard, Transaction, TransactionShards
 from pylogd.transactions.states import TransactionState
+from pylogd.transactions.sweeps import TransactionSweeps
 from pylogd.transactions.transitions import completed, ending, fenced, initialized, rotated, with_partitions
 from pylogd.transactions.values import (
     EPOCH_PER_TRANSACTION,
+    MAX_EPOCH,
     NONE_YET,
     PartitionId,
     ProducerAnswer,
@@ -50,8 +50,6 @@ from pylogd.transactions.values import (
 
 log = Logger()
 
-#: How many transactional ids one turn of the reactor checks for timeouts or expiry.
-_SWEPT_AT_ONCE: Final = 500
 #: How long a request to add partitions waits until the previous transaction is completed, in seconds.
 _SETTLE_SECONDS: Final = 0.1
 #: The pause before a failed write that must succeed is repeated, in seconds.
@@ -88,24 +86,25 @@ class TransactionCoordinator:
         self._now_ms = now_ms
         self._features = features
         self._next_producer_id = next_producer_id
-        self._markers = MarkerSender(send_markers, self._leader_of, clock, send_slow_markers)
+        self._markers = MarkerSender(send_markers, topics.leader_of, clock, send_slow_markers)
         self._shards.on_unloaded = self._markers.cancel
+        self._sweeps = TransactionSweeps(self._shards, settings, clock, now_ms, self._fence, self._send_markers)
         self._timers: set[IDelayedCall] = set()
 
     # -- starting and stopping
 
     def start(self) -> None:
-        """Begin to load and forget ids as the leadership of their partitions changes, and to check for timeouts.
+        """Begin to load and forget ids as the leadership of their partitions changes, and to sweep them.
 
         Call it before the replica manager starts.
         """
         self._shards.start()
-        self._every("transaction.abort.timed.out.transaction.cleanup.interval.ms", self._abort_late)
-        self._every("transaction.remove.expired.transaction.cleanup.interval.ms", self._remove_expired)
+        self._sweeps.start()
 
     def stop(self) -> None:
         """Forget every transactional id; requests are answered COORDINATOR_NOT_AVAILABLE."""
         self._markers.stop()
+        self._sweeps.stop()
         for call in self._timers:
             call.cancel()
         self._timers.clear()
@@ -119,26 +118,15 @@ class TransactionCoordinator:
         call = self._clock.callLater(seconds, run)
         self._timers.add(call)
 
-    def _every(self, setting: str, function: Callable[[], object]) -> None:
-        def run() -> None:
-            self._every(setting, function)
-            function()
-
-        self._later(self._settings.integer(setting) / 1000, run)
-
-    def _leader_of(self, topic: str, index: int) -> int | None:
-        found = self._topics.get(topic)
-        return None if found is None or index >= len(found.partitions) else found.partitions[index].leader
-
     # -- ending transactions after a failover
 
     def _resume(self, shard: Shard, end: int, prepared: list[Transaction]) -> None:
         """Send markers for decisions that were loaded, once the log up to `end` is in the in-sync set."""
         if not self._shards.current(shard):
             return
-        for transaction in prepared:
-            transaction.pending = completed(transaction.value, self._now_ms()).state
         outcome = self._shards.topic.committed(shard.partition, end - 1)
+        for transaction in prepared:
+            transaction.change(completed(transaction.value, self._now_ms()).state, lambda: outcome)
 
         def resume(error: ErrorCode) -> None:
             if error:
@@ -165,13 +153,14 @@ class TransactionCoordinator:
         """Start to write the markers of a decided transaction. Return its value once all are written."""
         value = transaction.value
         after = completed(value, self._now_ms())
-        transaction.pending = after.state
+        # There is no higher epoch than the highest: its markers may have that of the transaction (`rules`).
+        version = value.version if value.epoch < MAX_EPOCH else min(value.version, EPOCH_PER_TRANSACTION - 1)
         marker = Marker(
             shard, transaction.name, value.producer_id, value.epoch, value.partitions,
             lambda: self._complete(shard, transaction), commit=value.state is TransactionState.PREPARE_COMMIT,
-            coordinator_epoch=shard.epoch, version=value.version,
+            coordinator_epoch=shard.epoch, version=version,
         )  # fmt: skip
-        self._markers.send(marker)
+        transaction.change(after.state, lambda: self._markers.send(marker))
         return after
 
     def _complete(self, shard: Shard, transaction: Transaction) -> None:
@@ -182,19 +171,18 @@ class TransactionCoordinator:
 
         def stored(error: ErrorCode) -> None:
             if error and self._shards.current(shard):
-                transaction.pending = after.state
-                self._later(_STORE_AGAIN_SECONDS, lambda: self._complete(shard, transaction))
+                transaction.change(
+                    after.state, lambda: self._later(_STORE_AGAIN_SECONDS, lambda: self._complete(shard, transaction))
+                )
 
         then(self._change(shard, transaction, after), stored)
 
     # -- finding coordinators
 
     def coordinator_of(self, transactional_id: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
-        """Return the node id of the coordinator of a transactional id, or an error code.
-
-        Creates `__transaction_state` if it is missing.
-        """
-        return self._shards.check_name(transactional_id) or self._shards.topic.coordinator_of(transactional_id)
+        """Return the node id of an id's coordinator, also of the empty one's, or an error code; create the topic."""
+        error = self._shards.check_name(transactional_id) if transactional_id else _NONE
+        return error or self._shards.topic.coordinator_of(transactional_id)
 
     def known_coordinator_of(self, transactional_id: str) -> int | ErrorCode:
         """As `coordinator_of`, but COORDINATOR_NOT_AVAILABLE if the topic is missing: nothing is created."""
@@ -203,12 +191,12 @@ class TransactionCoordinator:
     # -- requests of producers
 
     def initialize(
-        self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
+        self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None, share: Share = NOBODY
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
         """Handle InitProducerId: give a producer its id and epoch, which fences all others with the transactional id.
 
         expected: the producer id and epoch that it has (KIP-360), None for a new producer. A transaction that is open
-        is aborted; the answer is CONCURRENT_TRANSACTIONS until that is done.
+        is aborted; the answer is CONCURRENT_TRANSACTIONS until that is done. share: whose the id is, if it is new.
         """
         if not 0 < timeout_ms <= self._settings.integer("transaction.max.timeout.ms"):
             error = self._shards.check_name(transactional_id)
@@ -218,6 +206,8 @@ class TransactionCoordinator:
             return ProducerAnswer(shard)
         transaction = shard.transactions.get(transactional_id)
         if transaction is None:
+            if not self._shards.admits(transactional_id, share):
+                return ProducerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             made = self._initialize_new(shard, transactional_id, timeout_ms, expected)
             return shield(Deferred.fromCoroutine(made))
         return shielded(self._initialize(shard, transaction, timeout_ms, expected))
@@ -236,7 +226,7 @@ class TransactionCoordinator:
         if isinstance(answer, Deferred):
             answer = await answer
         if transaction.value.epoch == NONE_YET and transaction.pending is None:  # it could not be stored
-            shard.transactions.pop(name, None)
+            self._shards.forget(shard, name)
         return answer
 
     async def _new_id(self) -> int | ErrorCode:
@@ -259,27 +249,41 @@ class TransactionCoordinator:
                 lambda error: ProducerAnswer(error or ErrorCode.CONCURRENT_TRANSACTIONS),
             )
         expected_epoch = None if expected is None else expected[1]
-        if value.exhausted and expected_epoch in (None, value.epoch):
-            transaction.pending = TransactionState.EMPTY  # while the id is fetched
-            return Deferred.fromCoroutine(self._rotate(shard, transaction, timeout_ms, expected_epoch is not None))
+        if value.exhausted and (expected_epoch in (None, value.epoch) or value.epoch == MAX_EPOCH):
+            return self._with_new_id(
+                shard, transaction, TransactionState.EMPTY,
+                lambda new_id: self._store_for_producer(
+                    shard, transaction, rotated(value, new_id, timeout_ms, expected_epoch, self._now_ms())
+                ),
+            )  # fmt: skip
         after = initialized(value, timeout_ms, expected_epoch, self._now_ms())
-        return self._answer_with(after, self._change(shard, transaction, after))
+        return self._store_for_producer(shard, transaction, after)
 
-    async def _rotate(self, shard: Shard, transaction: Transaction, timeout_ms: int, keep_last: bool) -> ProducerAnswer:
-        producer_id = await self._new_id()
-        if isinstance(producer_id, ErrorCode) or not self._shards.current(shard):
-            transaction.settle()
-            return ProducerAnswer(producer_id if isinstance(producer_id, ErrorCode) else ErrorCode.NOT_COORDINATOR)
-        after = rotated(transaction.value, producer_id, timeout_ms, self._now_ms(), keep_last=keep_last)
-        answer = self._answer_with(after, self._change(shard, transaction, after))
-        return await answer if isinstance(answer, Deferred) else answer
-
-    @staticmethod
-    def _answer_with(
-        value: TransactionValue, result: ErrorCode | Deferred[ErrorCode]
+    def _with_new_id(
+        self,
+        shard: Shard,
+        transaction: Transaction,
+        state: TransactionState,
+        use: Callable[[int], ProducerAnswer | Deferred[ProducerAnswer]],
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
+        """Fetch a producer id for a change to `state`, and return what `use` makes of it, or why there is none."""
+
+        async def fetch() -> ProducerAnswer:
+            new_id = await self._new_id()
+            if isinstance(new_id, ErrorCode) or not self._shards.current(shard):
+                transaction.settle()
+                return ProducerAnswer(new_id if isinstance(new_id, ErrorCode) else ErrorCode.NOT_COORDINATOR)
+            answer = use(new_id)
+            return await answer if isinstance(answer, Deferred) else answer
+
+        return transaction.change(state, lambda: Deferred.fromCoroutine(fetch()))
+
+    def _store_for_producer(
+        self, shard: Shard, transaction: Transaction, value: TransactionValue
+    ) -> ProducerAnswer | Deferred[ProducerAnswer]:
+        """Store a value, and return the answer that tells the producer its id and epoch."""
         return then(
-            result,
+            self._change(shard, transaction, value),
             lambda error: ProducerAnswer(error) if error else ProducerAnswer(_NONE, value.producer_id, value.epoch),
         )
 
@@ -381,21 +385,32 @@ class TransactionCoordinator:
         error = rules.may_end(value, transaction.pending is not None, producer_id, epoch, commit, version)
         if error is not None:
             return ProducerAnswer(error) if error else ProducerAnswer(_NONE, value.producer_id, value.epoch)
-        if version >= EPOCH_PER_TRANSACTION and value.exhausted:
-            transaction.pending = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
-            return shield(Deferred.fromCoroutine(self._end_with_new_id(shard, transaction, commit, version)))
-        return shielded(self._end(shard, transaction, ending(value, commit, version, NONE_YET, self._now_ms())))
+        state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        return shielded(
+            self._decide(
+                shard, transaction, version, state,
+                lambda next_id: ending(value, commit, version, next_id, self._now_ms()),
+            )
+        )  # fmt: skip
 
-    async def _end_with_new_id(
-        self, shard: Shard, transaction: Transaction, commit: bool, version: int
-    ) -> ProducerAnswer:
-        next_id = await self._new_id()
-        if isinstance(next_id, ErrorCode) or not self._shards.current(shard):
-            transaction.settle()
-            return ProducerAnswer(next_id if isinstance(next_id, ErrorCode) else ErrorCode.NOT_COORDINATOR)
-        after = ending(transaction.value, commit, version, next_id, self._now_ms())
-        answer = self._end(shard, transaction, after)
-        return await answer if isinstance(answer, Deferred) else answer
+    def _decide(
+        self,
+        shard: Shard,
+        transaction: Transaction,
+        version: int,
+        state: TransactionState,
+        decision: Callable[[int], TransactionValue],
+    ) -> ProducerAnswer | Deferred[ProducerAnswer]:
+        """Store a decision, then start to write the markers: every end of a transaction comes here.
+
+        version: of transactions, by which it ends. decision: called with the producer id with which the producer is to
+        continue; -1 if the present one has a further epoch, or the producer asks for it (InitProducerId).
+        """
+        if version < EPOCH_PER_TRANSACTION or not transaction.value.exhausted:
+            return self._end(shard, transaction, decision(NONE_YET))
+        return self._with_new_id(
+            shard, transaction, state, lambda next_id: self._end(shard, transaction, decision(next_id))
+        )
 
     def _end(
         self, shard: Shard, transaction: Transaction, value: TransactionValue
@@ -412,8 +427,12 @@ class TransactionCoordinator:
 
     def _fence(self, shard: Shard, transaction: Transaction) -> ErrorCode | Deferred[ErrorCode]:
         """Abort an open transaction with a higher epoch. Return NONE once that is decided."""
-        after = fenced(transaction.value, self._version, self._now_ms())
-        return then(self._end(shard, transaction, after), lambda answer: answer.error)
+        value, version = transaction.value, self._version
+        answer = self._decide(
+            shard, transaction, version, TransactionState.PREPARE_ABORT,
+            lambda next_id: fenced(value, version, next_id, self._now_ms()),
+        )  # fmt: skip
+        return then(answer, lambda answer: answer.error)
 
     # -- administration
 
@@ -435,66 +454,3 @@ class TransactionCoordinator:
     def now_ms(self) -> int:
         """The wall clock in milliseconds since 1970."""
         return self._now_ms()
-
-    # -- timeouts and expiry
-
-    def _abort_late(self) -> None:
-        """Abort transactions that have been open for longer than their producer's timeout."""
-
-        def abort(shard: Shard, transactions: list[Transaction]) -> None:
-            now_ms = self._now_ms()
-            for transaction in transactions:
-                value = transaction.value
-                late = value.state is TransactionState.ONGOING and value.started_ms + value.timeout_ms < now_ms
-                if late and transaction.pending is None:
-                    log.info("{name}: aborting the transaction, which was not ended within {seconds:g} s",
-                             name=transaction.name, seconds=value.timeout_ms / 1000)  # fmt: skip
-                    self._fence(shard, transaction)
-
-        self._sweep(abort)
-
-    def _remove_expired(self) -> None:
-        """Remove transactional ids without changes for `transactional.id.expiration.ms`."""
-
-        def remove(shard: Shard, transactions: list[Transaction]) -> None:
-            before = self._now_ms() - self._settings.integer("transactional.id.expiration.ms")
-            expired = [
-                one for one in transactions
-                if one.pending is None and one.value.state.may_expire and one.value.updated_ms <= before
-            ]  # fmt: skip
-            for at in range(0, len(expired), MOST_RECORDS):
-                self._remove(shard, expired[at : at + MOST_RECORDS])
-
-        self._sweep(remove)
-
-    def _remove(self, shard: Shard, transactions: list[Transaction]) -> None:
-        for transaction in transactions:
-            transaction.pending = TransactionState.DEAD
-
-        def stored(error: ErrorCode) -> None:
-            for transaction in transactions:
-                if not error:
-                    shard.transactions.pop(transaction.name, None)
-                transaction.settle()
-
-        then(self._shards.append(shard, [(transaction_key(one.name), None) for one in transactions]), stored)
-
-    def _sweep(self, work: Callable[[Shard, list[Transaction]], None]) -> None:
-        """Call `work` with all transactional ids, `_SWEPT_AT_ONCE` in each turn of the reactor."""
-        shards = [(shard, iter(list(shard.transactions.values()))) for shard in self._shards.led()]
-        self._sweep_some(shards, work)
-
-    def _sweep_some(
-        self, shards: list[tuple[Shard, Iterator[Transaction]]], work: Callable[[Shard, list[Transaction]], None]
-    ) -> None:
-        left = _SWEPT_AT_ONCE
-        while shards and left > 0:
-            shard, rest = shards[-1]
-            some = list(islice(rest, left))
-            left -= len(some)
-            if some and self._shards.current(shard):
-                work(shard, some)
-            else:
-                shards.pop()
-        if shards:
-            self._later(0, lambda: self._sweep_some(shards, work))

@@ -7,9 +7,9 @@ their own until one succeeds: other transactions do not wait for them.
 
 Rules:
 - A marker is done when each of its partitions has it, or no longer exists.
-- A leader that has heard of a newer coordinator refuses (TRANSACTION_COORDINATOR_FENCED): the marker is given up, since
-  the newer coordinator writes it.
-- All other errors pass: a leader may be about to change, or too few replicas in sync.
+- All errors pass: a leader may be about to change, or too few replicas in sync. A leader that has heard of a newer
+  coordinator refuses (TRANSACTION_COORDINATOR_FENCED): this broker hears of it soon, and cancels its markers then.
+- An unexpected error while an answer is taken over is an answer that did not come: its markers are sent again.
 Must not know: states of transactions, connections.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -187,9 +187,9 @@ class MarkerSender:
             self._in_flight.add(lane)
             node_id, slow = lane
             ask = self._ask_slow if slow else self._ask
-            answered = ask(node_id, WriteTxnMarkersRequest([_marker(*errand) for errand in now]))
-            answered.addCallbacks(self._answered, self._not_answered, (now,), errbackArgs=(now, node_id))
-            answered.addErrback(_unexpected).addBoth(self._landed, lane)
+            answered = maybeDeferred(ask, node_id, WriteTxnMarkersRequest([_marker(*errand) for errand in now]))
+            answered.addCallback(self._answered, now).addErrback(self._not_answered, now, node_id)
+            answered.addBoth(self._landed, lane)
 
     def _landed(self, _: object, lane: Lane) -> None:
         self._in_flight.discard(lane)
@@ -214,11 +214,6 @@ class MarkerSender:
         failure = ErrorCode.NONE
         for partition in partitions:
             error = errors.get((marker.producer_id, *partition), ErrorCode.UNKNOWN_SERVER_ERROR)
-            if error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                log.warn("{name}: {topic}-{index} knows a newer coordinator, which ends the transaction",
-                         name=marker.name, topic=partition[0], index=partition[1])  # fmt: skip
-                self._give_up(marker)
-                return
             if error is ErrorCode.INVALID_PRODUCER_EPOCH:
                 log.error("{name}: {topic}-{index} has records of a newer epoch than the transaction's ({epoch})",
                           name=marker.name, topic=partition[0], index=partition[1], epoch=marker.epoch)  # fmt: skip
@@ -239,8 +234,9 @@ class MarkerSender:
         if not failure.check(PylogdError):
             log.failure("Unexpected error while sending markers to broker {node}", failure, node=node_id)
         for marker, partitions in errands:
-            if not marker.cancelled:
-                self._try_again(marker, partitions, failure.getErrorMessage())
+            left = [partition for partition in partitions if partition in marker.partitions]
+            if left and not marker.cancelled:
+                self._try_again(marker, left, failure.getErrorMessage())
 
     def _try_again(self, marker: Marker, partitions: list[PartitionId], why: str) -> None:
         marker.tries += 1
@@ -248,7 +244,8 @@ class MarkerSender:
             log.warn(
                 "{name}: {count} partitions, such as {topic}-{index}, do not have the marker that ends the "
                 "transaction after {tries} attempts: {why}. The coordinator keeps trying; check that the partitions "
-                "have leaders",
+                "have leaders. If they know a newer coordinator (TRANSACTION_COORDINATOR_FENCED), elect other leaders "
+                "of __transaction_state until its leader epoch is higher",
                 name=marker.name, count=len(partitions), topic=partitions[0][0], index=partitions[0][1],
                 tries=marker.tries, why=why,
             )  # fmt: skip
@@ -277,7 +274,3 @@ def _marker(marker: Marker, partitions: list[PartitionId]) -> WritableTxnMarker:
     return WritableTxnMarker(
         marker.producer_id, marker.epoch, marker.commit, topics, marker.coordinator_epoch, marker.version
     )
-
-
-def _unexpected(failure: Failure) -> None:
-    log.failure("Unexpected error while taking over the answer to markers", failure)

@@ -20,6 +20,7 @@ from pylogd.transactions.values import (
 
 _S = TransactionState
 _NONE, _CONCURRENT, _INVALID = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_TXN_STATE
+_COMPLETE = (_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT)
 _FENCED, _UNMAPPED = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
@@ -35,6 +36,8 @@ def may_initialize(value: TransactionValue, pending: bool, expected: tuple[int, 
         repeats = producer_id == value.previous_id and epoch >= LAST_EPOCH
         if value.epoch != NONE_YET and producer_id != value.producer_id and not repeats:
             return _FENCED
+        if value.state in _COMPLETE and _has_moved(value, producer_id, epoch):
+            return _NONE
     if value.state.prepared:
         return _CONCURRENT
     if expected is None or value.epoch == NONE_YET or expected[1] == value.epoch:
@@ -42,6 +45,11 @@ def may_initialize(value: TransactionValue, pending: bool, expected: tuple[int, 
     # An open transaction is not the one of a producer with another epoch.
     repeats = value.state is not _S.ONGOING and expected[1] == value.last_epoch
     return _NONE if repeats else _FENCED
+
+
+def _has_moved(value: TransactionValue, producer_id: int, epoch: int) -> bool:
+    """Whether the end of this producer's last transaction gave it another id, under which nothing has happened yet."""
+    return value.previous_id == producer_id and epoch >= LAST_EPOCH and value.epoch == 0
 
 
 def may_add(
@@ -102,7 +110,7 @@ def _may_end_with_epochs(
     A commit after an abort by the coordinator itself, such as at a timeout, has the epoch before too, and is answered
     INVALID_TXN_STATE, as with Kafka 4.3. (Later releases answer PRODUCER_FENCED, KAFKA-20785.)
     """
-    moved = value.previous_id == producer_id and epoch == LAST_EPOCH and value.epoch == 0
+    moved = _has_moved(value, producer_id, epoch)
     repeats = moved or value.epoch == epoch + 1
     if value.producer_id != producer_id and not moved:
         return _CONCURRENT if pending and value.next_id == producer_id else _UNMAPPED

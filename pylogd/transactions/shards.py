@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -16,7 +17,9 @@ from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
+from pylogd.limits.bounds import Bound
 from pylogd.limits.names import MAX_TRANSACTIONAL_ID
+from pylogd.limits.shares import Share
 from pylogd.metadata.image import TRANSACTIONS_TOPIC
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
@@ -33,6 +36,7 @@ from pylogd.transactions.values import PartitionId, TransactionValue
 log = Logger()
 
 _NONE = ErrorCode.NONE
+T = TypeVar("T")
 
 
 class Transaction:
@@ -51,6 +55,23 @@ class Transaction:
         self.pending: TransactionState | None = None
         self.settled: list[Callable[[], object]] = []
         self.wanted: list[tuple[int, int, frozenset[PartitionId]]] = []
+
+    def change(self, state: TransactionState, work: Callable[[], T | Deferred[T]]) -> T | Deferred[T]:
+        """Return the result of `work`, which leads to `state`: that is pending from now on, until `settle` is called.
+
+        Nothing is pending any more if `work` fails. Nothing else makes a state pending.
+        """
+        self.pending = state
+        try:
+            result = work()
+        except BaseException:
+            self.settle()
+            raise
+        return result.addErrback(self._failed) if isinstance(result, Deferred) else result
+
+    def _failed(self, failure: Failure) -> Failure:
+        self.settle()
+        return failure
 
     def settle(self) -> None:
         """Note that nothing is pending any more."""
@@ -97,6 +118,9 @@ class TransactionShards:
         self._disk_calls = replicas.disk_calls
         self._settings = settings
         self._shards: dict[int, Shard] = {}
+        most = partial(settings.integer, "transactional.ids.max")
+        most_of_one = partial(settings.integer, "transactional.ids.max.per.principal")
+        self._bound = Bound("transactional id", "transactional.ids.max", most, most_of_one)
         self._undo: Callable[[], object] = lambda: None
         self._running = False
 
@@ -127,7 +151,8 @@ class TransactionShards:
         shard = self._shards.pop(index, None)
         if shard is not None:
             self.on_unloaded(shard)
-            for transaction in shard.transactions.values():
+            for transaction in list(shard.transactions.values()):
+                self.forget(shard, transaction.name)
                 transaction.settle()
 
     def _load(self, shard: Shard) -> None:
@@ -202,6 +227,16 @@ class TransactionShards:
         found = shard.transactions.get(transactional_id)
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING if found is None else (shard, found)
 
+    def admits(self, transactional_id: str, share: Share) -> bool:
+        """Count a new transactional id for its client, and return True; or False if that is one too many."""
+        total = sum(len(shard.transactions) for shard in self._shards.values())
+        return self._bound.admits(transactional_id, share, total)
+
+    def forget(self, shard: Shard, transactional_id: str) -> None:
+        """Remove a transactional id from memory."""
+        if shard.transactions.pop(transactional_id, None) is not None:
+            self._bound.gone(transactional_id)
+
     # -- changing a transactional id
 
     def change(
@@ -211,7 +246,6 @@ class TransactionShards:
 
         flexible: see `transaction_value`.
         """
-        transaction.pending = value.state
         record = transaction_key(transaction.name), transaction_value(value, flexible=flexible)
 
         def stored(error: ErrorCode) -> ErrorCode:
@@ -222,7 +256,7 @@ class TransactionShards:
             transaction.settle()
             return error
 
-        return then(self.append(shard, [record]), stored)
+        return transaction.change(value.state, lambda: then(self.append(shard, [record]), stored))
 
     def append(self, shard: Shard, records: list[KeyValue]) -> ErrorCode | Deferred[ErrorCode]:
         """Append records to the partition of a shard."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pylogd.config import Settings
+from pylogd.config import Settings, internal_segment_size
 from pylogd.errors import ErrorCode
 from pylogd.metadata.image import TRANSACTIONS_TOPIC
 from pylogd.replica.internal_topic import InternalTopicOptions
@@ -16,7 +16,7 @@ def _configs(settings: Settings) -> Mapping[str, str]:
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",
         "min.insync.replicas": str(settings.integer("transaction.state.log.min.isr")),
-        "segment.bytes": str(settings.integer("transaction.state.log.segment.bytes")),
+        **internal_segment_size(settings.integer("transaction.state.log.segment.bytes")),
         "unclean.leader.election.enable": "false",
     }
 

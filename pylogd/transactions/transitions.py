@@ -1,7 +1,9 @@
 """The changes of a transactional id by each event: pure functions from one value to the next.
 
 Rules: each takes the state that `states.TRANSACTION` declares, or raises UnexpectedEvent; the callers have checked the
-request by `rules`. Epochs only grow under one producer id. An epoch that fences is never told to a producer.
+request by `rules`. Epochs only grow under one producer id. An epoch that fences is never told to a producer, nor is the
+highest one: where an end meets it, the producer continues with another id. An earlier release told it; a transaction
+in it ends without a higher one, since there is none.
 Source: Kafka's TransactionMetadata; KIP-98, KIP-360, KIP-890.
 """
 
@@ -11,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pylogd.transactions.states import TRANSACTION, TransactionEvent, TransactionState
-from pylogd.transactions.values import EPOCH_PER_TRANSACTION, NONE_YET, PartitionId, TransactionValue
+from pylogd.transactions.values import EPOCH_PER_TRANSACTION, MAX_EPOCH, NONE_YET, PartitionId, TransactionValue
 
 
 def initialized(value: TransactionValue, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> TransactionValue:
@@ -19,30 +21,30 @@ def initialized(value: TransactionValue, timeout_ms: int, expected_epoch: int | 
 
     expected_epoch: the epoch that the producer says it has (KIP-360), None if it says nothing.
     """
-    epoch, last = value.epoch + 1, NONE_YET
+    epoch, last, previous_id = value.epoch + 1, NONE_YET, value.producer_id
     if expected_epoch is not None:
         if value.epoch in (NONE_YET, expected_epoch):
             last = value.epoch
         else:
-            epoch, last = value.epoch, value.last_epoch
+            epoch, last, previous_id = value.epoch, expected_epoch, value.previous_id
     return replace(
-        value, state=TRANSACTION.next(value.state, TransactionEvent.INITIALIZED), previous_id=value.producer_id,
+        value, state=TRANSACTION.next(value.state, TransactionEvent.INITIALIZED), previous_id=previous_id,
         epoch=epoch, last_epoch=last, timeout_ms=timeout_ms, partitions=frozenset(), started_ms=NONE_YET,
         updated_ms=now_ms, next_id=NONE_YET,
     )  # fmt: skip
 
 
 def rotated(
-    value: TransactionValue, producer_id: int, timeout_ms: int, now_ms: int, *, keep_last: bool
+    value: TransactionValue, producer_id: int, timeout_ms: int, expected_epoch: int | None, now_ms: int
 ) -> TransactionValue:
     """Give the producer another id, since the epochs of the present one are used up.
 
-    keep_last: whether the producer has sent the epoch that it has, so that it may repeat the request.
+    expected_epoch: the epoch that the producer says it has: it may repeat the request with that. None if it says none.
     """
     return replace(
         value, state=TRANSACTION.next(value.state, TransactionEvent.INITIALIZED), previous_id=value.producer_id,
-        producer_id=producer_id, epoch=0, last_epoch=value.epoch if keep_last else NONE_YET, timeout_ms=timeout_ms,
-        partitions=frozenset(), started_ms=NONE_YET, updated_ms=now_ms, next_id=NONE_YET,
+        producer_id=producer_id, epoch=0, last_epoch=NONE_YET if expected_epoch is None else expected_epoch,
+        timeout_ms=timeout_ms, partitions=frozenset(), started_ms=NONE_YET, updated_ms=now_ms, next_id=NONE_YET,
     )  # fmt: skip
 
 
@@ -68,23 +70,23 @@ def ending(value: TransactionValue, commit: bool, version: int, next_id: int, no
     open_ = value.state is TransactionState.ONGOING
     return replace(
         value, state=TRANSACTION.next(value.state, event), previous_id=value.producer_id, next_id=next_id,
-        epoch=value.epoch + bumps, last_epoch=value.epoch if bumps else value.last_epoch,
+        epoch=min(value.epoch + bumps, MAX_EPOCH), last_epoch=value.epoch if bumps else value.last_epoch,
         started_ms=value.started_ms if open_ else now_ms, updated_ms=now_ms, version=version,
     )  # fmt: skip
 
 
-def fenced(value: TransactionValue, version: int, now_ms: int) -> TransactionValue:
+def fenced(value: TransactionValue, version: int, next_id: int, now_ms: int) -> TransactionValue:
     """Decide to abort a transaction whose producer must not write any more: the markers have a higher epoch.
 
     version: of transactions, as the cluster has it. With an epoch per transaction, a producer that only was too slow
-    may continue: it tells its epoch when it asks for a new one.
+    may continue: it tells its epoch when it asks for a new one. next_id: as for `ending`.
     """
     fence = TRANSACTION.next(value.state, TransactionEvent.FENCE)
     bumps = version >= EPOCH_PER_TRANSACTION
     return replace(
         value, state=TRANSACTION.next(fence, TransactionEvent.ABORT), previous_id=value.producer_id,
-        epoch=value.epoch + 1, last_epoch=value.epoch if bumps else NONE_YET, next_id=NONE_YET, updated_ms=now_ms,
-        version=version,
+        epoch=min(value.epoch + 1, MAX_EPOCH), last_epoch=value.epoch if bumps else NONE_YET, next_id=next_id,
+        updated_ms=now_ms, version=version,
     )  # fmt: skip
 
 

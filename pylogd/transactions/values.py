@@ -12,8 +12,10 @@ from pylogd.transactions.states import TransactionState
 NONE_YET: Final = -1
 #: The version of transactions with an epoch for each transaction (KIP-890, part 2).
 EPOCH_PER_TRANSACTION: Final = 2
+#: The highest epoch that there is: 16 bits.
+MAX_EPOCH: Final = (1 << 15) - 1
 #: From this epoch on a producer gets another id: the one above it is left for the coordinator, to fence with.
-LAST_EPOCH: Final = (1 << 15) - 2
+LAST_EPOCH: Final = MAX_EPOCH - 1
 
 #: A topic and the index of one of its partitions.
 PartitionId = tuple[str, int]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -115,8 +115,9 @@ class TransactionVerifier:
         if later:
             self._queues[node] = later
         self._in_flight.add(node)
-        asked = self._ask(node, AddPartitionsToTxnRequest([_transaction(question) for question in batch.values()]))
-        asked.addCallbacks(_answered, _not_answered, (batch,), errbackArgs=(batch, node))
+        request = AddPartitionsToTxnRequest([_transaction(question) for question in batch.values()])
+        asked = maybeDeferred(self._ask, node, request)
+        asked.addCallback(_answered, batch).addErrback(_not_answered, batch, node)
         asked.addBoth(self._landed, node)
 
     def _landed(self, _: object, node: int) -> None:
@@ -154,7 +155,8 @@ def _not_answered(failure: Failure, batch: Mapping[str, Question], node: int) ->
     else:
         log.failure("Unexpected error while asking transaction coordinator {node}", failure, node=node)
     for question in batch.values():
-        question.all(error)
+        if not question.answer.called:
+            question.all(error)
 
 
 def _transaction(question: Question) -> AddPartitionsToTxnTransaction:

@@ -9,7 +9,7 @@
 | null and another type | that type |
 | a union of several types | a struct with a member for each, all null but one |
 | `date`, `timestamp-*`, `local-timestamp-*` | date, timestamp with UTC, timestamp without |
-| `time-millis`, `time-micros` | int32 milliseconds, int64 microseconds since midnight |
+| `time-millis`, `time-micros` | int32 milliseconds, int64 microseconds since midnight, within a day |
 | `decimal` | decimal; text beyond 38 digits |
 | a field of type null | no column |
 | a record without fields | JSON text |
@@ -57,6 +57,8 @@ _SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "enum": pa.string(),
 }
 _UNITS: Final = {"millis": "ms", "micros": "us", "nanos": "ns"}
+#: Times of day -> how many of their unit a day has.
+_TIMES: Final = {("int", "time-millis"): 86_400_000, ("long", "time-micros"): 86_400_000_000}
 _KEPT: Final = ("type", "name", "namespace", "symbols", "size")
 _WHOLE: Final = "value"
 _UUID_BYTES: Final = 16
@@ -266,6 +268,8 @@ def _logical(kind: Mapping[str, Any]) -> Node | None:
         return nodes.decimals(int(kind["precision"]), int(kind.get("scale", 0)))
     if logical == "date" and name == "int":
         return nodes.dates()
+    if (name, logical) in _TIMES:
+        return nodes.times_of_day(_SIMPLE[name], _TIMES[name, logical])
     if logical == "uuid" and name == "fixed" and kind["size"] == _UUID_BYTES:
         return nodes.leaf(pa.string(), prepare=lambda value: str(UUID(bytes=value)))
     stamp, _, unit = logical.rpartition("-")

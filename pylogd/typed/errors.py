@@ -10,7 +10,7 @@ class NotColumns(PylogdError):
 
 
 class NoSchema(PylogdError):
-    """The subject of a typed table has no version, or none that can be columns."""
+    """The subject of a typed table has no version."""
 
 
 class UnknownSchema(PylogdError):

@@ -16,9 +16,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 from pylogd.schemas.api_client import RegistryApi, path_of
+from pylogd.schemas.pattern_engines import Untranslatable
+from pylogd.schemas.patterns import for_python, in_schema
 from pylogd.typed.errors import NotDecoded, NotEncoded
 from pylogd.typed.registry import PROTOBUF, Registered, SchemaLookup
 
@@ -107,13 +110,23 @@ class _Json(_Form):
     """JSON Schema: the body is the JSON itself. It is checked against the schema when it is written."""
 
     def __init__(self, schema: Registered) -> None:
+        self._schema = schema
+
+    @cached_property
+    def _validator(self) -> Any:
+        """The validator. Raises NotEncoded for a schema with a pattern that can't be checked."""
         from jsonschema.validators import validator_for
         from referencing import Registry
         from referencing.jsonschema import DRAFT7
 
-        document = json.loads(schema.text)
-        used = [(one.name, DRAFT7.create_resource(json.loads(one.text))) for one in schema.references]
-        self._validator = validator_for(document)(document, registry=Registry().with_resources(used))
+        schema = self._schema
+        try:
+            document = in_schema(json.loads(schema.text), for_python)
+            used = [(one.name, in_schema(json.loads(one.text), for_python)) for one in schema.references]
+        except Untranslatable as error:
+            raise NotEncoded(f"values can't be checked by the schema: {error}") from None
+        resources = [(name, DRAFT7.create_resource(each)) for name, each in used]
+        return validator_for(document)(document, registry=Registry().with_resources(resources))
 
     def read(self, body: bytes) -> Any:
         try:

@@ -14,6 +14,8 @@
 | anything else: several types, no type, tuples, a schema that contains itself | JSON text |
 | properties that an open object has beyond its `properties` | `additional_properties`: JSON text |
 
+JSON text keeps all digits of numbers.
+
 Rules: a message that is not valid against its schema does not fit, whatever its columns would take; formats are not
 checked beyond those that have a column type. Characters that column names can't have become `_`.
 
@@ -25,7 +27,9 @@ Source: JSON Schema drafts 4 to 2020-12. Schemas that name none are draft 7, as 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag
 
@@ -34,6 +38,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylogd.schemas.patterns import InvalidPattern, in_schema, patterns_of, plain
 from pylogd.typed import nodes
 from pylogd.typed.errors import Misfit, NotColumns
 from pylogd.typed.nodes import Budget, Member, Node
@@ -51,8 +56,12 @@ _SIMPLE: Final[Mapping[str, pa.DataType]] = {
 }
 _OF_PYTHON: Final[Mapping[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 #: How far a regular expression may backtrack in one match.
-_BACKTRACKING: Final = 100_000
+_PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
 _MOST_JUMPS: Final = 50
+#: Numbers that may have more digits than orjson keeps, and texts that look like them.
+_MANY_DIGITS: Final = re.compile(rb"[0-9.]{17}")
+#: The most characters of an integer of 64 bits.
+_MOST_DIGITS: Final = 20
 _FRACTION: Final = r"(\.\d{6})\d+"
 
 
@@ -65,6 +74,7 @@ class JsonReader:
             root = json.loads(schema.text)
             others = {used.name: json.loads(used.text) for used in schema.references}
             self._validator = _validator(root, others)
+            self._patterns = _as_written([root, *others.values()])
         except (ValueError, RecursionError, jsonschema_rs.ReferencingError) as error:
             raise NotColumns(f"not a JSON Schema: {str(error).splitlines()[0]}") from error
         self.node, self._is_object = _Columns(root, others).table(reserved)
@@ -79,7 +89,12 @@ class JsonReader:
             self._validator.validate(value)
         except ValueError as error:
             where = "/".join(str(each) for each in getattr(error, "instance_path", ())) or "the value"
-            raise Misfit(f"not valid by the JSON Schema: {where}: {getattr(error, 'message', error)}") from error
+            said = str(getattr(error, "message", error))
+            for ours, pattern in self._patterns.items():
+                said = said.replace(ours, pattern)
+            raise Misfit(f"not valid by the JSON Schema: {where}: {said}") from error
+        if _MANY_DIGITS.search(body):
+            value = json.loads(body, parse_int=_whole, parse_float=_fraction)
         return value if self._is_object else {_WHOLE: value}
 
     def array(self, values: list[Any]) -> pa.StructArray:
@@ -88,6 +103,9 @@ class JsonReader:
 
 
 def _validator(root: Schema, others: Mapping[str, Schema]) -> Any:
+    root = in_schema(root, plain)  # jsonschema-rs does not read all of ECMA-262, and some of it in another way
+    others = {name: in_schema(each, plain) for name, each in others.items()}
+
     def retrieve(uri: str) -> Any:
         name = uri.removeprefix(_BASE)
         for each in (uri, name):
@@ -99,14 +117,56 @@ def _validator(root: Schema, others: Mapping[str, Schema]) -> Any:
         "retriever": retrieve,
         "base_uri": _BASE,
         "validate_formats": False,
-        "pattern_options": jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKING),
+        "pattern_options": _PATTERNS,
     }
     if isinstance(root, dict) and "$schema" in root:
         return jsonschema_rs.validator_for(root, **options)
     return jsonschema_rs.Draft7Validator(root, **options)
 
 
+class _Digits(float):
+    """A number with more digits than a column of numbers has. digits: its text, which columns of JSON text keep."""
+
+    digits: str
+
+
+def _whole(text: str) -> float:
+    """Return an integer; of more than 64 bits, which orjson has as a float too, with its digits."""
+    if len(text) <= _MOST_DIGITS and -(1 << 63) <= int(text) < 1 << 64:
+        return int(text)
+    return _fraction(text)
+
+
+def _fraction(text: str) -> float:
+    found = _Digits(text)
+    found.digits = text
+    return found
+
+
+def _as_written(schemas: Sequence[Schema]) -> dict[str, str]:
+    """Return the patterns of schemas as they were written, by what they were translated to, for messages."""
+    found = {}
+    for pattern in patterns_of(list(schemas)):
+        with suppress(InvalidPattern):
+            found[plain(pattern)] = pattern
+    return found
+
+
 def _dump(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # a number with many digits
+        return _exact(value)
+
+
+def _exact(value: Any) -> str:
+    """Return JSON text in which numbers have all their digits."""
+    if isinstance(value, _Digits):
+        return value.digits
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_exact(name)}:{_exact(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_exact, value)) + "]"
     return orjson.dumps(value).decode()
 
 

@@ -110,6 +110,11 @@ def dates() -> Node:
     return leaf(pa.int32(), pa.date32(), lambda array: _within(array, _DAYS, "a date").cast(pa.date32()))
 
 
+def times_of_day(physical: pa.DataType, per_day: int) -> Node:
+    """Return the node of times since midnight, as numbers of which a day has `per_day`. Others do not fit."""
+    return leaf(physical, convert=lambda array: _within(array, (0, per_day - 1), "a time of day", "a day"))
+
+
 def timestamps(unit: str, zone: str | None = "UTC") -> Node:
     """Return the node of points in time since 1970. Times outside the years 1 to 9999 do not fit.
 
@@ -144,11 +149,11 @@ def _floor_divide(array: pa.Array, by: int) -> pa.Array:
     return pc.if_else(pc.or_(below, exact), quotient, pc.subtract(quotient, 1))
 
 
-def _within(array: pa.Array, bounds: tuple[int, int], what: str) -> pa.Array:
+def _within(array: pa.Array, bounds: tuple[int, int], what: str, of: str = "the years 1 to 9999") -> pa.Array:
     found = pc.min_max(array)
     least, most = found["min"].as_py(), found["max"].as_py()
     if least is not None and (least < bounds[0] or most > bounds[1]):
-        raise Misfit(f"{what} lies outside of the years 1 to 9999")
+        raise Misfit(f"{what} lies outside of {of}")
     return array
 
 

@@ -53,8 +53,9 @@ class SchemaSource:
 def prepare(table: Table, topic: str, source: SchemaSource, layout: Layout) -> tuple[TypedRows, int]:
     """Make a typed table, or add the columns of new versions to it. Return how its rows are made, and a schema's id.
 
-    The id is that of the subject's newest version. Raises NoSchema if the subject has no version that can be columns,
-    SchemaRegistryError and TableError.
+    The id is that of the subject's newest version. If no version can be columns, the table has none of a schema until
+    one can, and records go to the quarantine. Raises NoSchema if the subject has no version, SchemaRegistryError and
+    TableError.
     """
     existed, before = table.exists, typed_columns(table.columns)
     subject = source.subject_of(topic)
@@ -62,8 +63,6 @@ def prepare(table: Table, topic: str, source: SchemaSource, layout: Layout) -> t
     found = plan(before, lookup, subject, message=source.message)
     if found.latest is None:
         raise NoSchema(f"the registry has no subject {subject!r}: register a schema, or name another subject")
-    if not found.columns.names:
-        raise NoSchema(f"no version of {subject!r} can be columns: {'; '.join(found.conflicts.values())}")
     table.create(layout, table_columns(found.columns, layout))  # checks the layout of a table that exists
     if existed and found.columns != before:
         found = _evolved(table, before, found, source, subject, layout)

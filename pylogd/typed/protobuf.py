@@ -11,15 +11,18 @@
 | `google.protobuf.Timestamp`, `google.type.Date` | timestamp with UTC (digits beyond microseconds are left out), date |
 | `google.protobuf.Duration`, `google.type.TimeOfDay` | int64 microseconds |
 | `google.protobuf.*Value` | the value, or null |
+| `google.type.DateTime`, `Money`, `LatLng`, `Interval` and others | struct |
 | `google.protobuf.Struct`, `Value`, `ListValue`; a message that contains itself, or has no fields | JSON text |
 
 A field with presence (`optional`, `oneof`, messages, all of proto2) is null if it is not set. One without has its
 default. Fields that the schema does not know, and extensions, are left out.
 
+Parts of well-known types that are out of range make the message a misfit (`well_known`).
+
 Strategy: what becomes JSON text is declared as `bytes` in the descriptor that ptars gets, which has the same form in
 messages; only these bytes are then parsed one by one. Columns have the fields' names: a renamed field gets a new one.
 
-ptars was chosen because it makes columns without an object for each message (bench/TYPED.md). It leaves out groups
+ptars was chosen because it makes columns without an object for each message (bench/EARLIER.md). It leaves out groups
 without a word, so schemas that have them are refused.
 Source: protobuf.dev, "Encoding" and "Field presence".
 """
@@ -30,12 +33,12 @@ import base64
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
@@ -47,13 +50,12 @@ from pylogd.typed import nodes
 from pylogd.typed.errors import Misfit, NotColumns
 from pylogd.typed.nodes import Budget, Member, Node
 from pylogd.typed.registry import Registered
+from pylogd.typed.well_known import CHECKED, JOINED, is_joined, parts_of, renamed
 
 #: Files that Confluent's clients bring along, where google.protobuf has no module of them.
 _META: Final = "confluent/meta.proto"
 _DECIMAL: Final = ("confluent/type/decimal.proto", "confluent/types/decimal.proto")
 _JSON_TYPES: Final = frozenset({"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"})
-#: Duration's own bound, in microseconds.
-_LONGEST: Final = 315_576_000_000 * 1_000_000
 _CONFIG: Final = PtarsConfig(
     timestamp_unit="us", duration_unit="us", time_unit="us", enum_repr="string", list_nullable=True, map_nullable=True,
     list_value_nullable=True, map_value_nullable=True,
@@ -83,7 +85,8 @@ class ProtobufFile:
         """Return the reader of a message type. Raises NotColumns. reserved: see `nodes.column_name`."""
         for found, name in _message_names(self._main):
             if found == indexes:
-                return ProtobufReader(self._pool.FindMessageTypeByName(name), self._files, reserved)
+                files = renamed(self._files, self._pool)
+                return ProtobufReader(self._pool.FindMessageTypeByName(name), files, reserved)
         raise NotColumns(f"the schema has no message type with the indexes {list(indexes)}")
 
 
@@ -91,7 +94,7 @@ class ProtobufReader:
     """Reads messages of one type. Implements `decoding.Reader`."""
 
     def __init__(self, message: Descriptor, files: list[FileDescriptorProto], reserved: Collection[str]) -> None:
-        """Raises NotColumns. files: all that the message's file needs, and last that file."""
+        """Raises NotColumns. files: all that the message's file needs, `renamed`, and last that file."""
         replaced = _Replaced()
         replaced.search(message)
         if not message.fields:
@@ -299,8 +302,24 @@ class _Columns:
         if replaced is not None:
             return nodes.leaf(pa.binary(), pa.string(), partial(_texts, replaced))
         if pa.types.is_struct(kind):
-            return self.struct(message.fields_by_name[name].message_type, kind)
+            return self._message(message.fields_by_name[name].message_type, kind)
         return _scalar(kind)
+
+    def _message(self, message: Descriptor, kind: pa.StructType) -> Node:
+        """Return the node of a field that is a message."""
+        name, parts = message.full_name, [each.name for each in kind]
+        if is_joined(name, parts):
+            return nodes.leaf(kind, JOINED[name].logical, JOINED[name].join)
+        inner = self.struct(message, kind)
+        needed, check = CHECKED.get(name, (frozenset(), None))
+        if check is None or not needed <= set(parts):
+            return inner
+
+        def convert(array: pa.StructArray) -> pa.Array:
+            check(parts_of(array))
+            return inner.applied(array)
+
+        return replace(inner, convert=convert)
 
 
 def _scalar(kind: pa.DataType) -> Node:
@@ -308,19 +327,7 @@ def _scalar(kind: pa.DataType) -> Node:
         return nodes.leaf(kind, pa.int64())
     if pa.types.is_uint64(kind):
         return nodes.leaf(kind, _UINT64)
-    if pa.types.is_duration(kind) or pa.types.is_time(kind):
-        return nodes.leaf(kind, pa.int64(), _durations)
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return nodes.leaf(kind, convert=nodes.check_times)
     return nodes.leaf(kind)
-
-
-def _durations(array: pa.Array) -> pa.Array:
-    numbers = array.cast(pa.int64())
-    most = pc.max(pc.abs(numbers)).as_py()
-    if most is not None and most > _LONGEST:
-        raise Misfit("a duration is longer than 10,000 years")
-    return numbers
 
 
 def _texts(kind: Descriptor, array: pa.Array) -> pa.Array:

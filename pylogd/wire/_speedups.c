@@ -1,7 +1,8 @@
 /* Compiled loops over records, keys and rows. Optional: pylogd.wire.records, pylogd.wire.validation,
- * pylogd.wire.timestamps, pylogd.client.core.consumer.columns, pylogd.client.core.producer.partitioner and
- * pylogd.client.core.producer.columns have the same in Python; tests/property/test_speedups.py, test_validation.py and
- * test_row_batches.py compare both on arbitrary bytes.
+ * pylogd.wire.timestamps, pylogd.client.core.consumer.columns, pylogd.client.core.producer.partitioner,
+ * pylogd.client.core.producer.columns and pylogd.audit.batches have the same in Python;
+ * tests/property/test_speedups.py, test_validation.py, test_row_batches.py and test_audit_batches.py compare both on
+ * arbitrary bytes.
  *
  * Strategy: one parser, next_record, which checks every length against the bytes that exist before it uses it; decoding
  * and columns walk records with it. Malformed records raise InvalidRecordBatch. The sizes of output buffers, which the
@@ -489,6 +490,10 @@ done:
     release_strings(&values);
     return result;
 }
+
+/* Stamps of audited producers -------------------------------------------------------------------------------------- */
+
+#include "_stamps.h"
 
 /* Validation ------------------------------------------------------------------------------------------------------- */
 
@@ -1233,6 +1238,7 @@ static PyMethodDef methods[] = {
     {"measure", measure, METH_VARARGS, measure_doc},
     {"fill", fill, METH_VARARGS, fill_doc},
     {"fill_headers", fill_headers, METH_VARARGS, fill_headers_doc},
+    {"count_stamps", count_stamps, METH_VARARGS, count_stamps_doc},
     {"encode_records", encode_records, METH_VARARGS, encode_records_doc},
     {"encode_headers", encode_headers, METH_O, encode_headers_doc},
     {"inspect_records", inspect_records, METH_VARARGS, inspect_records_doc},

@@ -27,7 +27,7 @@ from pylogd.wire.schema import Part
 
 _API_VERSIONS = 18
 _INT32 = struct.Struct(">i")
-_UINT32_WRAP = 1 << 31
+_CORRELATION_IDS = 1 << 31
 _AHEAD = 8 * 1024 * 1024  # how much memory a client allocates at once for a reply whose length it has received
 
 
@@ -294,7 +294,7 @@ class ClientSession:
         """
         api_key = request.API_KEY
         parts = schema.request_codec(api_key, version).encode(request)  # first, because it may raise
-        self._correlation_id = (self._correlation_id + 1) % _UINT32_WRAP
+        self._correlation_id = (self._correlation_id + 1) % _CORRELATION_IDS
         if expect_reply:
             self._awaited.append((self._correlation_id, api_key, version))
         client = b"" if self._client_id is None else self._client_id.encode()

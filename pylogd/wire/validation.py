@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from pylogd.wire.compression import CompressionType, decompress
 from pylogd.wire.exceptions import InvalidRecordBatch
-from pylogd.wire.records import HEADER, HEADER_SIZE, BatchHeader, Buffer, payload_of, speedups
+from pylogd.wire.records import HEADER, HEADER_SIZE, BatchHeader, Buffer, speedups
 
 #: The size of a batch, in bytes, up to which a walk over uncompressed records takes at most about a millisecond.
 INLINE_BYTES = (1 << 20) + 12 if speedups is not None else 1 << 14
@@ -164,14 +164,15 @@ batch_is_valid: Callable[[Buffer, int], bool] = (
 )
 
 
-def inspect_batch(batch: Buffer, header: BatchHeader, most: int, earliest: int, latest: int) -> Inspection:
-    """Walk over the records of a whole batch, which are decompressed if need be.
-
-    most: the largest allowed size of the decompressed records, in bytes. Raises InvalidRecordBatch if the records can't
-    be decompressed, and TooLarge if they are larger.
-    """
-    data = payload_of(batch, header, most)
-    return inspect_records(data, header.record_count, header.base_timestamp, earliest, latest)
+def record_larger_than(data: Buffer, count: int, most: int) -> int | None:
+    """Return the index of the first of `count` valid records that has more than `most` bytes; None if none has."""
+    view, position = bytes(data), 0
+    for index in range(count):
+        length, position = _number(view, position, len(view), _INT_BYTES)
+        if length >> 1 > most:
+            return index
+        position += length >> 1
+    return None
 
 
 class _Bad(Exception):

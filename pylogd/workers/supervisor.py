@@ -62,6 +62,7 @@ _LATE_MODULES: Final = ("pylogd.metadata.remote", "twisted.internet.epollreactor
 #: The same, with `metrics.listener`.
 _METRICS_MODULES: Final = ("pylogd.metrics.service", "opentelemetry.proto.metrics.v1.metrics_pb2")
 _FORWARDED: Final = (signal.SIGHUP, signal.SIGUSR1)
+_HANDLED: Final = (*STOPPING, *_FORWARDED, signal.SIGCHLD)
 
 
 @dataclass(eq=False)
@@ -174,7 +175,7 @@ class Supervisor:
         """Run until all children have ended, as they were asked to; return the exit status."""
         self._signals, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write)
-        for number in (*STOPPING, *_FORWARDED, signal.SIGCHLD):
+        for number in _HANDLED:
             signal.signal(number, lambda *_: None)
         self._start(self._children[0])
         while any(child.pid for child in self._children) or not self._stopping:
@@ -254,17 +255,20 @@ class Supervisor:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
+        # Else a signal that comes to the child before it has its own handlers would be handled by those of the parent,
+        # which it inherits: it would be lost.
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         try:
             child.pid = os.fork()
+            if not child.pid:
+                _be(child, self._output, write, parent, signals)
         except OSError as error:  # the system has no room for one more process
-            os.close(write)
             os.close(child.pipe)
             child.pipe = -1
             self._lost(child, f"could not be started ({error.strerror})")
-            return
-        if not child.pid:
-            _be(child, self._output, write, parent)
-        os.close(write)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+            os.close(write)
 
     def _reap(self) -> None:
         while any(child.pid for child in self._children):
@@ -302,8 +306,11 @@ class Supervisor:
         self._log.error("{child} {how}: restarting it {when}", child=child.name, how=how, when=when)
 
 
-def _be(child: Child, output: LogOutput, write: int, parent: int) -> None:
-    """Become a child, in the process that was just forked: never returns."""
+def _be(child: Child, output: LogOutput, write: int, parent: int, signals: set[int | signal.Signals]) -> None:
+    """Become a child, in the process that was just forked: never returns.
+
+    signals: those that are blocked from now on, as they were in the parent before the fork.
+    """
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -311,6 +318,7 @@ def _be(child: Child, output: LogOutput, write: int, parent: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         for number in _FORWARDED:  # they would end a process that does not handle them yet
             signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent only, which ends the children in their order
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:

@@ -23,7 +23,7 @@ from pylogd.metadata.layout import CONTROLLER, encode_controller
 from pylogd.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from tests.alerts.prometheus import BROKERS
 from tests.alerts.scene import Fault, Scene
-from tests.chaos.nemesis import ChaosCluster
+from tests.chaos.clusters import ChaosCluster
 from tests.rawclient import RawClient
 
 NODES: Final = (1, 2, 3)
@@ -221,7 +221,7 @@ class Drill:
     def _damage(self) -> None:
         """Write a topic, flip a byte in the middle of its first segment, and have it compacted from then on."""
         node = NODES[0]
-        small = {"segment.bytes": "65536", "min.cleanable.dirty.ratio": "0.01"}
+        small = {"internal.segment.bytes": "65536", "min.cleanable.dirty.ratio": "0.01"}
         topic = NewTopic(COMPACTED, configs=small, assignments={0: [node]})
         self.cluster.ask(lambda admin: admin.create_topics([topic]))
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})

@@ -73,9 +73,9 @@ class Load:
     # -- before
 
     def _make_topics(self) -> None:
-        often = {"segment.bytes": "262144", "flush.messages": "100"}
+        often = {"internal.segment.bytes": "262144", "flush.messages": "100"}
         compacted = {
-            "cleanup.policy": "compact", "segment.bytes": "65536", "min.cleanable.dirty.ratio": "0.3",
+            "cleanup.policy": "compact", "internal.segment.bytes": "65536", "min.cleanable.dirty.ratio": "0.3",
         }  # fmt: skip
         for name, configs in ((ORDERS, often), (CLICKS, {}), (PRICES, compacted)):
             self._cluster.ask(

@@ -2,7 +2,8 @@
 
 Three brokers on ZooKeeper work for clients of many kinds (`load.py`). Every query of etc/broker-dashboard.json, and
 every metric of `pylogd.metrics.table`, has to have series with numbers, and with other numbers than zero, apart from
-those that are zero in a cluster without damage (`ZERO`).
+those that are zero in a cluster without damage (`ZERO`). The queries that others have published for Kafka
+(`published.py`) have to have series too, unless docs/monitoring.md says why not; Prometheus has to understand them all.
 
 Exit status: 0 if all is so, 1 if something is missing.
 """
@@ -15,7 +16,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -25,6 +26,8 @@ from pylogd.metrics.table import DEFINITIONS, SECTIONS, Kind
 from tests.alerts.drill import MonitoredCluster
 from tests.alerts.load import Load
 from tests.alerts.prometheus import Prometheus
+from tests.alerts.published import absent_names, compares, is_explained, relabelling
+from tests.alerts.published import queries as published_queries
 from tests.conftest import CHECKOUT
 from tests.pages import circumstances, write_page
 
@@ -40,17 +43,34 @@ ZERO: Final = frozenset(
         "kafka_controller_kafkacontroller_offlinepartitionscount", "kafka_server_replicamanager_offlinereplicacount",
         "kafka_server_replicamanager_underminisrpartitioncount", "pylogd_log_cleaner_given_up_logs",
         "pylogd_log_dir_full", "pylogd_group_lag_unknown_partitions", "pylogd_client_ignored_metrics",
-        "pylogd_client_counter",
+        "pylogd_client_counter", "kafka_controller_controllerstats_uncleanleaderelections",
+        "kafka_log_logmanager_offlinelogdirectorycount", "kafka_cluster_partition_underminisr",
+        "kafka_log_log_logstartoffset",
+        "kafka_server_replicamanager_reassigningpartitions",
+        "kafka_server_brokertopicmetrics_failedfetchrequests", "kafka_server_brokertopicmetrics_failedproducerequests",
+        "kafka_server_brokertopicmetrics_fetchmessageconversions",
+        "kafka_server_brokertopicmetrics_producemessageconversions",
+        "kafka_server_fetchsessioncache_incrementalfetchsessionevictions",
+        "kafka_coordinator_group_groupmetadatamanager_numgroupsdead",
+        "kafka_coordinator_group_groupmetadatamanager_numgroupsempty",
+        "kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance",
+        "kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance",
+        "kafka_server_kafkaserver_linux_disk_read_bytes",
     }
 )  # fmt: skip
 
 
 class Query(NamedTuple):
-    """A query that has to be answered. section: where it stands."""
+    """A query that has to be answered. section: where it stands.
+
+    needs_series: whether it has to have any. may_be_zero: whether 0 is as good as another number.
+    """
 
     section: str
     name: str
     expression: str
+    needs_series: bool = True
+    may_be_zero: bool = False
 
 
 class Found(NamedTuple):
@@ -64,9 +84,10 @@ class Found(NamedTuple):
     @property
     def wrong(self) -> str:
         """What is wrong with it, or nothing."""
+        query = self.query
         if not self.series:
-            return f"{self.query.name}: no series for {self.query.expression}"
-        if not self.most and not self.least and self.query.name not in ZERO:
+            return f"{query.name}: no series for {query.expression}" if query.needs_series else ""
+        if not (self.most or self.least or query.may_be_zero or query.name in ZERO):
             return f"{self.query.name}: always 0, {self.query.expression}"
         return ""
 
@@ -94,6 +115,15 @@ def metrics() -> Iterator[Query]:
             yield Query(section, one.name, one.name + suffix)
 
 
+def published(renamed: bool) -> Iterator[Query]:
+    """Yield the queries of published dashboards: those that need the relabelling, or the others."""
+    listed = absent_names()
+    for one in published_queries():
+        if one.renamed is renamed:
+            needed = not (is_explained(one.expression, listed) or compares(one.expression))
+            yield Query(one.dashboard, one.title, one.expression, needed, True)
+
+
 def ask(prometheus: Prometheus, query: Query, begun: float) -> Found:
     """Return what a query gave since `begun`, in seconds since 1970."""
     span = {"query": query.expression, "start": f"{begun:.3f}", "end": f"{time.time():.3f}", "step": "1"}
@@ -103,9 +133,8 @@ def ask(prometheus: Prometheus, query: Query, begun: float) -> Found:
     return Found(query, len(kept), min(map(min, kept), default=math.inf), max(map(max, kept), default=-math.inf))
 
 
-def ask_all(prometheus: Prometheus, begun: float) -> list[Found]:
-    """Return what all queries gave: repeat those that had no numbers until they have, for a bounded time."""
-    asked = [*panels(), *metrics()]
+def ask_all(prometheus: Prometheus, begun: float, asked: Sequence[Query]) -> list[Found]:
+    """Return what the queries gave: repeat those that had no numbers until they have, for a bounded time."""
     found: dict[Query, Found] = {}
     while True:
         for query in asked:
@@ -116,8 +145,19 @@ def ask_all(prometheus: Prometheus, begun: float) -> list[Found]:
         time.sleep(1.0)
 
 
-def page(found: list[Found]) -> list[str]:
-    """Return the lines of the page."""
+def _of_published(found: Sequence[Found]) -> list[str]:
+    """Return the lines about published dashboards: how many of their queries had series."""
+    lines = ["## Published dashboards for Kafka", "", "| dashboard or rules | queries | with series | conditions |",
+             "| --- | --: | --: | --: |"]  # fmt: skip
+    for name in dict.fromkeys(one.query.section for one in found):
+        own = [one for one in found if one.query.section == name]
+        conditions = sum(compares(one.query.expression) for one in own)
+        lines.append(f"| {name} | {len(own)} | {sum(one.series > 0 for one in own)} | {conditions} |")
+    return [*lines, ""]
+
+
+def page(found: list[Found], others: list[Found]) -> list[str]:
+    """Return the lines of the page. others: of published dashboards."""
     count = len(list(panels()))
     lines = [
         "# The dashboard's queries, and all metrics, under a real Prometheus",
@@ -137,12 +177,13 @@ def page(found: list[Found]) -> list[str]:
             for one in rows
         ]
         lines += [""]
-    wrong = [one.wrong for one in found if one.wrong]
+    lines += _of_published(others)
+    wrong = [one.wrong for one in [*found, *others] if one.wrong]
     return [*lines, *(["What went wrong:", "", *(f"- {text}" for text in wrong)] if wrong else [])]
 
 
-def run(folder: Path, hold: Path | None) -> list[Found]:
-    """Start everything, and return what the queries gave. hold: see `main`."""
+def run(folder: Path, hold: Path | None) -> tuple[list[Found], list[Found]]:
+    """Start everything, and return what the queries gave: ours, and published ones. hold: see `main`."""
     more = {
         "log.block.cache.bytes": str(1 << 20), "log.cleaner.backoff.ms": "500",
         # Leaders notice a stopped follower before its session expires.
@@ -151,18 +192,24 @@ def run(folder: Path, hold: Path | None) -> list[Found]:
     with LocalZooKeeper(folder / "zookeeper", sync=False) as store:
         cluster = MonitoredCluster(folder, store.hosts, more)
         try:
-            with Prometheus(folder / "prometheus", cluster.targets) as prometheus:
+            with (
+                Prometheus(folder / "prometheus", cluster.targets) as prometheus,
+                Prometheus(folder / "renamed", cluster.targets, relabelling=relabelling()) as renaming,
+            ):
                 prometheus.wait_for_targets()  # or it would see no counter before the disturbance
+                renaming.wait_for_targets()
                 begun, load = time.time(), Load(cluster)
                 try:
                     load.disturb()
-                    found = ask_all(prometheus, begun)
+                    found = ask_all(prometheus, begun, [*panels(), *metrics()])
+                    others = ask_all(prometheus, begun, [*published(False)])
+                    others += ask_all(renaming, begun, [*published(True)])
                     if hold is not None:
                         hold.write_text(f"{prometheus.url}\n", encoding="utf-8")
                         print(f"Prometheus is at {prometheus.url}; remove {hold} to end", flush=True)
                         while hold.exists():
                             time.sleep(0.5)
-                    return found
+                    return found, others
                 finally:
                     load.close()
         finally:
@@ -177,11 +224,14 @@ def main() -> int:
                         help="write Prometheus's URL to this file, and go on until it is removed")  # fmt: skip
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pylogd-panels-") as folder:
-        found = run(Path(folder), arguments.hold)
+        found, others = run(Path(folder), arguments.hold)
     if arguments.results:
-        write_page(arguments.results, page(found))
-    wrong = [one.wrong for one in found if one.wrong]
-    print(f"{len(found)} queries, of {len(DEFINITIONS)} metrics and all panels; {len(wrong)} wrong")
+        write_page(arguments.results, page(found, others))
+    wrong = [one.wrong for one in [*found, *others] if one.wrong]
+    print(
+        f"{len(found)} queries, of {len(DEFINITIONS)} metrics and all panels, and {len(others)} published ones; "
+        f"{len(wrong)} wrong"
+    )
     for text in wrong:
         print(text, file=sys.stderr)
     return 1 if wrong else 0

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -91,14 +91,17 @@ def program() -> str:
 class Prometheus:
     """A server that scrapes every second. A context manager."""
 
-    def __init__(self, folder: Path, ports: Mapping[str, int], rules: Rules = BROKERS) -> None:
-        """ports: of the metrics of each process, by its name."""
+    def __init__(
+        self, folder: Path, ports: Mapping[str, int], rules: Rules = BROKERS,
+        relabelling: Sequence[Mapping[str, Any]] = (),
+    ) -> None:  # fmt: skip
+        """ports: of the metrics of each process, by its name. relabelling: of metrics, as Prometheus is configured."""
         self._folder = folder
         self._port = free_ports(1)[0]
         folder.mkdir()
         every = {"scrape_interval": "1s", "evaluation_interval": "1s", "scrape_timeout": "1s"}
         targets = [{"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}} for name, port in ports.items()]
-        scrapes = [{"job_name": "pylogd", "static_configs": targets}]
+        scrapes = [{"job_name": "pylogd", "static_configs": targets, "metric_relabel_configs": [*relabelling]}]
         (folder / "rules.yml").write_text(shortened(rules), encoding="utf-8")
         config = {"global": every, "rule_files": ["rules.yml"], "scrape_configs": scrapes}
         (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")

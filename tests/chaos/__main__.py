@@ -98,14 +98,15 @@ def _write(path: Path, outcomes: list[Outcome], everything_on: bool) -> None:
         f"# {sum(outcome.seconds for outcome in outcomes) / 60:.0f} minutes of chaos", "",
         f"`python -m tests.chaos --seconds {sum(outcome.seconds for outcome in outcomes):.0f} --seed {outcomes[0].seed}"
         f"{switch}`, Python {platform.python_version()}. {circumstances()}", "",
-        "| seed | brokers | s | acknowledged | read and compared | leaders changed | faults | " +
+        "| seed | brokers | s | acknowledged | read and compared | leaders changed | topics recreated | faults | " +
         " | ".join(troubles) + " |",
-        "| --- " * (7 + len(troubles)) + "|",
+        "| --- " * (8 + len(troubles)) + "|",
     ]  # fmt: skip
     for one in outcomes:
         counts = " | ".join(str(one.troubles[name]) for name in troubles)
         lines.append(
             f"| {one.seed} | {one.brokers} | {one.seconds:.0f} | {one.acknowledged} | {one.read} | {one.epochs} | "
+            f"{one.recreated} | "
             f"{len(one.faults)} | {counts} |"
         )
     write_page(path, lines)

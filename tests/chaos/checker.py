@@ -8,6 +8,8 @@ messages, and these checks follow:
 - all replicas have the same bytes;
 - each consumer has read exactly what is there, from the first offset on without a gap;
 - of a topic with smooth expansions, a consumer group has read every acknowledged message (`smooth`);
+- groups have exactly those offsets in topics that were recreated which they committed since (`recreated`), also after
+  all brokers were restarted;
 - no replica is on a broker that lacks the label of the topic, if it has one.
 
 A run is as reproducible as processes and threads allow: a seed gives the same faults at the same times, not the same
@@ -25,10 +27,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pylogd.local.zookeeper import LocalZooKeeper
-from tests.chaos.clusters import running
+from tests.chaos.clusters import ChaosCluster, running
 from tests.chaos.links import Links
 from tests.chaos.logs import Writer, bytes_of, lost, messages_in, out_of_order
-from tests.chaos.nemesis import HEAL_SECONDS, ChaosCluster, Nemesis
+from tests.chaos.nemesis import HEAL_SECONDS, Nemesis
+from tests.chaos.recreated import RecreatedTopics
 from tests.chaos.smooth import SmoothTopic
 from tests.chaos.workload import ConfluentWriter, PylogdWriter, Reader, Worker
 
@@ -49,6 +52,7 @@ class Outcome:
     refused: int = 0
     read: int = 0
     epochs: int = 0
+    recreated: int = 0
     faults: list[str] = field(default_factory=list)
     without: str = ""  # why some faults could not be injected
 
@@ -101,22 +105,26 @@ class Chaos:
         cluster.ask(lambda admin: admin.create_topic(TOPIC, PARTITIONS, 3, config))
         cluster.wait_for_isr(TOPIC, 3)
         smooth = SmoothTopic(cluster, store.hosts)
-        nemesis = Nemesis(cluster, store, {TOPIC: PARTITIONS}, self._rng, self.say)
+        recreated = RecreatedTopics(cluster, self._rng)
+        nemesis = Nemesis(cluster, store, {TOPIC: PARTITIONS}, self._rng, self.say, recreated=recreated)
         self.outcome.troubles = nemesis.troubles
         try:
-            self._trouble(cluster, nemesis, smooth)
+            self._trouble(cluster, nemesis, smooth, recreated)
         finally:
+            recreated.stopping.set()
             self.outcome.faults += nemesis.heal()
             nemesis.close()
 
-    def _trouble(self, cluster: ChaosCluster, nemesis: Nemesis, smooth: SmoothTopic) -> None:
+    def _trouble(
+        self, cluster: ChaosCluster, nemesis: Nemesis, smooth: SmoothTopic, recreated: RecreatedTopics
+    ) -> None:
         writers: list[Writer] = [
             ConfluentWriter(cluster.bootstrap, TOPIC, 0, 0), ConfluentWriter(cluster.bootstrap, TOPIC, 1, 1),
             ConfluentWriter(cluster.bootstrap, TOPIC, 2, 2), PylogdWriter(cluster.bootstrap, TOPIC, 3, 3),
             ConfluentWriter(cluster.bootstrap, TOPIC, 4, 3),
         ]  # fmt: skip
         readers = [Reader(cluster.bootstrap, TOPIC, PARTITIONS, number) for number in range(2)]
-        workers: list[Worker] = [*writers, *readers, *smooth.workers]
+        workers: list[Worker] = [*writers, *readers, *smooth.workers, recreated]
         for worker in workers:
             worker.start()
         end = time.monotonic() + self._seconds
@@ -136,6 +144,7 @@ class Chaos:
         self._compare(cluster, writers, readers)
         self.outcome.acknowledged += sum(len(writer.acked) for writer in smooth.writers)
         self.outcome.faults += smooth.compare(cluster.directories, _LEVEL_SECONDS)
+        self._compare_offsets(cluster, recreated)
 
     def _whole(self, cluster: ChaosCluster) -> bool:
         """Return whether all brokers report the same: one that was cut off from ZooKeeper may report an old state."""
@@ -144,6 +153,21 @@ class Chaos:
         return alike and all(len(one.isr) == 3 and len(one.replicas) == 3 and one.leader >= 0 for one in found)
 
     # -- checks
+
+    def _compare_offsets(self, cluster: ChaosCluster, recreated: RecreatedTopics) -> None:
+        """Compare committed offsets as the coordinators have them, and again as they read them from the log."""
+        recreated.stopping.set()
+        recreated.delete_soon()
+        recreated.join(_LEVEL_SECONDS)
+        self.outcome.recreated = recreated.cycles
+        self.outcome.faults += [recreated.failure] if recreated.failure else []
+        found = recreated.compare()
+        for node in list(cluster.ports):
+            cluster.kill(node)
+        for node in cluster.ports:
+            cluster.start(node)
+        cluster.until(lambda: self._whole(cluster), "that all replicas are in sync", HEAL_SECONDS)
+        self.outcome.faults += found or [f"after a restart: {fault}" for fault in recreated.compare()]
 
     def _compare(self, cluster: ChaosCluster, writers: list[Writer], readers: list[Reader]) -> None:
         faults, outcome = self.outcome.faults, self.outcome

@@ -2,13 +2,15 @@
 
 Faults are drawn from a seeded random source. Brokers are killed, paused, restarted and isolated; links are cut and
 slowed, sessions expire, ZooKeeper restarts, replicas and leaders move; those of the topic `smooth` by smooth
-expansions. Faults of disks and clocks:
+expansions. Coordinators of groups fail just before a topic is deleted (`recreated`). Faults of disks and clocks:
 
 - **wipe**: a broker is killed, and restarted without its data, or without one of its log directories.
 - **lose_power**: several brokers are killed at once. Their files keep what was synced, and of later writes a random
   part, mostly nothing (`tests/preload.py`). They are restarted with another boot id of the machine.
 - **fail_directory**: a log directory is renamed, or its writes and syncs fail with EIO, or, with write queues, do not
   return, while the broker runs. Later the directory is repaired, and the broker is asked to use it again, or restarted.
+- **freeze**: all disks of the controller hang, as frozen file systems do, and maybe another broker is killed. Another
+  broker has to become the controller meanwhile: that is checked at once. Later the disks continue.
 - **fill**: the volume of one log directory is full for a while. Nothing is restarted.
 - **step_clock**: the wall clock of one broker jumps by up to half an hour, forward or back.
 
@@ -22,78 +24,25 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from pylogd.errors import PylogdError
 from pylogd.local.broker import BrokerFailed, BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.metadata.image import OFFSETS_TOPIC
 from tests.chaos import smooth
+from tests.chaos.clusters import SMALL_DISK_NODE, ChaosCluster
 from tests.chaos.copies import Copies
 from tests.chaos.directories import away, boot_anew
-from tests.chaos.links import STORE, Links
-from tests.clusters import BrokerCluster
-from tests.preload import Preload
+from tests.chaos.frozen import FrozenControllers
+from tests.chaos.links import STORE
+from tests.chaos.recreated import RecreatedTopics
 
-#: The broker whose first log directory is on a small volume, if volumes can be mounted.
-SMALL_DISK_NODE = 1
 HEAL_SECONDS = 300.0
-_PORT = 9092
-#: Shorter than the time for which a broker may be cut off.
-_SESSION_MS = 4000
 #: Seconds by which a clock is set forward. Brokers refuse records of more than an hour ahead.
 _STEPS = (-1800.0, -600.0, -70.0, -5.0, 5.0, 70.0, 600.0, 1800.0)
 Trouble = Callable[[], str]
-
-
-class ChaosCluster(BrokerCluster):
-    """Brokers with two log directories each, with links and injected faults if the machine supports them."""
-
-    def __init__(
-        self, folder: Path, connect: str, size: int, links: Links | None, preload: bool,
-        more: Mapping[str, str] = MappingProxyType({}), labels: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        """more: settings of all brokers. labels: those of the brokers in turn."""
-        self.links = links
-        self.faults = {
-            node: Preload(folder, f"broker{node}", failing=self.second_of(folder, node))
-            for node in range(1, size + 1)
-            if preload
-        }
-        settings = {
-            "zookeeper.session.timeout.ms": str(_SESSION_MS), "min.insync.replicas": "2",
-            "replica.lag.time.max.ms": "4000", "replica.socket.timeout.ms": "4000",
-            "log.retention.ms": "-1", "log.segment.bytes": "262144", "log.roll.jitter.ms": "0",
-            "zookeeper.connection.timeout.ms": "30000", "leader.imbalance.check.interval.seconds": "10",
-        }  # fmt: skip
-        super().__init__(folder, connect, size, {**settings, **more}, labels=labels)
-
-    @staticmethod
-    def second_of(folder: Path, node: int) -> Path:
-        """Return the second log directory of a broker."""
-        return folder / f"broker{node}-second"
-
-    def directories(self, node: int) -> tuple[Path, Path]:
-        """Return the log directories of a broker."""
-        return self.folder / f"broker{node}", self.second_of(self.folder, node)
-
-    def launch(self, node: int, settings: Mapping[str, str]) -> BrokerProcess:
-        """Run a broker with two log directories, in its network namespace and with injected faults if there are any."""
-        first, second = self.directories(node)
-        prefix = self.faults[node].prefix if self.faults else []
-        if self.links is not None:
-            self.ports[node] = _PORT
-            prefix = [*self.links.prefix(node), *prefix]
-        return BrokerProcess(
-            first, self.folder / f"broker{node}.log", settings, ["--data", str(second)], port=self.ports[node],
-            prefix=prefix, host="127.0.0.1" if self.links is None else self.links.address(node), wait=False,
-        )  # fmt: skip
-
-    def address(self, node: int) -> str:
-        """One broker's address."""
-        return super().address(node) if self.links is None else f"{self.links.address(node)}:{_PORT}"
 
 
 class Nemesis:
@@ -108,16 +57,19 @@ class Nemesis:
         say: Callable[[str], object],
         *,
         expands: bool = True,
+        recreated: RecreatedTopics | None = None,
     ) -> None:
         """topics: all topics with three replicas, and how many partitions they have.
 
         expands: whether there is the topic `smooth` besides, whose replicas move by smooth expansions.
+        recreated: deletes and recreates topics, also just after the coordinator of a group has been killed.
         """
         self.troubles: Counter[str] = Counter()
         self._cluster = cluster
         self._store = store
         self._places = [(topic, index) for topic, count in topics.items() for index in range(count)]
         self._expands = expands
+        self._recreated = recreated
         self._rng = rng
         self._say = say
         self._links = cluster.links
@@ -126,6 +78,7 @@ class Nemesis:
         self._stopping: dict[int, BrokerProcess] = {}
         self._paused: dict[int, float] = {}  # when to resume it
         self._failed: dict[int, float] = {}  # broker with a failed second directory -> when to repair it
+        self._frozen = FrozenControllers(cluster, rng, self._kill_one)
         self._cut_until = 0.0
         self._full_until = 0.0
         self._disk = cluster.directories(SMALL_DISK_NODE)[0]
@@ -143,10 +96,14 @@ class Nemesis:
         ]  # fmt: skip
         if self._expands:
             troubles += [self._expand, self._expand, self._kill_joining]
+        if self._recreated is not None:
+            troubles += [self._fail_coordinator, self._fail_coordinator]
         if self._links is not None:
             troubles += [self._cut, self._cut, self._isolate, self._expire, self._slow, self._fill]
         if self._cluster.faults:
             troubles += [self._lose_power, self._lose_power, self._step_clock, self._step_clock]
+            if self._cluster.settings.get("log.write.queues") != "always":  # with which the directories fail
+                troubles += [self._freeze, self._freeze]
         trouble = self._rng.choice(troubles)
         try:
             what = trouble()
@@ -158,8 +115,11 @@ class Nemesis:
             self._say(what)
 
     def heal(self) -> list[str]:
-        """Undo all faults and start every broker. Return problems of brokers that ended by themselves."""
+        """Undo all faults and start every broker. Return what went wrong: brokers that ended by themselves, and hung
+        controllers that nobody replaced.
+        """
         self._heal_links()
+        self._thaw()
         if self._full_until:
             self._empty_disk()
         self._store.start()
@@ -177,7 +137,7 @@ class Nemesis:
             for node in list(self._down):
                 del self._down[node]
                 self._start(node)
-        found = []
+        found = list(self._frozen.problems)
         for node, broker in list(self._cluster.brokers.items()):
             if broker.exit_code is not None:  # it gave up during a fault
                 found.append(f"{node} ended by itself, with exit code {broker.exit_code}")
@@ -189,16 +149,37 @@ class Nemesis:
     # -- processes
 
     def _running(self) -> list[int]:
-        return [node for node in sorted(self._cluster.brokers) if node not in self._paused]
+        return [node for node in sorted(self._cluster.brokers) if node not in (*self._paused, *self._frozen.nodes)]
 
     def _kill(self) -> str:
         running = self._running()
         if len(self._down) >= len(self._cluster.ports) - 1 or not running:
             return ""
         node = self._rng.choice(running)
+        self._kill_one(node)
+        return f"kill {node}"
+
+    def _kill_one(self, node: int) -> None:
         self._cluster.kill(node)
         self._down[node] = self._in(0.0, 8.0)
-        return f"kill {node}"
+
+    def _fail_coordinator(self) -> str:
+        """Kill the coordinator of a group, or pause it for longer than its session, and have a topic recreated."""
+        assert self._recreated is not None
+        if len(self._down) >= len(self._cluster.ports) - 1:
+            return ""
+        group, node = self._recreated.coordinator()
+        if node not in self._running():
+            return ""
+        kills = self._rng.random() < 0.5
+        if kills:
+            self._cluster.kill(node)
+            self._down[node] = self._in(3.0, 12.0)
+        else:
+            self._cluster.pause(node)
+            self._paused[node] = self._in(5.0, 12.0)
+        self._recreated.delete_soon()
+        return f"{'kill' if kills else 'pause'} {node}, which coordinates {group}"
 
     def _stop(self) -> str:
         """Stop a broker as a service manager does. What has not ended when it is to start again is killed."""
@@ -276,8 +257,7 @@ class Nemesis:
         if not joining:
             return ""
         node = self._rng.choice(joining)
-        self._cluster.kill(node)
-        self._down[node] = self._in(0.0, 8.0)
+        self._kill_one(node)
         return f"kill {node}, which joins"
 
     def _elect(self) -> str:
@@ -426,6 +406,14 @@ class Nemesis:
             self._cluster.resume(node)
         return f"{second.name} is gone"
 
+    def _freeze(self) -> str:
+        self._heal_links()  # they would keep others from replacing the controller
+        return self._frozen.freeze(self._running(), self._failed)
+
+    def _thaw(self, now: float = float("inf")) -> None:
+        for node in self._frozen.thaw(now):
+            self._say(f"the disks of {node} continue")
+
     def _put_right(self, node: int) -> None:
         """Repair a failed directory. Ask its broker to reopen it, or restart the broker."""
         del self._failed[node]
@@ -474,6 +462,7 @@ class Nemesis:
             del self._paused[node]
             self._cluster.resume(node)
             self._say(f"resume {node}")
+        self._thaw(now)
         if self._full_until and self._full_until <= now:
             self._empty_disk()
         for node in [node for node, until in self._failed.items() if until <= now]:

@@ -29,4 +29,5 @@ def test_what_was_acknowledged_is_there_once_in_order_and_everywhere(
     (outcome,) = json.loads(results.read_text())
     assert outcome["faults"] == []
     assert outcome["acknowledged"] > 0
+    assert outcome["recreated"] > 0
     assert outcome["troubles"]

@@ -54,8 +54,13 @@ class Record:
             counts[name] += 1
         self.topics = dict(sorted(counts.items()))
         self.numbers = {name: number for number, name in enumerate(self.topics)}
+        self.replicas: tuple[int, ...] = NODES
         middling = [name for name in names if counts[name] <= 64]
         self.groups = {f"reader-{index:05}": chance.sample(middling, 2) for index in range(groups)}
+
+    def both(self) -> tuple[list[int], list[int]]:
+        """Return the replicas of each partition, and those in sync."""
+        return list(self.replicas), list(self.replicas)
 
     def leader(self, name: str, index: int) -> int:
         """Return the id of the broker that leads a partition."""
@@ -115,7 +120,7 @@ class Answers:
         found = [
             metadata.MetadataResponseTopic(name=name, topic_id=bytes(16), partitions=[
                 metadata.MetadataResponsePartition(
-                    0, index, self._record.leader(name, index), 0, list(NODES), list(NODES), []
+                    0, index, self._record.leader(name, index), 0, *self._record.both(), []
                 )
                 for index in range(self._record.topics[name])
             ])
@@ -147,7 +152,15 @@ class Answers:
             left -= len(some)
             found = [
                 messages.DescribeTopicPartitionsResponsePartition(
-                    0, index, self._record.leader(name, index), 3, list(NODES), list(NODES), [], [], []
+                    0,
+                    index,
+                    self._record.leader(name, index),
+                    3,
+                    list(self._record.replicas),
+                    list(self._record.replicas),
+                    [],
+                    [],
+                    [],
                 )
                 for index in some
             ]
@@ -249,7 +262,10 @@ class Answers:
         messages = describe_configs
         results = []
         for resource in request.resources:
-            entries = [messages.DescribeConfigsResourceResult(f"setting.{number}", "value") for number in range(100)]
+            names = [f"setting.{number}" for number in range(100)]
+            if resource.configuration_keys is not None:
+                names = [name for name in names if name in resource.configuration_keys]
+            entries = [messages.DescribeConfigsResourceResult(name, "value") for name in names]
             results.append(messages.DescribeConfigsResult(
                 resource_type=resource.resource_type, resource_name=resource.resource_name, configs=entries
             ))  # fmt: skip

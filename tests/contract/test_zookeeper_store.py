@@ -180,6 +180,23 @@ def test_a_session_outlives_a_restart_of_the_server(
     assert bench.wait(store.exists("/alive")).owner == session
 
 
+def test_a_store_whose_reactor_stands_still_loses_its_session(
+    zookeeper: ZooKeeper, make_bench: Callable[..., ZooKeeperBench]
+) -> None:
+    """kazoo's thread goes on meanwhile, as beside a reactor in a write to a disk that hangs."""
+    hung, lively = make_bench(zookeeper.connect, session_timeout_ms=2000), make_bench(zookeeper.connect)
+    store, other = started(hung), started(lively)
+    states, events = states_of(store), list[WatchEvent]()
+    hung.wait(store.create("/alive", ephemeral=True))
+    lively.wait(other.exists("/alive", events.append))
+    lively.until(lambda: events, "that the session of the other has ended")
+    assert events == [WatchEvent(EventType.DELETED, "/alive")]
+    assert store._session.connected  # nobody has told it yet
+    hung.until(lambda: CONNECTED in states, states)
+    assert states[-2:] == [EXPIRED, CONNECTED]
+    hung.wait(store.create("/alive", ephemeral=True))
+
+
 def test_requests_during_an_outage_are_done_after_it(
     own_zookeeper: LocalZooKeeper, make_bench: Callable[..., ZooKeeperBench]
 ) -> None:

@@ -19,10 +19,10 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, To
 
 from pylogd.errors import PylogdError
 from pylogd.local.zookeeper import LocalZooKeeper
-from tests.chaos.clusters import running
+from tests.chaos.clusters import ChaosCluster, running
 from tests.chaos.links import Links
 from tests.chaos.logs import lost
-from tests.chaos.nemesis import HEAL_SECONDS, ChaosCluster, Nemesis
+from tests.chaos.nemesis import HEAL_SECONDS, Nemesis
 from tests.chaos.workload import ConfluentWriter
 from tests.copying.comparison import Rows, compare
 from tests.copying.copiers import GROUP, Copiers

@@ -51,7 +51,7 @@ LONGEST_LIFE_SECONDS = 0.7  # how long to wait for a planned kill before killing
 
 #: Small segments, so that rolls and deletions are frequent. Each round adds one of these variants.
 SETTINGS: Mapping[str, str] = {
-    "log.segment.bytes": "65536",
+    "internal.segment.bytes": "65536",
     "log.index.interval.bytes": "512",
     "log.flush.offset.checkpoint.interval.ms": "40",
     "log.retention.check.interval.ms": "40",

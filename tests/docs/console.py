@@ -146,8 +146,9 @@ class Console:
             while time.monotonic() < deadline:
                 os.killpg(pid, 0)
                 time.sleep(0.05)
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
             os.killpg(pid, signal.SIGKILL)
-            raise AssertionError(f"process {pid} did not end within {SECONDS} s of SIGINT")
+            raise AssertionError(f"process {pid} did not end within {SECONDS} s of SIGINT: {command}")
 
     def __enter__(self) -> Console:
         return self

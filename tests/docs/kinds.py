@@ -35,10 +35,12 @@ RUN_BY = {
     "stopped broker": "tests/integration/docs/test_pages.py",
     "metrics": "tests/integration/docs/test_pages.py",
     "mirror": "tests/integration/docs/test_pages.py",
+    "chain": "tests/integration/docs/test_chain.py",
     "cluster": "tests/integration/docs/test_cluster.py",
     "secured": "tests/integration/docs/test_security.py",
     "spark": "tests/integration/spark/test_docs.py",
     "connect": "tests/integration/spark/test_connect.py",
+    "pipeline": "tests/integration/spark/test_options_of_spark.py",
     "queries": "tests/integration/spark/test_queries.py",
     "typed": "tests/integration/spark/test_typed.py",
 }
@@ -119,7 +121,16 @@ BY_FIRST_LINE = {
     ("docs/lake.md", "topic=flights/date=2026-11-21/hour=07/9f3c…-part-….parquet"): "layout",
     ("docs/pipeline.md", "topic=flights/date=2026-11-21/hour=07/9f3c…-part-….parquet"): "layout",
     ("docs/monitoring.md", "pip install 'pylogd-broker[metrics]'"): "metrics",
+    ("docs/spark.md", "from pyspark import pipelines as dp"): "pipeline",
     ("docs/pipeline.md", "pip install 'pylogd-broker[connect]'"): "connect",
+    ("docs/pipeline.md", "defaults"): "chain",
+    ("docs/pipeline.md", '"zookeeper.connect" = "zk1:2181/chain"'): "chain",
+    ("docs/pipeline.md", "haproxy -db -f haproxy.cfg &"): "chain",
+    ("docs/pipeline.md", 'name = "chain"'): "chain",
+    ("docs/pipeline.md", "pylogd mirror check chain.toml"): "chain",
+    ("docs/pipeline.md", "from pylogd.client import AuditedProducer, Producer"): "chain",
+    ("docs/pipeline.md", "from pylogd.client import Consumer"): "chain",
+    ("docs/pipeline.md", "pylogd groups list --lag -z zk1:2181/chain -b 127.0.0.1:9090"): "chain",
 }
 
 _FIVE = "needs five brokers with labels: tests/integration/test_labels.py has them"

@@ -27,6 +27,7 @@ from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAns
 from pylogd.metadata.image import Topic
 from pylogd.replica.internal_records import INT, SHORT, text_field
 from pylogd.replica.internal_topic import KeyValue
+from tests.fakes.indexes import check_classic_group, check_held_group
 
 GROUP = "g"
 SESSION = 10.0
@@ -36,6 +37,7 @@ Partition = tuple[str, int]
 
 _NONE = ErrorCode.NONE
 _RETRY = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_ALL_COMMITTED = 1 << 62
 _HEADER: Any = SimpleNamespace(is_transactional=False, producer_id=-1, producer_epoch=-1)
 
 
@@ -104,6 +106,8 @@ class World:
         registry = SimpleNamespace(
             get=self.topics.get,
             by_id=lambda topic_id: next((one for one in self.topics.values() if one.topic_id == topic_id), None),
+            was_deleted=lambda name, topic_id: name not in self.topics or self.topics[name].topic_id != topic_id,
+            unreadable={},
         )
         replicas = SimpleNamespace(partitions=None, disk_calls=None, manager=None, hosting=None)
         configs = SimpleNamespace(integer=lambda group_id, name: self.settings.group_value({}, name))
@@ -127,7 +131,7 @@ class World:
         loader = GroupLoader(cast(Any, SimpleNamespace(index=0, log=log)), 1, 7)
         for offset, (key, value) in enumerate(self.log.records):
             loader.apply(_HEADER, cast(Any, SimpleNamespace(key=key, value=value, offset=offset)))
-        shard = Shard(cast(Any, SimpleNamespace(index=0)))
+        shard = Shard(cast(Any, SimpleNamespace(index=0, high_watermark=_ALL_COMMITTED)))
         self.coordinator._shards[0] = shard
         self.coordinator._loaded(loader.make(), shard, loader)
         before._unload(0)
@@ -142,7 +146,11 @@ class World:
         return sorted(partition for consumer in self.consumers for partition in consumer.owned)
 
     def check(self) -> None:
-        """Fail if two consumers use the same partition."""
+        """Fail if two consumers use the same partition, or if an index is not in step with the members."""
+        for group in self.coordinator._groups.values():
+            check_classic_group(group)
+        for held in self.coordinator._consumers._held.values():
+            check_held_group(held)
         owned = self.owned()
         assert len(owned) == len(set(owned)), [(one.name, sorted(one.owned)) for one in self.consumers]
 

@@ -24,10 +24,12 @@ from pylogd.groups import GroupCoordinator
 from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
 from pylogd.isolation.disks import DiskOptions, Disks
 from pylogd.isolation.laggards import LaggardThrottle
+from pylogd.isolation.workers import Workers
 from pylogd.limits.expressions import Matches
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import RealFileSystem
 from pylogd.log.manager import LogManager
+from pylogd.metadata.consumers import committed_offsets
 from pylogd.metadata.image import Broker, Endpoint, Topic, TopicUpdate
 from pylogd.metadata.service import Metadata
 from pylogd.quotas.clients import ClientQuotas
@@ -36,6 +38,7 @@ from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
+from pylogd.replica.smooth import SmoothJoins
 from pylogd.security.acl_store import AclStore
 from pylogd.security.audit import AuditLog
 from pylogd.security.authentication import Authentication
@@ -57,7 +60,7 @@ from pylogd.wire.fast.known_session import KnownSessionFetch
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.metadata import InlineStore, result_of
-from tests.fakes.workers import HeldWorkers
+from tests.fakes.workers import HeldWorkers, PooledWorkers
 
 NODE = 1
 NOW_MS = 1_700_000_000_000
@@ -145,8 +148,8 @@ class Parts:
         self.wall_step_ms = 0  # how far the wall clock has been set forward
         self.clock = cast(IReactorTime, self.time)
         self.fs = MemoryFileSystem()
-        self.disks = self._make_disks()
         self.threads = Threads()
+        self.disks = self._make_disks(named="log.write.queues" in named)
         self.metadata = Metadata(self.settings, InlineStore(directory / "metadata.sqlite"))
         self.authorizer = make_authorizer(self.settings)
         if isinstance(self.authorizer, AclAuthorizer):
@@ -204,6 +207,10 @@ class Parts:
         self.hosting = self.replica_parts.hosting
         self.fetch_waits, self.fetch_sessions = self.replica_parts.fetch_waits, self.replica_parts.fetch_sessions
         self.isr_updater, self.replica_throttle = self.replica_parts.isr_updater, self.replica_parts.throttle
+        self.smooth_joins = SmoothJoins(
+            self.partitions, self.cluster, self.topics, self._connect,
+            partial(committed_offsets, self.metadata.store), self.partition_admin.release, self.clock, self.now_ms,
+        )  # fmt: skip
         self.groups = GroupCoordinator(self.replica_parts, self.metadata, self.settings, self.clock, self.now_ms)
         self.groups.start()
         self.transaction_parts = Transactions(
@@ -217,7 +224,8 @@ class Parts:
     def _connect(node_id: int) -> Deferred[Any]:
         return fail(BrokerUnavailable(f"there is no broker {node_id}"))
 
-    def _make_disks(self) -> Disks | None:
+    def _make_disks(self, *, named: bool) -> Disks | None:
+        """Make the disks. named: whether the test is about them; if not, `threads` makes their calls."""
         if self.settings.text("log.write.queues") == OFF:
             return None
         integer = self.settings.integer
@@ -227,9 +235,15 @@ class Parts:
             self.settings.text("log.write.queues") == ALWAYS,
         )  # fmt: skip
         self.hung: list[str] = []
+
+        def workers(name: str, most: int, **arguments: Any) -> Workers:
+            if named or not name.startswith("pylogd-disk-"):
+                return HeldWorkers(name, most, **arguments)
+            return PooledWorkers(name, most, self.threads, **arguments)
+
         return Disks(
             self.settings.words("log.dirs"), options, self.clock, lambda function, *args: function(*args),
-            lambda path, _seconds: self.hung.append(path), HeldWorkers,
+            lambda path, _seconds: self.hung.append(path), workers,
         )  # fmt: skip
 
     def _directory_failed(self, path: str, keys: list[tuple[str, int]]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import google.type  # type: ignore[import-untyped]
 import grpc_tools.protoc
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
@@ -71,13 +72,21 @@ def protobuf(text: str, imports: Mapping[str, str] | None = None) -> Registered:
     """Return a registered Protobuf schema, compiled from the text of its file and of those that it imports."""
     files = {**(imports or {}), "main.proto": text}
     bundled = str(Path(grpc_tools.protoc.__file__).parent / "_proto")
+    common = str(Path(google.type.__path__[0]).parents[1])
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
         target = Path(folder, "descriptors")
-        arguments = ["protoc", f"-I{folder}", f"-I{bundled}", "--include_imports", f"--descriptor_set_out={target}"]
+        arguments = [
+            "protoc",
+            f"-I{folder}",
+            f"-I{bundled}",
+            f"-I{common}",
+            "--include_imports",
+            f"--descriptor_set_out={target}",
+        ]
         if grpc_tools.protoc.main([*arguments, "main.proto"]):
             raise ValueError("the .proto file is not valid")
         found = {file.name: file for file in FileDescriptorSet.FromString(target.read_bytes()).file}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
@@ -56,3 +57,14 @@ class HeldWorkers(Workers):
                 return
             if call is not None:
                 self._make(call)
+
+
+class PooledWorkers(Workers):
+    """Leaves its calls to another pool."""
+
+    def __init__(self, name: str, most: int, pool: Callable[..., Deferred[Any]], **arguments: Any) -> None:
+        super().__init__(name, most, **arguments)
+        self._pool = pool
+
+    def run(self, function: Any, *arguments: Any) -> Deferred[Any]:
+        return super().run(function) if self._failure is not None else self._pool(function, *arguments)

@@ -138,6 +138,12 @@ class FakeZooKeeper:
         self.write(session, self.servers[0], operations, lambda _: None)
         del self.leader.sessions[session]
 
+    def remove(self, path: str) -> None:
+        """Delete a node as somebody else would."""
+        session = self.begin_session(1.0)
+        self.write(session, self.servers[0], [Delete(path)], lambda _: None)
+        del self.leader.sessions[session]
+
 
 class _Request:
     """A request: its action at the server, and the waiting Deferred."""
@@ -165,6 +171,7 @@ class FakeStore:
         self._arrival = self._departure = 0.0
         self._listeners: list[SessionListener] = []
         self._suspended = self._closed = False
+        self.vital: Callable[[], bool] = lambda: True
         self.is_cut = self._started = False
         #: Whether requests without a connection wait for one or fail.
         self.patient = ensemble.rng.random() < 0.5

@@ -56,6 +56,7 @@ def agree_on_records(number: int, module: Any) -> bool:
         lambda: records.decode_records(payload, count, 9, base, topic="t", partition=3),
     )  # fmt: skip
     _agree_on_columns(chance, number, module, payload, count, base)
+    _agree_on_stamps(chance, number, module, payload, count, base)
     _agree_on_encoding(chance, number, module, some)
     _agree_on_walk(chance, number, module, batch)
     return bool(plain)
@@ -64,7 +65,12 @@ def agree_on_records(number: int, module: Any) -> bool:
 def _record(chance: random.Random) -> NewRecord:
     key, value = (chance.choice((None, chance.randbytes(chance.choice(_SIZES)))) for _ in range(2))
     stamp = chance.choice((START_MS, START_MS + 1, 0, -1, 1 << 60, -(1 << 60)))
-    headers = [(chance.choice(("", "a", "\udcff", "é" * 40)), value) for _ in range(chance.choice((0, 0, 0, 1, 3)))]
+    audited = b"%d/p/%d/here" % (START_MS, chance.randrange(99))
+    values = (value, value, audited)
+    headers = [
+        (chance.choice(("", "a", "\udcff", "é" * 40)), chance.choice(values))
+        for _ in range(chance.choice((0, 0, 0, 1, 3)))
+    ]
     return NewRecord(key, value, stamp, headers)
 
 
@@ -114,6 +120,27 @@ def _agree_on_columns(chance: random.Random, number: int, module: Any, payload: 
         at = chance.randrange(len(sizes))
         sizes[at] = max(0, sizes[at] - chance.randint(1, 9))
     _try(lambda *memory: module.fill_headers(payload, count, first, chance.choice((0, row)), *memory), sizes)
+
+
+def _agree_on_stamps(chance: random.Random, number: int, module: Any, payload: bytes, count: int, base: int) -> None:
+    """Count the stamps of records, from an offset delta on. `tests/property/test_audit_batches.py` compares groups."""
+    first, width = chance.choice((0, 0, 1, 40, -1, _INT64)), chance.choice((1, 1000, _INT64))
+    stamp, latest = chance.choice((None, *_TIMES)), chance.choice(_TIMES)
+
+    def count_rows() -> tuple[int, int]:
+        found = module.count_stamps(_ending(payload), count, first, 9, base, stamp, b"a", width, latest)
+        groups, odd, unstamped, impossible, _last = found
+        assert impossible + sum(group[3] for group in groups if group[1] is None) == unstamped, f"input {number}"
+        return unstamped, len(odd) + sum(group[3] for group in groups if group[1] is not None)
+
+    def count_plainly() -> tuple[int, int]:
+        every = records.decode_records(payload, count, 9, base)
+        if any(not _INT64_LEAST <= one.timestamp <= _INT64 for one in every):
+            raise InvalidRecordBatch("a time stamp of more than 64 bits")
+        found = [any(name == "a" for name, _ in one.headers) for one in every if one.offset - 9 >= first]
+        return found.count(False), found.count(True)
+
+    _same(number, count_rows, count_plainly)
 
 
 def _string_sizes(rows: int, size: int) -> list[int]:

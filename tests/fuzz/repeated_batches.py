@@ -47,7 +47,7 @@ from tests.fuzz.damage import damaged
 
 _TOPICS: dict[str, dict[str, str]] = {
     "usual": {},
-    "rolls": {"segment_bytes": "3000"},
+    "rolls": {"internal_segment_bytes": "3000"},
     "index": {"index_interval_bytes": "0", "segment_index_bytes": "4800"},
     "synced": {"flush_messages": "5"},
 }

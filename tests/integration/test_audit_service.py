@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from pylogd.audit.judging import Verdict
+from pylogd.audit.markers import Marker
 from pylogd.cli.main import pylogd
-from pylogd.client import Admin, AuditedProducer, NewTopic, Producer
+from pylogd.client import Admin, AuditedProducer, Consumer, NewTopic, Producer, Record
 from pylogd.clock import wall_ms
 from pylogd.local.broker import pylogd_command
 from tests.audits import ServedAudit, sums, until
@@ -117,6 +120,18 @@ def test_complete_periods_have_markers_that_jobs_wait_for(
     period = documents[0]["period"]
     waited = run(broker, "wait", audited_topic, period, "--markers", f"{audited_topic}-complete")
     assert (waited.exit_code, "complete" in waited.stdout) == (0, True), waited.output
+    stages = ("--stage", "serving", "--stage", "lake", "--markers", f"{audited_topic}-complete")
+    chain = run(broker, "wait", audited_topic, period, *stages)
+    assert (chain.exit_code, "is not decided at lake" in chain.stderr) == (3, True), chain.output
+    start = documents[0]["start_ms"]
+    counts: Any = dict.fromkeys(("reported", "received", "missing", "lost", "duplicates", "unreported"), 1)
+    for verdict, code in ((Verdict.COMPLETE, 0), (Verdict.INCOMPLETE, 1), (Verdict.UNKNOWN, 3)):
+        marker = Marker("lake", audited_topic, start, start + 2000, verdict, **counts)
+        with Producer(broker.address) as producer:
+            producer.send(f"{audited_topic}-complete", marker.encode(), key=marker.key)
+        chain = run(broker, "wait", audited_topic, period, *stages)
+        assert chain.exit_code == code, chain.output
+        assert chain.stdout.splitlines()[-1] == f"{audited_topic} {period}: {verdict}"
     none = run(broker, "wait", audited_topic, "1999-01-01T00", "--markers", f"{audited_topic}-complete")
     assert (none.exit_code, "is not decided" in none.stderr) == (3, True), none.output
     page = tmp_path / "audit.html"
@@ -160,6 +175,71 @@ def test_each_stage_is_judged_up_to_what_it_has_committed(
             until(lambda: sums(service.windows("lake"), *names) == (200, 200, 0, 0), service.log)
         until(lambda: sums(markers_of(table), *names) == (200, 200, 0, 0), service.log)
         assert {(each["stage"], each["complete"]) for each in markers_of(table)} == {("lake", True)}
+
+
+def test_copies_in_aborted_transactions_are_none(
+    broker: Address, audited_topic: str, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """A worker of a mirror that is killed leaves such copies. Those of an open transaction are not there yet."""
+    copy = start_broker().address
+    with Admin(copy) as admin:
+        admin.create_topics([NewTopic(audited_topic, 1, 1)])
+    times = ("--since", "1m", "--window", "1", "--period", "2", "--grace", "0.2")
+    stage = ("--stage", f"copy=cluster:{copy},settle=0.2")
+    names = ("reported", "received", "missing", "duplicates", "pending")
+    with ServedAudit(broker.address, audited_topic, tmp_path, *times, *stage) as service:
+        with Producer(broker.address) as producer, AuditedProducer(
+            producer, topic=f"{audited_topic}-audit", window_ms=1000
+        ) as audited:  # fmt: skip
+            for number in range(50):
+                audited.send(audited_topic, b"%d" % number)
+        until(lambda: sums(service.windows(), *names) == (50, 50, 0, 0, 0), service.log)
+        records = read_all(broker.address, audited_topic)
+        with Producer(copy, transactional_id="copy") as copier:
+            for attempt in range(2):
+                copier.begin_transaction()
+                for record in records:
+                    copier.send(audited_topic, record.value, headers=record.headers, timestamp=record.timestamp)
+                copier.flush()
+                if not attempt:
+                    copier.abort_transaction()
+                    until(lambda: sums(service.windows("copy"), *names) == (50, 0, 50, 0, 0), service.log)
+            copier.commit_transaction()
+        until(lambda: sums(service.windows("copy"), *names) == (50, 50, 0, 0, 0), service.log)
+        until(lambda: {row["verdict"] for row in service.windows("copy")} == {"complete"}, service.log)
+
+
+def test_a_transactional_producer_can_be_audited(broker: Address, audited_topic: str, service: ServedAudit) -> None:
+    """Reports are no part of its transactions, and no messages of its: aborted messages are not delivered."""
+    names = ("reported", "received", "missing", "duplicates", "unreported")
+    options: dict[str, Any] = {"transactional_id": audited_topic, "value_serializer": str.encode}
+    with Producer(broker.address, **options) as producer, AuditedProducer(
+        producer, topic=f"{audited_topic}-audit", window_ms=1000, report_interval=0.1
+    ) as audited:  # fmt: skip
+        for number, end in enumerate(["commit", "abort", "commit"]):
+            producer.begin_transaction()
+            for _ in range(30 + number):
+                audited.send(audited_topic, "text")
+            producer.flush()
+            time.sleep(1.3)  # so that its window ends while the transaction is open
+            getattr(producer, f"{end}_transaction")()
+        until(lambda: sums(service.windows(), *names) == (62, 62, 0, 0, 0), service.windows)
+        producer.begin_transaction()
+        audited.send(audited_topic, "open")
+        producer.flush()
+    until(lambda: {row["verdict"] for row in service.windows()} == {"complete"}, service.windows)
+    assert sums(service.windows(), *names) == (62, 62, 0, 0, 0)
+    assert len(read_all(broker.address, audited_topic)) == 94, "those of aborted transactions are in the log"
+
+
+def read_all(address: str, topic: str) -> list[Record]:
+    with Consumer(address, auto_offset_reset="earliest") as consumer:
+        ends = consumer.end_offsets(consumer.partitions(topic))
+        consumer.assign(consumer.beginning_offsets(list(ends)))
+        found: list[Record] = []
+        while any(consumer.position(each) < end for each, end in ends.items()):
+            found += consumer.poll(1.0)
+        return found
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def test_well_formed_requests_with_extreme_sizes_cost_bounded_memory(own: Broker
     with RawClient(own.address) as client:
         topic = CreatableTopic("moon", (1 << 31) - 1, 1, [], [])
         reply = client.request(CreateTopicsRequest([topic], 30_000), 5)
-        assert reply.topics[0].error_code == ErrorCode.INVALID_PARTITIONS
+        assert reply.topics[0].error_code == ErrorCode.POLICY_VIOLATION
         names = [MetadataRequestTopic(name="x/" + str(number)) for number in range(50_000)]
         reply = client.request(MetadataRequest(names[:20_000], allow_auto_topic_creation=True), 9)
         assert {topic.error_code for topic in reply.topics} == {ErrorCode.INVALID_TOPIC_EXCEPTION}
@@ -252,23 +252,23 @@ HOUR_MS = 3_600_000
 BAD_BATCHES: dict[str, Refused] = {
     "bad CRC": Refused(lambda: with_header(batch(), fix_crc=False, crc=1), ErrorCode.CORRUPT_MESSAGE),
     "a flipped byte": Refused(lambda: flip_byte(batch(), 70), ErrorCode.CORRUPT_MESSAGE),
-    "length too large": Refused(lambda: with_header(batch(), batch_length=5000), ErrorCode.CORRUPT_MESSAGE),
+    "length too large": Refused(lambda: with_header(batch(), batch_length=5000), ErrorCode.INVALID_RECORD),
     "length too small": Refused(lambda: with_header(batch(), batch_length=60), ErrorCode.CORRUPT_MESSAGE),
     "length of nothing": Refused(lambda: with_header(batch(), batch_length=0), ErrorCode.CORRUPT_MESSAGE),
     "length negative": Refused(lambda: with_header(batch(), batch_length=-61), ErrorCode.CORRUPT_MESSAGE),
-    "length the largest": Refused(lambda: with_header(batch(), batch_length=(1 << 31) - 1), ErrorCode.CORRUPT_MESSAGE),
-    "cut off": Refused(lambda: batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
-    "truncated in its header": Refused(lambda: batch()[:40], ErrorCode.CORRUPT_MESSAGE),
-    "a few bytes": Refused(lambda: b"\0\0\0", ErrorCode.CORRUPT_MESSAGE),
+    "length the largest": Refused(lambda: with_header(batch(), batch_length=(1 << 31) - 1), ErrorCode.INVALID_RECORD),
+    "cut off": Refused(lambda: batch()[:-1], ErrorCode.INVALID_RECORD),
+    "truncated in its header": Refused(lambda: batch()[:40], ErrorCode.INVALID_RECORD),
+    "a few bytes": Refused(lambda: b"\0\0\0", ErrorCode.INVALID_RECORD),
     "bytes behind it": Refused(lambda: batch() + b"\0" * 10, ErrorCode.CORRUPT_MESSAGE),
     "nothing": Refused(lambda: b"", ErrorCode.INVALID_RECORD),
     "null": Refused(lambda: None, ErrorCode.INVALID_RECORD),
     "too large": Refused(lambda: batch(b"v" * 400_000), ErrorCode.MESSAGE_TOO_LARGE),
     "codec 5": Refused(lambda: with_header(batch(), attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     "codec 7": Refused(lambda: with_header(batch(), attributes=7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-    "magic 0": Refused(lambda: with_header(batch(), magic=0), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-    "magic 1": Refused(lambda: with_header(batch(), magic=1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-    "magic 3": Refused(lambda: with_header(batch(), magic=3), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    "magic 0": Refused(lambda: with_header(batch(), magic=0), ErrorCode.INVALID_RECORD),
+    "magic 1": Refused(lambda: with_header(batch(), magic=1), ErrorCode.INVALID_RECORD),
+    "magic 3": Refused(lambda: with_header(batch(), magic=3), ErrorCode.CORRUPT_MESSAGE),
     "base offset not 0": Refused(lambda: with_header(batch(), base_offset=7), ErrorCode.INVALID_RECORD),
     "base offset negative": Refused(lambda: with_header(batch(), base_offset=-7), ErrorCode.INVALID_RECORD),
     "descending offsets": Refused(lambda: with_header(batch(), last_offset_delta=-3), ErrorCode.INVALID_RECORD),
@@ -276,11 +276,15 @@ BAD_BATCHES: dict[str, Refused] = {
     "fewer records than offsets": Refused(lambda: with_header(batch(), record_count=1), ErrorCode.INVALID_RECORD),
     "no records": Refused(lambda: with_header(batch(), record_count=0, last_offset_delta=-1), ErrorCode.INVALID_RECORD),
     "a control batch": Refused(lambda: with_header(batch(), attributes=0x20), ErrorCode.INVALID_RECORD),
-    "a valid batch and an invalid one": Refused(lambda: batch() + flip_byte(batch(), 70), ErrorCode.CORRUPT_MESSAGE),
+    "a valid batch and an invalid one": Refused(lambda: batch() + flip_byte(batch(), 70), ErrorCode.INVALID_RECORD),
+    "two batches": Refused(lambda: batch() + batch(), ErrorCode.INVALID_RECORD),
+    "a batch of today's format and an older one": Refused(
+        lambda: batch() + with_header(batch(), magic=1), ErrorCode.INVALID_RECORD
+    ),
     "overlapping offsets": Refused(lambda: batch() + with_header(batch(), base_offset=1), ErrorCode.INVALID_RECORD),
-    "gzip cut off": Refused(lambda: batch(compression=CompressionType.GZIP)[:-5], ErrorCode.CORRUPT_MESSAGE),
+    "gzip cut off": Refused(lambda: batch(compression=CompressionType.GZIP)[:-5], ErrorCode.INVALID_RECORD),
     "snappy with a hole": Refused(
-        lambda: (whole := batch(compression=CompressionType.SNAPPY))[:70] + whole[75:], ErrorCode.CORRUPT_MESSAGE
+        lambda: (whole := batch(compression=CompressionType.SNAPPY))[:70] + whole[75:], ErrorCode.INVALID_RECORD
     ),
     "tomorrow's time stamp": Refused(
         lambda: batch(stamp=time.time_ns() // 1_000_000 + 24 * HOUR_MS), ErrorCode.INVALID_TIMESTAMP

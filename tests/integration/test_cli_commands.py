@@ -104,6 +104,21 @@ def test_settings_are_read_changed_compared_and_edited(
     assert run(broker, "config", "get", "broker", "first").returncode == 2
 
 
+def test_an_edit_that_is_refused_is_kept(
+    broker: Address, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ok(broker, "topics", "create", topic)
+    editor = tmp_path / "editor"
+    editor.write_text(f"#!{sys.executable}\nimport sys\nopen(sys.argv[1], 'w').write('retention.ms=soon\\n')\n")
+    editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(editor))
+    mistaken = run(broker, "config", "edit", "topic", topic)
+    assert mistaken.returncode == 1 and "INVALID_CONFIG" in mistaken.stderr
+    kept = Path(mistaken.stderr.split("What you edited is in ")[1].splitlines()[0])
+    assert kept.read_text() == "retention.ms=soon\n"
+    kept.unlink()
+
+
 def test_records_are_copied_by_json(broker: Address, topic: str) -> None:
     for name in (topic, topic + "-copy"):
         ok(broker, "topics", "create", name, "-p", "2")
@@ -127,7 +142,10 @@ def test_records_are_copied_by_json(broker: Address, topic: str) -> None:
             copies.append(sorted(found))
     assert len(copies[0]) == 6 and copies[0] == copies[1]
     done = run(broker, "produce", topic, "-f", "json", stdin='{"value": "ok"}\n{"value": 7}\n')
-    assert done.returncode == 1 and done.stderr == "Error: line 2: value has to be text or null, not 7\n"
+    assert done.returncode == 1 and done.stderr == (
+        "Error: standard input: line 2: value has to be text or null, not 7. 1 line before it is acknowledged. Correct "
+        "it and go on with --skip-lines 1, or leave it out with --skip-lines 2\n"
+    )
 
 
 def test_templates_several_topics_and_bounds(broker: Address, topic: str) -> None:

@@ -128,7 +128,7 @@ def test_partitions_move_and_brokers_fail_in_a_local_cluster(up: Up, tmp_path: P
     up.run("reassign", "execute", str(spread))
     plan = tmp_path / "plan.json"
     plan.write_text(up.run("reassign", "plan", "t", "--brokers", "1,2"))
-    assert {tuple(sorted(one["replicas"])) for one in json.loads(plan.read_text())["partitions"]} == {(1, 2)}
+    check_impossible_plan(up, plan, tmp_path / "some.json")
     up.run("reassign", "execute", str(plan), "--throttle", "100000000")
     states = json.loads(up.run("reassign", "verify", str(plan), "--json"))
     assert {one["state"] for one in states} == {"done"}
@@ -157,6 +157,17 @@ def test_partitions_move_and_brokers_fail_in_a_local_cluster(up: Up, tmp_path: P
         time.sleep(0.1)
     assert up.stop() == 0
     assert all(gone(pid) for pid in up.pids.values())
+
+
+def check_impossible_plan(up: Up, plan: Path, other: Path) -> None:
+    """Check that no move of a plan starts if it names a partition that there is not. other: where to write it."""
+    moves = json.loads(plan.read_text())["partitions"]
+    assert {tuple(sorted(one["replicas"])) for one in moves} == {(1, 2)}
+    other.write_text(json.dumps({"version": 1, "partitions": [*moves, {**moves[0], "partition": 77}]}))
+    up.run("reassign", "execute", str(other), "--throttle", "100000000", code=1)
+    states = json.loads(up.run("reassign", "verify", str(plan), "--json", code=1))
+    assert {one["state"] for one in states} == {"different"}
+    assert "throttled" not in up.run("topics", "describe", "t", "--json")
 
 
 def check_maintenance_and_decommission(up: Up) -> None:

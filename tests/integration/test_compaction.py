@@ -21,7 +21,7 @@ TOPIC = "compacted"
 SETTINGS = {"log.cleaner.backoff.ms": "50", "log.cleaner.dedupe.buffer.size": "1000000"}
 TOPIC_SETTINGS: dict[str, Any] = {
     "cleanup_policy": "compact",
-    "segment_bytes": "20000",
+    "internal_segment_bytes": "20000",
     "min_cleanable_dirty_ratio": "0.01",
 }
 
@@ -138,7 +138,7 @@ def test_records_without_a_key_are_refused_by_index(start_broker: StartBroker) -
 def test_compressed_batches_keep_their_order(start_broker: StartBroker, codec: str) -> None:
     """Some batches are checked in a thread, others at once, with many requests in flight on one connection."""
     broker = start_broker(settings={"log.cleaner.enable": "false"})
-    create(broker.address, TOPIC, **{**TOPIC_SETTINGS, "segment_bytes": "1000000"})
+    create(broker.address, TOPIC, **{**TOPIC_SETTINGS, "internal_segment_bytes": "1000000"})
     count = 2000
     producer = make_producer(
         broker.address, compression_type=codec, batch_num_messages=5, linger_ms=0, enable_idempotence=codec == "zstd"

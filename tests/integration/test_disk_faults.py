@@ -17,7 +17,7 @@ from pylogd.local.broker import STOP_SECONDS, BrokerProcess
 
 SECONDS = 180
 VALUE = bytes(range(256)) * 40
-SEGMENTS = {"log.segment.bytes": "65536"}
+SEGMENTS = {"internal.segment.bytes": "65536"}
 IN_A_SMALL_VOLUME = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=8m none "$0" && exec "$@"']
 
 

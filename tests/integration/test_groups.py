@@ -275,6 +275,12 @@ def test_group_commands_list_describe_move_and_delete(
     places = tmp_path / "offsets"
     places.write_text(f"{topic} 0 99\n\n")
     assert run("groups", "seek", topic, "--to-file", str(places)).split() == [topic, "0", "7", "10"]
+    for text, mistake in ((f"{topic} 0 3\n{topic} 0 x\n", "line 2: not TOPIC"), (f"{topic} 0 3\n{topic} 9 0\n", "9")):
+        places.write_text(text)
+        refused = run_command("groups", "seek", topic, "--to-file", str(places), "-b", broker.address)
+        assert refused.returncode and mistake in refused.stderr, refused.stderr
+    [described] = json.loads(run("groups", "describe", topic, "--json"))
+    assert described["offsets"][0]["committed"] == 10, "the good line before the bad one changed nothing"
     assert run("groups", "seek", topic, "--to", "start", "--topic", f"{topic}:0").split() == [topic, "0", "10", "0"]
     done = run_command("groups", "seek", topic, "--to", "1622505600", "-b", broker.address)
     assert done.returncode == 1 and "a time is written @1622505600" in done.stderr

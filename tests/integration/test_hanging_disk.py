@@ -1,5 +1,8 @@
 """A disk of one broker of three hangs: its leaders move, everything else goes on, and nothing acknowledged is lost.
 
+With write queues only the leaders on that disk move. With the default settings, the broker whose only disk hangs stands
+still, in a write: to the cluster it is dead, also as the controller, until the disk is back.
+
 A real hang, by FIFREEZE, where the host allows it; elsewhere writes and syncs that do not return (LD_PRELOAD).
 """
 
@@ -31,7 +34,7 @@ DISK_BYTES = 96 << 20
 LONGEST = 240.0
 SETTINGS = {
     "min.insync.replicas": "2", "log.write.queues": "always", "log.dir.failure.timeout.ms": "2000",
-    "log.segment.bytes": "65536",
+    "internal.segment.bytes": "65536",
 }  # fmt: skip
 #: Two partitions of each topic: broker 1 has one of them in each of its directories. It leads those of the first topic.
 TOPICS: Mapping[str, tuple[int, ...]] = {"led": (1, 2, 3), "followed": (2, 3, 1)}
@@ -196,6 +199,57 @@ def test_a_disk_that_hangs_moves_its_leaders(sick_disk: SickDisk, tmp_path: Path
         assert not faults_found, "\n".join(faults_found)
 
 
+class DefaultCluster(BrokerCluster):
+    """Broker 1 has one data directory, whose disk can hang; it is the controller, since it starts first."""
+
+    def __init__(self, folder: Path, connect: str, directory: Path, faults: Preload | None) -> None:
+        self._directory = directory
+        self._faults = faults
+        super().__init__(folder, connect, 3)
+
+    def launch(self, node: int, settings: Mapping[str, str]) -> BrokerProcess:
+        if node != SICK:
+            return super().launch(node, settings)
+        return BrokerProcess(
+            self._directory, self.folder / "broker1.log", settings, port=self.ports[node],
+            prefix=self._faults.prefix if self._faults is not None else [], wait=False,
+        )  # fmt: skip
+
+    def controller(self, node: int) -> int:
+        """Return which broker is the controller, as a broker says."""
+        return self.ask(lambda admin: admin.describe_cluster(), node).controller
+
+
+def test_a_controller_that_stands_still_in_a_write_is_replaced(
+    sick_disk: SickDisk, tmp_path: Path, zookeeper: ZooKeeper
+) -> None:
+    """Its session must not outlive its work, which kazoo's thread knows nothing of."""
+    directory, faults, hanging = sick_disk
+    with ExitStack() as stack:
+        cluster = DefaultCluster(tmp_path, zookeeper.connect, directory, faults)
+        stack.callback(cluster.kill_all)
+        create_topic(cluster, "t", (SICK, 2, 3))
+        assert cluster.controller(2) == SICK
+        producer = stack.enter_context(Producer(cluster.bootstrap, acks="all", delivery_timeout=PATIENCE_SECONDS))
+        for value in (b"first", b"second"):
+            producer.send("t", value, partition=0).result(PATIENCE_SECONDS)
+        with hanging():
+            late = producer.send("t", b"late", partition=0)  # into the write that hangs, then to another leader
+            cluster.until(lambda: cluster.controller(2) in (2, 3), "that another broker is the controller")
+            wait_for(cluster, "t", 0, "that another broker leads", lambda one: one.leader in (2, 3), (2, 3))
+            late.result(PATIENCE_SECONDS)
+            cluster.kill(3)
+            cluster.until(lambda: cluster.controller(2) == 2, "that the last broker is the controller")
+            wait_for(cluster, "t", 0, "that a death is handled", lambda one: (one.leader, *one.isr) == (2, 2), (2,))
+        cluster.start(3)
+        cluster.wait_for_isr("t", 3)
+        assert "This process stood still, or could do no work, for" in cluster.log(SICK)
+        assert read(cluster, ("t", 0), 3)[:3] == [b"first", b"second", b"late"]
+        producer.close()
+        faults_found = cluster.close()
+        assert not faults_found, "\n".join(faults_found)
+
+
 def create_topic(cluster: BrokerCluster, name: str, replicas: Sequence[int]) -> None:
     """Create a topic with two partitions that both have these replicas, and wait until all are in sync."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
@@ -205,12 +259,13 @@ def create_topic(cluster: BrokerCluster, name: str, replicas: Sequence[int]) -> 
 
 
 def wait_for(
-    cluster: BrokerCluster, topic: str, index: int, what: str, holds: Callable[[Partition], bool]
-) -> Partition:
-    """Wait until a partition's metadata is as wanted on all brokers; return it."""
+    cluster: BrokerCluster, topic: str, index: int, what: str, holds: Callable[[Partition], bool],
+    nodes: Sequence[int] = (),
+) -> Partition:  # fmt: skip
+    """Wait until a partition's metadata is as wanted on these brokers, by default on all; return it."""
 
     def found() -> Partition | None:
-        states = [cluster.partitions(topic, node)[index] for node in cluster.brokers]
+        states = [cluster.partitions(topic, node)[index] for node in nodes or cluster.brokers]
         return states[0] if all(map(holds, states)) else None
 
     state = cluster.until(found, what)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from pylogd.local.broker import free_ports
 from pylogd.wire.messages.metadata import MetadataRequest
 from tests.integration.conftest import StartBroker
 from tests.rawclient import PATIENCE, RawClient, wait_until
+from tests.tools import haproxy
 
 _CONFIG = """\
 defaults
@@ -28,12 +27,6 @@ listen kafka
     bind 127.0.0.2:{front}
     server broker 127.0.0.1:{back} {header}
 """
-
-
-def find_haproxy() -> str:
-    found = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-    assert found is not None, "these tests need HAProxy: sh tools/find-haproxy.sh installs it"
-    return found
 
 
 class Balanced:
@@ -53,7 +46,7 @@ class Balanced:
         config = folder / "haproxy.cfg"
         config.write_text(_CONFIG.format(front=front, back=back, header=header))
         with (folder / "haproxy.log").open("wb") as output:
-            self.process = subprocess.Popen([find_haproxy(), "-db", "-f", str(config)], stdout=output, stderr=output)
+            self.process = subprocess.Popen([haproxy(), "-db", "-f", str(config)], stdout=output, stderr=output)
         wait_until(self._listens, "the load balancer")
 
     def _listens(self) -> bool:

@@ -18,7 +18,7 @@ from tests.zookeeper import ZooKeeper
 
 VALUE = bytes(range(256)) * 40
 SECONDS = 180
-SETTINGS = {"min.insync.replicas": "2", "log.segment.bytes": "262144"}
+SETTINGS = {"min.insync.replicas": "2", "internal.segment.bytes": "262144"}
 _MOUNT = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=12m none "$0" && exec "$@"']
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from bench import active_connections, frames
+from bench import frames
 from pylogd.local.broker import BrokerProcess
 from pylogd.net.request_memory import LEAST_BYTES
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
@@ -19,6 +19,7 @@ from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsR
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
+from tests.integration import active_connections
 from tests.integration.conftest import StartBroker
 from tests.rawclient import PATIENCE, RawClient, create_topic, encode, frame, memory, wait_until
 

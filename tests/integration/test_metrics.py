@@ -20,6 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from prometheus_client.samples import Sample
 
 from pylogd.cli.main import pylogd
+from pylogd.client import Admin
+from pylogd.client import Consumer as GroupConsumer
 from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
 from pylogd.metrics.table import DEFINITIONS
 from pylogd.wire.messages.incremental_alter_configs import (
@@ -30,6 +32,7 @@ from pylogd.wire.messages.incremental_alter_configs import (
 from tests.clusters import BrokerCluster
 from tests.integration.conftest import StartBroker
 from tests.rawclient import RawClient
+from tests.zookeeper import ZooKeeper
 
 StartCluster = Callable[..., BrokerCluster]
 
@@ -123,6 +126,26 @@ def test_a_debug_bundle_has_the_metrics_of_each_broker(start_broker: StartBroker
         assert "pylogd_build_info" in archive.read(name).decode()
 
 
+def check_under_names_of_kafka(page: Page, topic: str, size: float) -> None:
+    """Check what dashboards for Kafka ask for, of a topic with one partition of 1,000 records."""
+    assert page.value("kafka_log_log_size", topic=topic, partition="0") == size
+    assert page.value("kafka_log_log_logendoffset", topic=topic, partition="0") == 1000
+    assert page.value("kafka_cluster_partition_replicascount", topic=topic, partition="0") == 1
+    assert page.value("kafka_cluster_partition_insyncreplicascount", topic=topic, partition="0") == 1
+    assert page.value("kafka_cluster_partition_atminisr", topic=topic, partition="0") == 1
+    assert page.value("kafka_cluster_partition_underminisr", topic=topic, partition="0") == 0
+    assert page.value("kafka_server_brokertopicmetrics_totalproducerequests_total", topic=topic) >= 1
+    assert page.value("kafka_server_brokertopicmetrics_failedproducerequests_total", topic=topic) == 0
+    assert page.value("kafka_server_brokertopicmetrics_totalfetchrequests_total", topic=topic) >= 1
+    taken = page.value("kafka_server_socket_server_metrics_connection_creation_total", listener="PLAINTEXT")
+    closed = page.value("kafka_server_socket_server_metrics_connection_close_total", listener="PLAINTEXT")
+    assert closed >= 1
+    assert page.value("kafka_server_socket_server_metrics_connection_count", listener="PLAINTEXT") == taken - closed
+    assert page.value("kafka_server_kafkaserver_brokerstate") == 3
+    assert 0 < page.value("kafka_network_socketserver_networkprocessoravgidle_percent") < 1
+    assert page.value("kafka_server_kafkaserver_linux_disk_write_bytes") >= 0
+
+
 def test_what_clients_did(broker: BrokerProcess, topic: str) -> None:
     port = metrics_port(broker)
     before = scrape(port)
@@ -133,7 +156,7 @@ def test_what_clients_did(broker: BrokerProcess, topic: str) -> None:
     received = page.value("kafka_server_brokertopicmetrics_bytesin_total", topic=topic)
     assert received > 100_000
     assert page.value("kafka_server_brokertopicmetrics_bytesout_total", topic=topic) >= received * 0.4
-    assert page.value("kafka_log_log_size", topic=topic) == received
+    check_under_names_of_kafka(page, topic, received)
     assert page.value("pylogd_topic_fetches_total", topic=topic) >= 1
     assert page.value("pylogd_log_write_duration_seconds_count") >= 1
     for api in ("Produce", "Fetch", "Metadata", "OffsetCommit"):
@@ -175,6 +198,39 @@ def test_the_lag_of_a_group_in_records_and_seconds(broker: BrokerProcess, topic:
     until(lambda: lag()[1] > 2, "a lag of more than two seconds")
     consume(broker.address, topic, "readers", 17)
     until(lambda: lag() == (0, 0), "a group that has read everything")
+
+
+def test_the_lag_of_a_group_in_zookeeper_is_shown_by_the_controller(
+    start_broker: StartBroker, zookeeper: ZooKeeper, topic: str
+) -> None:
+    """It is shown once, as any group's, and goes to the next controller."""
+    settings = {**zookeeper.settings, "zookeeper.session.timeout.ms": "4000", **LISTENER}
+    brokers = [start_broker(f"broker-{node}", {**settings, "node.id": str(node)}) for node in (1, 2)]
+    addresses = ",".join(broker.address for broker in brokers)
+    with Admin(addresses) as admin:
+        admin.create_topic(topic, 2, 2)
+    produce(addresses, topic, [b"v"] * 10)
+    options: dict[str, Any] = {"coordinator": "zookeeper", "zookeeper": zookeeper.connect, "session_timeout": 30.0}
+    with GroupConsumer(addresses, group_id="readers", auto_commit="off", **options) as consumer:
+        consumer.subscribe(topic)
+        read = 0
+        while read < 10:
+            read += len(consumer.poll(1.0))
+        consumer.commit()
+        produce(addresses, topic, [b"v"] * 7)
+
+        def shown(running: Iterable[BrokerProcess]) -> list[tuple[float, float]]:
+            pages = [scrape(metrics_port(broker)) for broker in running]
+            named = [page for page in pages if any(one.labels.get("group") == "readers" for one in page.samples)]
+            stable = {"type": "zookeeper", "state": "Stable"}
+            return [
+                (page.value("pylogd_group_lag_records", group="readers"), page.value("pylogd_groups", **stable))
+                for page in named
+            ]
+
+        until(lambda: shown(brokers) == [(7, 1)], "the lag, on one broker")
+        brokers[0].kill()
+        until(lambda: shown(brokers[1:]) == [(7, 1)], "the lag, on the broker that is left")
 
 
 def test_metrics_that_clients_push(broker: BrokerProcess, topic: str) -> None:

@@ -32,7 +32,7 @@ IN_EXTRAS = {
     "opentelemetry-proto", "prometheus-client", "pyroaring", "pyopenssl", "cryptography", "service-identity",
     "google-re2", "joserfc", "gssapi", "jsonschema", "referencing", "grpcio-tools", "protobuf",
     "googleapis-common-protos", "jinja2", "markupsafe", "pyiceberg", "deltalake", "duckdb", "jsonschema-rs", "orjson",
-    "ptars", "hdrhistogram", "textual", "s3fs",
+    "ptars", "hdrhistogram", "textual", "s3fs", "hdfs-native",
 }  # fmt: skip
 
 

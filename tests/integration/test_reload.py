@@ -91,11 +91,11 @@ def test_the_settings_file_is_read_again(how: str, request: pytest.FixtureReques
         create_topic(client, "t")
     assert broker.produced(5000) == NONE
 
-    broker.set('"message.max.bytes" = 1000\n"background.threads" = 3\n')
+    broker.set('"message.max.bytes" = 1000\n"num.partitions" = 3\n')
     broker.wait_for("1 settings changed, 1 need a restart")
     text = broker.log.read_text()
     assert "SIGHUP: changed message.max.bytes from 100000 to 1000" in text
-    assert "SIGHUP: background.threads = 3 needs a restart" in text
+    assert "SIGHUP: num.partitions = 3 needs a restart" in text
     assert broker.produced(5000) == TOO_LARGE
 
     broker.set('"message.max.bytes" = "soon"\n')

@@ -50,6 +50,7 @@ from tests.rawclient import ConnectionClosed, RawClient, create_topic, frame, he
 
 USERS: Final = ("admin", "stranger", "tenant")
 SETTINGS: Final = {
+    "log.retention.ms": "-1",  # its records are old, and would be deleted five minutes after the start
     **GROUPS,
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
     "sasl.enabled.mechanisms": "PLAIN",

@@ -88,3 +88,22 @@ def test_streams_return_each_record_once(face: Face, zookeeper: ZooKeeper) -> No
 def test_options_for_zookeeper_groups_are_checked(face: Face) -> None:
     with pytest.raises(ValueError, match="zookeeper="):
         face.consumer(group_id="g", coordinator="zookeeper")
+
+
+def test_a_new_topic_of_a_deleted_ones_name_is_read_from_its_beginning(face: Face, zookeeper: ZooKeeper) -> None:
+    """The offset nodes are named by topic, and nobody deletes them with it."""
+    options = {"group_id": "g", "coordinator": "zookeeper", "zookeeper": zookeeper.connect, "session_timeout": 30.0}
+    face.admin().create_topic("events", 2)
+    fill(face, 0, 8)
+    first = face.consumer(**options)
+    first.subscribe("events")
+    poll_until([first], lambda records: len(records) >= 8)
+    first.commit()
+    first.close()
+    face.admin().delete_topic("events")
+    face.admin().create_topic("events", 2)
+    fill(face, 100, 20)
+    second = face.consumer(**options)
+    second.subscribe("events")
+    found = poll_until([second], lambda records: len(records) >= 20)
+    assert sorted(int(record.value or b"") for record in found) == list(range(100, 120))

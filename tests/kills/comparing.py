@@ -65,7 +65,7 @@ def compare(address: str, topic: str, lake: RoundLake, isolation: Isolation = "u
             raise LakeFault(f"the commits end with {recorded}, the log with {ends}")
         count = 0
         for place in places:
-            log = _log(consumer, place, ends[place])
+            log = read_log(consumer, place, ends[place])
             _same(place, log, _lake(lake.files, paths, place[1]))
             count += log.num_rows
     return count
@@ -77,17 +77,18 @@ def compare_copy(source: str, target: str, topic: str, messages: int) -> int:
     source, target: addresses of the clusters. messages: how many the writer was to write.
     """
     count = 0
-    with _reader(source) as original, _reader(target) as copy:
+    with reader_of(source) as original, reader_of(target) as copy:
         for partition in range(PARTITIONS):
             place = TopicPartition(topic, partition)
-            log = _log(original, place, original.end_offsets([place])[place])
+            log = read_log(original, place, original.end_offsets([place])[place])
             _check_sent(place, log, messages)
-            _same_rows(place, log, _log(copy, place, copy.end_offsets([place])[place]))
+            check_same_rows(place, log, read_log(copy, place, copy.end_offsets([place])[place]))
             count += log.num_rows
     return count
 
 
-def _reader(address: str) -> Consumer:
+def reader_of(address: str) -> Consumer:
+    """Return a consumer of committed records for `read_log`."""
     return Consumer(address, auto_offset_reset="none", prefetch=False, isolation="committed")
 
 
@@ -104,7 +105,7 @@ def _check_sent(place: tuple[str, int], log: pa.Table, messages: int) -> None:
         )
 
 
-def _same_rows(place: tuple[str, int], log: pa.Table, copy: pa.Table) -> None:
+def check_same_rows(place: tuple[str, int], log: pa.Table, copy: pa.Table) -> None:
     """Check that a copy has the rows of the log, in order."""
     log, copy = log.drop_columns(["offset"]), copy.drop_columns(["offset"])
     if log.equals(copy):
@@ -160,7 +161,8 @@ def _paths(lake: RoundLake, topic: str) -> list[str]:
     return sorted(path for path in named if path.startswith(f"topic={topic}/"))
 
 
-def _log(consumer: Consumer, place: tuple[str, int], end: int) -> pa.Table:
+def read_log(consumer: Consumer, place: tuple[str, int], end: int) -> pa.Table:
+    """Return the records of a partition up to an offset, with common column types. There has to be one."""
     consumer.assign({place: 0})
     batches: list[pa.RecordBatch] = []
     while consumer.position(place) < end:

@@ -64,7 +64,10 @@ class Mirror:
     def lag(self) -> int | None:
         """Return how many records are not copied yet, as `pylogd mirror describe` says; None if it can't tell."""
         command = [*pylogd_command(), "mirror", "describe", str(self._file), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_DESCRIBE_SECONDS, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_DESCRIBE_SECONDS, check=False)
+        except subprocess.TimeoutExpired:  # on a machine that is busy
+            return None
         if done.returncode:
             return None
         lags = [each["lag"] for each in json.loads(done.stdout)]

@@ -9,13 +9,12 @@ import argparse
 import datetime
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.mirror.run import SESSION_MS, Mirroring, MirrorOutcome
-from tests.pages import write_page
+from tests.pages import commit_id, write_page
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -41,14 +40,11 @@ def main(arguments: list[str]) -> int:
 
 def _write(path: Path, outcome: MirrorOutcome) -> None:
     """Write the results as Markdown."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=CHECKOUT, capture_output=True, text=True, check=False
-    ).stdout.strip()
     verdict = "none was lost, repeated or out of order" if not outcome.faults else f"{len(outcome.faults)} FAULTS"
     lines = [
         "# A mirror while workers, topics and links come and go", "",
         f"`make mirror`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} CPUs, at commit {commit or 'unknown'}. Two sources, two targets, four routes, "
+        f"{os.cpu_count()} CPUs, at commit {commit_id()}. Two sources, two targets, four routes, "
         f"{outcome.partitions} partitions, three workers at first, a session timeout of {SESSION_MS} ms, a commit "
         "every 200 ms. A producer writes to every partition 20 times a second; librdkafka reads the copies with "
         "`isolation.level=read_committed` as they come. *Latest* is the longest time from send to arrival.", "",

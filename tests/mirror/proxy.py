@@ -1,10 +1,11 @@
-"""A TCP proxy whose connections can be cut, between a mirror and a broker."""
+"""A TCP proxy whose connections can be cut or held up, between a mirror and a broker, or a broker and ZooKeeper."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 HOST = "127.0.0.1"
@@ -18,6 +19,8 @@ class Proxy:
         """Listen at once."""
         self._port, self._to = port, to
         self._cut = False
+        self._passes = asyncio.Event()
+        self._passes.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -38,6 +41,15 @@ class Proxy:
     def mend(self) -> None:
         """Take connections again."""
         self._cut = False
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Pass nothing on meanwhile. What arrives is passed on afterwards."""
+        self._loop.call_soon_threadsafe(self._passes.clear)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._passes.set)
 
     def close(self) -> None:
         """End."""
@@ -81,6 +93,7 @@ class Proxy:
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
+                await self._passes.wait()
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()

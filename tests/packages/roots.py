@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,11 @@ EXTRAS: Final = "tls,oauth,sasl,metrics,mirror,schemas"
 #: What images of Debian for containers leave out.
 _SLIM: Final = ("doc", "man", "locale", "info", "groff", "lintian")
 SUITE: Final = "bookworm"
+#: Debian's packages of programs that have other names.
+_PACKAGES: Final = {
+    "dpkg-deb": "dpkg", "mvn": "maven", "systemd-nspawn": "systemd-container", "unshare": "util-linux",
+}  # fmt: skip
+_APT: Final = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
 
 
 class CommandFailed(Exception):
@@ -43,11 +48,24 @@ def run(
 
 
 def require(*programs: str) -> None:
-    """End this program with one line if it is not root's, or a program is missing."""
+    """Install Debian's packages of programs that are missing.
+
+    End this program with one line if it is not root's, or if a program can't be had.
+    """
     if os.geteuid():
         sys.exit("this needs root: it makes root folders of Debian")
-    if missing := [program for program in programs if shutil.which(program) is None]:
-        sys.exit(f"missing: {', '.join(missing)} (Debian: apt-get install {' '.join(missing)})")
+    if missing := _missing(programs):
+        packages = [_PACKAGES.get(program, program) for program in missing]
+        if shutil.which("apt-get") is not None:
+            print(f"installing {' '.join(packages)} with apt-get", file=sys.stderr)
+            for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+                subprocess.run(["apt-get", "-qq", *command], env=_APT, stdout=subprocess.DEVNULL, check=False)
+        if _missing(programs):
+            sys.exit(f"missing: {', '.join(missing)} (Debian: apt-get install {' '.join(packages)})")
+
+
+def _missing(programs: Iterable[str]) -> list[str]:
+    return [program for program in programs if shutil.which(program) is None]
 
 
 def debian_root(name: str, packages: Sequence[str], *, slim: bool = False) -> Path:

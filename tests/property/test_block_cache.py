@@ -88,7 +88,8 @@ class CacheMachine(RuleBasedStateMachine):
         data = b"".join(map(self.make_batch, batches))
         if len(data) <= self.plain.config.segment_bytes:
             for log in self.logs(partition):
-                log.append(data, leader_epoch=self.epoch)
+                origin = AppendOrigin.CLIENT if len(batches) == 1 else AppendOrigin.COORDINATOR
+                log.append(data, leader_epoch=self.epoch, origin=origin)
 
     @rule(partition=PARTITIONS, batches=st.lists(SIZES, min_size=1, max_size=9))
     def produce_together(self, partition: int, batches: list[list[int]]) -> None:

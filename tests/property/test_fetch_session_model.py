@@ -22,6 +22,7 @@ from twisted.internet.defer import Deferred
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from tests.fakes.indexes import check_fetch_sessions, check_partitions
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, records_in
 
@@ -52,6 +53,12 @@ class Sessions(RuleBasedStateMachine):
         if hasattr(self, "parts"):
             self.parts.close()
             self.directory.cleanup()
+
+    @invariant()
+    def indexes_are_in_step(self) -> None:
+        if hasattr(self, "parts"):
+            check_fetch_sessions(self.parts.fetch_sessions)
+            check_partitions(self.parts.partitions)
 
     # -- what happens on the broker
 
@@ -201,7 +208,7 @@ class Side:
         session = self.parts.fetch_sessions._sessions.get(self.session_id)
         if self.every and session is not None:
             session.see(object())
-        random.seed(seed)  # where a fetch without a session starts
+        random.seed(seed)  # the ids of sessions
         request = FetchRequest(
             replica_id=FOLLOWER if self.follower else -1,
             session_id=self.session_id,

@@ -20,6 +20,7 @@ from pylogd.groups.offsets import may_commit
 from pylogd.groups.states import GroupState
 from pylogd.groups.values import JoinAnswer, LeavingMember
 from tests.fakes.groups import REBALANCE, SESSION, GroupFixture, PendingResult
+from tests.fakes.indexes import check_classic_group
 
 INSTANCES = st.sampled_from([None, None, "i1", "i2"])
 PROTOCOLS = st.sampled_from([(("range", b"a"),), (("range", b"b"),), (("rr", b"a"), ("range", b"a"))])
@@ -168,6 +169,11 @@ class GroupMachine(RuleBasedStateMachine):
                 assert leader == answer.leader or leader.startswith("i")
 
     # -- what must hold
+
+    @invariant()
+    def indexes_are_in_step(self) -> None:
+        if hasattr(self, "parts"):
+            check_classic_group(self.group)
 
     @invariant()
     def holds(self) -> None:

@@ -7,14 +7,12 @@ from collections import Counter
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pylogd.client.core.admin.replica_plan import plan
-from pylogd.client.core.model import TopicPartition
 from pylogd.config import Settings
 from pylogd.controller import internal
 from pylogd.controller.decisions import Snapshot
 from pylogd.metadata.assignment import assign_replicas
 from pylogd.metadata.image import OFFSETS_TOPIC, Broker, Endpoint, Outages, PartitionState, Topic
-from pylogd.metadata.labels import carries, check_within, misplaced, racks_within, with_label
+from pylogd.metadata.labels import candidates, carries, check_within, misplaced, with_label
 
 LABELS = ("online", "logs", "ssd")
 
@@ -41,10 +39,11 @@ labels = st.sampled_from(("", *LABELS))
 
 @given(clusters(), labels, st.integers(1, 30), st.data())
 def test_new_topics(brokers: dict[int, Broker], label: str, partitions: int, data: st.DataObject) -> None:
-    racks = racks_within(brokers, label)
+    found = candidates(brokers)
+    racks = {node: brokers[node].rack for node in found.open(label)}
     assume(racks)
     factor = data.draw(st.integers(1, len(racks)))
-    made = assign_replicas(racks, partitions, factor, start=data.draw(st.integers(0, 1000)), label=label)
+    made = assign_replicas(found, partitions, factor, start=data.draw(st.integers(0, 1000)), label=label)
     nodes = {node for replicas in made for node in replicas}
     assert all(carries(brokers[node], label) and not brokers[node].outages.cordoned for node in nodes)
     check_within(nodes, label, brokers, {})
@@ -56,30 +55,6 @@ def test_new_topics(brokers: dict[int, Broker], label: str, partitions: int, dat
     assert not any(misplaced(topic, state, brokers) for state in topic.partitions)
 
 
-@given(clusters(), st.dictionaries(st.sampled_from("abc"), labels, min_size=1), st.data())
-def test_plans(brokers: dict[int, Broker], named: dict[str, str], data: st.DataObject) -> None:
-    racks = {node: broker.rack for node, broker in brokers.items()}
-    within = {
-        topic: [node for node, broker in brokers.items() if carries(broker, label)]
-        for topic, label in named.items()
-        if label
-    }
-    assume(all(within.values()))
-    current = {}
-    for topic in named:
-        most = len(within.get(topic, racks))
-        count = data.draw(st.integers(1, min(most, 3)))
-        for index in range(data.draw(st.integers(1, 6))):
-            replicas = st.lists(st.integers(1, 15), min_size=count, max_size=count, unique=True)
-            current[TopicPartition(topic, index)] = tuple(data.draw(replicas))
-    planned = plan(current, racks, within=within)
-    for place, nodes in planned.items():
-        assert len(set(nodes)) == len(nodes) == len(current[place])
-        assert set(nodes) <= set(within.get(place.topic, racks))
-    again = plan(planned, racks, within=within)
-    assert {place: set(nodes) for place, nodes in again.items()} == {p: set(nodes) for p, nodes in planned.items()}
-
-
 @given(clusters(), labels, st.integers(1, 5), st.data())
 def test_internal_topics_grow_within_their_label(
     brokers: dict[int, Broker], label: str, factor: int, data: st.DataObject
@@ -89,10 +64,10 @@ def test_internal_topics_grow_within_their_label(
     topic = Topic(OFFSETS_TOPIC, bytes(16), (state,), with_label({}, label))
     settings = Settings({"offsets.topic.replication.factor": factor})
     updates = internal.grow(Snapshot(brokers), [topic], settings)
-    racks = racks_within(brokers, label)
+    racks = set(candidates(brokers).open(label))
     after = updates[0].after[0] if updates else state
     assert set(after.target) >= set(present), "only added"
     added = Counter(after.target) - Counter(present)
-    assert added.keys() <= racks.keys()
-    if set(present) <= racks.keys():
+    assert added.keys() <= racks
+    if set(present) <= racks:
         assert len(after.target) == max(len(present), min(factor, len(racks)))

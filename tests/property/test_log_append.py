@@ -116,12 +116,14 @@ def marked(log: Log, marker: bytes, *, general: bool) -> tuple[object, ...]:
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(APPENDS, min_size=1, max_size=8))
-@example([(batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0), Terms.NONE)] * 2)
-@example([(batch(b"x" * 300), Terms.NONE)] * 3)
-@example([(transactional(batch(b"a", base_sequence=0)), terms) for terms in (Terms.GUARDED, Terms.UNGUARDED)])
-def test_fast_and_general_append_agree(appended: list[tuple[bytes, Terms | None]]) -> None:
-    storages = MemoryStorage(segment_bytes=600), MemoryStorage(segment_bytes=600)
+@given(st.lists(APPENDS, min_size=1, max_size=8), st.sampled_from(["producer"] * 3 + ["uncompressed", "gzip", "zstd"]))
+@example([(batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0), Terms.NONE)] * 2, "producer")
+@example([(batch(b"x" * 300), Terms.NONE)] * 3, "producer")
+@example([(batch(b"x" * 300, compression=4), Terms.NONE)] * 3, "lz4")
+@example([(transactional(batch(b"a", base_sequence=0)), terms) for terms in (Terms.GUARDED, Terms.UNGUARDED)],
+         "producer")  # fmt: skip
+def test_fast_and_general_append_agree(appended: list[tuple[bytes, Terms | None]], codec: str) -> None:
+    storages = tuple(MemoryStorage(segment_bytes=600, compression_type=codec) for _ in range(2))
     fast, general = (storage.create() for storage in storages)
     for log in (fast, general):
         log.append(batch(b"first"), leader_epoch=0)

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import LogClosed, StorageError, StorageFailure
 from pylogd.log.log import Log
+from pylogd.log.validator import AppendOrigin
 from tests.fakes.filesystem import Fault
 from tests.fakes.storage import MemoryStorage, batch, read_all
 
@@ -35,6 +36,7 @@ class LogMachine(RuleBasedStateMachine):
         self.flushed = 0
         self.start = 0
         self.epoch = 0
+        self.epochs: dict[int, int] = {}  # the leader epoch of each offset that was ever appended, as of the last time
 
     @property
     def log(self) -> Log:
@@ -57,7 +59,8 @@ class LogMachine(RuleBasedStateMachine):
         data = b"".join(batch(*values, timestamp=stamp, compression=codec) for values in batches)
         if len(data) > self.log.config.segment_bytes:
             return
-        result = self.log.append(data, leader_epoch=self.epoch)
+        origin = AppendOrigin.CLIENT if len(batches) == 1 else AppendOrigin.COORDINATOR
+        result = self.log.append(data, leader_epoch=self.epoch, origin=origin)
         assert result.base_offset == self.end
         self.note(batches, stamp)
         assert result.last_offset == self.end - 1
@@ -66,6 +69,7 @@ class LogMachine(RuleBasedStateMachine):
         for values in batches:
             for at, value in enumerate(values):
                 self.model.append((self.end, value, stamp + at))
+                self.epochs[self.end] = self.epoch
                 self.end += 1
 
     @rule()
@@ -153,6 +157,15 @@ class LogMachine(RuleBasedStateMachine):
     def ends_are_as_expected(self) -> None:
         if hasattr(self, "storage"):
             assert (self.log.log_start_offset, self.log.log_end_offset) == (self.start, self.end)
+
+    @invariant()
+    def epochs_are_those_of_the_batches(self) -> None:
+        """A follower whose log says other epochs than its leader's truncates records that both have."""
+        if hasattr(self, "storage"):
+            for offset, _, _ in self.model:
+                assert self.log.epochs.epoch_of(offset) == self.epochs[offset], offset
+            if self.model:
+                assert self.log.epochs.latest == self.epochs[self.model[-1][0]]
 
     def teardown(self) -> None:
         if hasattr(self, "storage"):

@@ -48,8 +48,6 @@ class Interleavings(RuleBasedStateMachine):
     def _watch(self, keys: list[int], wanted: int, timeout: float | None) -> Counted:
         operation = Counted(self.counters, wanted, keys)
         self.operations.append(operation)
-        if operation.satisfied():
-            operation.complete("at once")
         operation.done.addBoth(operation.results.append)
         self.purgatory.watch(operation, keys, timeout)
         return operation
@@ -60,8 +58,20 @@ class Interleavings(RuleBasedStateMachine):
         timeout=st.none() | st.integers(0, 5).map(float),
     )
     def watch(self, keys: list[int], ahead: int, timeout: float | None) -> None:
+        """Wait for something that is still to happen, or has happened already."""
         now = sum(self.counters.get(key, 0) for key in set(keys))
         self._watch(keys, now + ahead, timeout)
+
+    @rule(key=KEYS, other=KEYS)
+    def news_lead_to_other_news(self, key: int, other: int) -> None:
+        """Whoever gets a result changes something at once, and waits for what it has changed itself."""
+        operation = self._watch([key], self.counters.get(key, 0) + 1, 3.0)
+
+        def go_on(_: object) -> None:
+            self.news(other)
+            self._watch([key, other], self.counters.get(other, 0), None)
+
+        operation.done.addCallback(go_on)
 
     @rule(key=KEYS, others=st.lists(KEYS, min_size=1, max_size=2))
     def watch_then_watch_again(self, key: int, others: list[int]) -> None:
@@ -72,9 +82,6 @@ class Interleavings(RuleBasedStateMachine):
     def news(self, key: int) -> None:
         self.counters[key] = self.counters.get(key, 0) + 1
         self.purgatory.check(key)
-        for operation in self.operations:
-            if key in operation.keys and operation.state is OperationState.WAITING:
-                assert not operation.satisfied()
 
     @rule(seconds=st.integers(0, 3))
     def time_goes_by(self, seconds: int) -> None:
@@ -108,6 +115,11 @@ class Interleavings(RuleBasedStateMachine):
         assert self.purgatory.watched_keys() == {key for operation in waiting for key in operation.keys}
         timers = [operation for operation in waiting if operation._timer is not None]
         assert len(self.clock.getDelayedCalls()) == len(timers)
+
+    @invariant()
+    def nothing_waits_for_what_is_there(self) -> None:
+        for operation in self.operations:
+            assert operation.state is not OperationState.WAITING or not operation.satisfied()
 
     @invariant()
     def each_ends_once(self) -> None:

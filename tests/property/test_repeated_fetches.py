@@ -49,7 +49,7 @@ class Sides:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         parts.create("t")
-        parts.create("small", segment_bytes="1000")
+        parts.create("small", internal_segment_bytes="1000")
         for at in range(BATCHES):
             parts.append("t", b"v" * _SIZES[at % len(_SIZES)], b"w")
             parts.append("small", b"v" * 100)

@@ -39,7 +39,7 @@ LONG = "n" * 249  # too long for the fast path from version 9 on
 #: Topics for each case that the fast path refuses. Names and client ids have equal lengths, so only bytes differ.
 TOPICS: dict[str, dict[str, str]] = {
     "usual": {},
-    "rolls": {"segment_bytes": "3000"},
+    "rolls": {"internal_segment_bytes": "3000"},
     "index": {"index_interval_bytes": "0", "segment_index_bytes": "480"},
     "stamp": {"message_timestamp_type": "LogAppendTime"},
     "small": {"max_message_bytes": "300"},
@@ -48,6 +48,8 @@ TOPICS: dict[str, dict[str, str]] = {
     "other": {},  # broker leads
     "epoch": {},  # created just now
     "keyed": {"cleanup_policy": "compact"},
+    "codec": {"compression_type": "zstd"},
+    "plain": {"compression_type": "uncompressed"},
     "aging": {"message_timestamp_before_max_ms": "1000000000"},
     "synced": {"flush_visible": "true", "flush_messages": "5"},
     "empty": {},
@@ -132,7 +134,7 @@ class Side:
         configs: Any
         for name, configs in TOPICS.items():
             self.parts.create(name, **configs)
-            if name not in ("twain", "empty", "keyed"):
+            if name not in ("twain", "empty", "keyed", "codec"):
                 self.parts.append(name, b"v")
             if name in _STATES:
                 self.parts.set_state(name, **_STATES[name])

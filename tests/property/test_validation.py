@@ -13,7 +13,7 @@ from pylogd.log.errors import InvalidAppend
 from pylogd.wire import validation
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.exceptions import InvalidRecordBatch
-from pylogd.wire.records import HEADER_SIZE, NewRecord, encode_batch, iter_batches, parse_header
+from pylogd.wire.records import HEADER_SIZE, NewRecord, encode_batch, iter_batches, parse_header, payload_of
 from tests.fakes.storage import START_MS, MemoryStorage, fix_crc, read_all
 
 compiled = pytest.importorskip("pylogd.wire._speedups", reason="there was no compiler")
@@ -53,7 +53,8 @@ def test_both_find_the_same(
     assert compiled.inspect_records(*arguments) == tuple(validation.inspect_slowly(*arguments))
     if not damage and not cut:
         assert validation.frame_is_valid(data)
-        found = validation.inspect_batch(data, header, 1 << 30, earliest, 10**12)
+        records = payload_of(data, header, 1 << 30)
+        found = validation.inspect_records(records, header.record_count, header.base_timestamp, earliest, 10**12)
         assert (found.valid, found.problem, found.max_timestamp) == (len(some), None, header.max_timestamp)
         assert found.keyless_indexes == [at for at, record in enumerate(some) if record.key is None]
 
@@ -97,7 +98,7 @@ def test_positions_are_bounded() -> None:
 def test_too_much_to_decompress() -> None:
     data = encode_batch([NewRecord(b"k", bytes(1 << 20), 5)], compression=CompressionType.ZSTD)
     with pytest.raises(InvalidRecordBatch):
-        validation.inspect_batch(data, parse_header(data), 1 << 16, 0, 9)
+        payload_of(data, parse_header(data), 1 << 16)
 
 
 @settings(max_examples=400, deadline=None)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from pylogd.clock import wall_ms
 from pylogd.tables.errors import CommitConflict
-from tests.pages import write_page
+from tests.pages import commit_id, write_page
 from tests.unit.tables.cases import CASES, Case
 
 FORMATS = ("iceberg", "delta")
@@ -158,10 +158,9 @@ def _check(case: Case, outcome: Outcome) -> None:
 
 def report(path: Path, outcomes: list[Outcome], kills: int) -> None:
     """Write the page of results."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     lines = [
         "# Loaders of one table that race and are killed", "",
-        f"`make races`, {datetime.date.today()}, commit {commit.stdout.strip()}, Python {platform.python_version()}, "
+        f"`make races`, {datetime.date.today()}, commit {commit_id()}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores, pyiceberg {version('pyiceberg')}, deltalake {version('deltalake')}, "
         f"{kills} kills asked for. See [`__main__.py`](__main__.py).", "",
         "| format | kills | commits told of | refused | compactions | rows | in the quarantine | seconds | faults |",

@@ -18,7 +18,6 @@ from twisted.internet.interfaces import IReactorTime
 
 from pylogd.config import Settings
 from pylogd.controller.controller import Controller
-from pylogd.metadata.assignment import assign_replicas
 from pylogd.metadata.feed_machine import FeedState
 from pylogd.metadata.image import Broker, Endpoint, IsrChange, PartitionState
 from pylogd.metadata.interfaces import Create
@@ -33,6 +32,8 @@ from pylogd.metadata.layout import (
     topic_path,
 )
 from pylogd.metadata.service import Metadata
+from pylogd.placement.brokers import Brokers, Candidate
+from pylogd.placement.new import place_new
 from tests.scale.clock import ScaleClock, ScaleTime, ServerClock
 from tests.scale.columns import Column
 from tests.scale.store import Latencies, ScaleStore, Server
@@ -155,11 +156,11 @@ class LargeCluster:
         if TOPICS not in made:
             tree.multi([Create(TOPICS)], session)
         each = partitions // topics
-        racks = {node: rack_of(node) for node in range(1, self.count + 1)}
+        brokers = Brokers(Candidate(node, rack_of(node)) for node in range(1, self.count + 1))
         copies = min(REPLICAS, self.count)
         for number in range(topics):
             name, topic_id = f"topic-{number:05}", number.to_bytes(16, "big")
-            replicas = assign_replicas(racks, each, copies, start=zlib.crc32(name.encode()))
+            replicas = place_new(brokers, each, copies, start=zlib.crc32(name.encode()))
             states = tuple(PartitionState.initial(index, nodes) for index, nodes in enumerate(replicas))
             tree.multi(
                 [

@@ -20,6 +20,7 @@ from tests.simulation.expansion import SmoothHistory
 from tests.simulation.groups import GroupHistory
 from tests.simulation.history import History, Violation
 from tests.simulation.labels import LabelledHistory
+from tests.simulation.promptness import BOUND, BOUND_WITH_QUEUES, PromptGroupHistory, PromptHistory
 from tests.simulation.transactions import TransactionHistory
 
 
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many to run side by side, in processes of their own")
     parser.add_argument("--smooth", action="store_true", help="reassignments begin with the latest offset")
     parser.add_argument("--transactions", action="store_true", help="producers with transactions, and the coordinator")
+    parser.add_argument("--prompt", action="store_true", help="no faults; nothing that is committed stays unseen")
     parser.add_argument("--groups", action="store_true", help="a consumer group, and its coordinator")
     parser.add_argument("--queues", nargs="?", const="always", help="brokers write behind queues: log.write.queues")
     parser.add_argument("--tell", action="store_true", help="print what happened, with what was logged")
@@ -42,16 +44,7 @@ def main() -> int:
     first, _, last = arguments.seeds.partition("-")
     bad, steps, began = 0, 0, time.monotonic()
     seeds = range(int(first), int(last or first) + 1)
-    settings: dict[str, Any] = {"log_write_queues": arguments.queues} if arguments.queues else {}
-    make: Callable[[int], History] = partial(History, brokers=arguments.brokers, **settings)
-    if arguments.labels:
-        make = partial(LabelledHistory, **settings)
-    elif arguments.smooth:
-        make = partial(SmoothHistory, brokers=max(arguments.brokers, 4), **settings)
-    elif arguments.transactions:
-        make = partial(TransactionHistory, brokers=arguments.brokers, **settings)
-    elif arguments.groups:
-        make = partial(GroupHistory, brokers=arguments.brokers, **settings)
+    make = _maker(arguments)
     run = partial(_run, make=make, seconds=arguments.seconds, tell=arguments.tell)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         ended = pool.map(run, seeds, chunksize=20) if arguments.jobs > 1 else map(run, seeds)
@@ -66,6 +59,24 @@ def main() -> int:
     print(f"{len(seeds)} histories of {brokers} brokers, {steps} events, {bad} violations, "
           f"{time.monotonic() - began:.0f} s")  # fmt: skip
     return 1 if bad else 0
+
+
+def _maker(arguments: argparse.Namespace) -> Callable[[int], History]:
+    """Return what makes the history of a seed, of the kind that the command line asks for."""
+    settings: dict[str, Any] = {"log_write_queues": arguments.queues} if arguments.queues else {}
+    if arguments.labels:
+        return partial(LabelledHistory, **settings)
+    if arguments.smooth:
+        return partial(SmoothHistory, brokers=max(arguments.brokers, 4), **settings)
+    if arguments.transactions:
+        return partial(TransactionHistory, brokers=arguments.brokers, **settings)
+    if arguments.prompt:
+        bound = BOUND_WITH_QUEUES if arguments.queues else BOUND
+        prompt = PromptGroupHistory if arguments.groups else PromptHistory
+        return partial(prompt, brokers=arguments.brokers, bound=bound, **settings)
+    if arguments.groups:
+        return partial(GroupHistory, brokers=arguments.brokers, **settings)
+    return partial(History, brokers=arguments.brokers, **settings)
 
 
 def _run(seed: int, make: Callable[[int], History], seconds: float | None, tell: bool) -> tuple[str | None, int]:

@@ -49,10 +49,14 @@ class SmoothHistory(History):
         self.committed = [0] * self.partitions
         self.expanded: set[tuple[int, int, int]] = set()
         self._session = self.tree.open(cast(Any, None), _WAIT_MS / 1000)  # the group's
-        self._start_group()
         for broker in self.brokers.values():
             broker.groups = NoGroups()  # type: ignore[attr-defined]
             broker.bytes_of = partial(self._completed, broker)  # type: ignore[method-assign]
+
+    def start_clients(self) -> None:
+        """Start the group too: its offsets count if they are written once the topic exists."""
+        self._start_group()
+        super().start_clients()
 
     # -- what smooth expansions need
 
@@ -86,7 +90,7 @@ class SmoothHistory(History):
     def _start_group(self) -> None:
         """Commit the first offset of each partition: groups without an offset are not waited for."""
         parts = self._offset_path(0).split("/")
-        parents = ["/".join(parts[:end]) for end in range(2, len(parts))]
+        parents = ["/".join(parts[:end]) for end in range(3, len(parts))]  # brokers make the first one
         offsets = [Create(self._offset_path(index), b"0") for index in range(self.partitions)]
         self.tree.multi([*map(Create, parents), *offsets], self._session)
 

@@ -100,6 +100,7 @@ class SimStore:
     ) -> None:
         """`clock` is the client's, which stops while it is paused; `server` is the server's."""
         self.session_id = 0
+        self.vital: Callable[[], bool] = lambda: True
         self._tree = tree
         self._clock = clock
         self._server = server

@@ -156,7 +156,7 @@ class Process(Client):
         for _ in range(_TRIES):
             leader = self._leader(index)
             if leader is not None:
-                if self.world.rng.random() < 0.05:  # once more, much later
+                if self.world.rng.random() < self.world.late_copies:  # once more, much later
                     self.ask(leader, message, version, self.world.rng.uniform(0.05, 2.5))
                 response = await self.ask(leader, message, version)
                 code = _E.NETWORK_EXCEPTION if response is None else error_in(response)

@@ -59,6 +59,7 @@ class TransactionHistory(History):
     internal: tuple[str, ...] = (TRANSACTIONS_TOPIC,)
     skew_ms = 300  # a transaction times out by the clock of whoever coordinates it
     deadline = float("inf")
+    late_copies = 0.05  # the share of batches that arrive a second time, much later
 
     def __init__(self, seed: int, brokers: int = 3, producers: int = 3, **settings: Any) -> None:
         super().__init__(seed, brokers, **{**_SETTINGS, **settings})
@@ -203,7 +204,7 @@ class TransactionHistory(History):
         epochs: dict[int, int] = {}
         for header, view in iter_batches(log):
             producer = header.producer_id
-            if header.producer_epoch < epochs.get(producer, 0):
+            if header.producer_epoch < epochs.get(producer, -1):
                 raise Violation(f"partition {index}: epoch {header.producer_epoch} after {epochs[producer]}: {header}")
             epochs[producer] = header.producer_epoch
             marker = read_marker(header, view) if header.is_control else None

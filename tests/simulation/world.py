@@ -258,7 +258,7 @@ def _freeze(response: Any) -> None:
     """Copy the file slices of a response, since the log may change before it arrives."""
     for topic in getattr(response, "responses", ()):
         for data in getattr(topic, "partitions", ()):
-            if data.records is not None and not isinstance(data.records, bytes):
+            if data.records is not None and not isinstance(data.records, (bytes, memoryview)):
                 data.records = data.records.read()
 
 
@@ -388,7 +388,7 @@ class SimBroker:
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
         done: Deferred[Any] = Deferred()
-        seconds = self.world.rng.uniform(0, 0.003)
+        seconds = self.world.rng.uniform(0, self.world.thread_seconds)
         self.time.callLater(seconds, lambda: maybeDeferred(function, *args).chainDeferred(done))
         return done
 
@@ -434,6 +434,7 @@ class World:
     """The brokers, network, store and time of a history."""
 
     session_timeout = 1.0
+    thread_seconds = 0.003  # how long a call in a thread takes at most
     skew_ms: int = 600_000  # the difference between the wall clocks of one broker and the next
     labels: Mapping[int, str] = MappingProxyType({})  # the labels of brokers, by id
 

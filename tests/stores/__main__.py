@@ -36,7 +36,7 @@ from tests.stores.loading import Loaded, load_with_spark
 from tests.stores.worker import EVERY
 from tests.unit.tables.parquet.lakes import expected, records
 
-PLACES = ("local, Python", "S3, Python", "local, Hadoop", "HDFS", "S3A")
+PLACES = ("local, Python", "S3, Python", "HDFS, Python", "local, Hadoop", "HDFS", "S3A")
 SECONDS = 400.0
 
 
@@ -185,6 +185,8 @@ def place_of(name: str, folder: Path) -> Iterator[FileSystem]:
             yield FileSystem(name, "hadoop", (folder / "lake").as_uri())
         elif name == "HDFS":
             yield FileSystem(name, "hadoop", stack.enter_context(running_hdfs(folder / "hdfs")) + "/lake")
+        elif name == "HDFS, Python":
+            yield FileSystem(name, "python", stack.enter_context(running_hdfs(folder / "hdfs")) + "/lake")
         else:
             server = stack.enter_context(S3Server())
             if name == "S3, Python":
@@ -261,10 +263,10 @@ def report(rows: Sequence[str]) -> list[str]:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         *rows,
         "",
-        "*Python*: without a JVM, by hard links or by s3fs. *Hadoop*, *HDFS*, *S3A*: by the classes that `pylogd "
-        "load` uses, each process with a JVM of its own. HDFS is Hadoop's MiniDFSCluster 3.5.0 in another process. "
-        "S3A with `fs.s3a.create.conditional.enabled=false` refused to commit. S3 is moto's server, where conditional "
-        "writes are served one at a time (`tests/fakes/s3.py`).",
+        "*Python*: without a JVM, by hard links, s3fs or hdfs-native. *Hadoop*, *HDFS*, *S3A*: by the classes that "
+        "`pylogd load` uses, each process with a JVM of its own. HDFS is Hadoop's MiniDFSCluster 3.5.0 in another "
+        "process. S3A with `fs.s3a.create.conditional.enabled=false` refused to commit. S3 is moto's server, where "
+        "conditional writes are served one at a time (`tests/fakes/s3.py`).",
         "",
     ]
 

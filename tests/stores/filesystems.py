@@ -19,6 +19,7 @@ from conformance import checks
 from pylogd.local.broker import free_ports
 from pylogd.spark.hadoop import HadoopFiles
 from pylogd.tables.parquet.files import Files
+from pylogd.tables.parquet.hdfs import HdfsFiles
 from pylogd.tables.parquet.local import LocalFiles
 from pylogd.tables.parquet.remote import FsspecFiles
 from tests.fakes import s3
@@ -54,6 +55,9 @@ class FileSystem:
 @contextmanager
 def opened(place: FileSystem) -> Iterator[Files]:
     """Yield the files of a place, with a JVM if it needs one."""
+    if place.client == "python" and place.root.startswith("hdfs://"):
+        yield HdfsFiles(place.root, {})
+        return
     if place.client == "python":
         if not place.endpoint:
             yield LocalFiles(Path(place.root))

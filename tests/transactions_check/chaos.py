@@ -7,7 +7,8 @@ from collections import Counter
 
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.chaos.checker import Chaos
-from tests.chaos.nemesis import HEAL_SECONDS, ChaosCluster, Nemesis
+from tests.chaos.clusters import ChaosCluster
+from tests.chaos.nemesis import HEAL_SECONDS, Nemesis
 from tests.transactions_check.run import Result, run, topics
 
 

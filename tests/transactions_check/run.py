@@ -56,7 +56,7 @@ _JAVA_WORK: list[tuple[str, int, Work]] = [
 _GROUPS = (OWN, CLASSIC, CONSUMER)
 _JAVA_GROUPS = (JAVA_CLASSIC, JAVA_CONSUMER)
 _WRITERS = {"feeder", "mixer"}
-_JOIN_SECONDS = 180.0
+_JOIN_SECONDS = 300.0
 
 
 @dataclass

@@ -432,7 +432,13 @@ def _behind(load: Load, group: CopyGroup) -> dict[TopicPartition, int]:
     offsets = {place: 0 if found is None else found.offset for place, found in committed.items()}
     with Consumer(load.bootstrap, isolation="committed") as reader:
         reader.assign(offsets)
-        return offsets if reader.poll(1.0) else {}
+        ends, deadline = reader.end_offsets(sources), time.monotonic() + _BLOCK_SECONDS
+        while any(reader.position(place) < ends[place] for place in sources):
+            if reader.poll(1.0):
+                return offsets
+            if time.monotonic() > deadline:
+                raise RequestTimedOut(f"for {_BLOCK_SECONDS:g} s nothing was read up to {ends}")
+    return {}
 
 
 def read_all(load: Load, seconds: float) -> Reading:

@@ -20,6 +20,7 @@ from pylogd.config import (
     parse_assignments,
 )
 from pylogd.config.metadata_store import store_file
+from pylogd.config.tiered import UNUSED_SETTINGS
 from pylogd.config.values import LONG_MAX
 
 ALL = [*SETTINGS.values(), *TOPIC_SETTINGS.values()]
@@ -39,8 +40,9 @@ def test_every_synonym_is_a_broker_setting_of_the_same_nature(setting: Setting) 
         assert factor >= 1
         assert (SETTINGS[name].type is setting.type) or factor > 1
     if setting.name in TOPIC_SETTINGS and setting.group == "Topic":
-        assert setting.default is not None
-        assert setting.name == "placement.label" or SETTINGS[setting.synonyms[0][0]].mode is Mode.DYNAMIC
+        assert setting.default is not None or setting.internal
+        alone = setting in UNUSED_SETTINGS or setting.name in ("placement.label", "coordinator.labels")
+        assert alone or SETTINGS[setting.synonyms[0][0]].mode is Mode.DYNAMIC
 
 
 def test_defaults_that_clients_know() -> None:
@@ -149,9 +151,9 @@ def test_an_unset_setting_takes_the_coarser_one() -> None:
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "pylogd.toml"
-    file.write_text('node.id = 3\n"log.segment.bytes" = 1000\n[log.retention]\nbytes = 5\n')
-    settings = Settings.load(file, {"log.segment.bytes": "2000"})
-    assert (settings["node.id"], settings["log.segment.bytes"], settings["log.retention.bytes"]) == (3, 2000, 5)
+    file.write_text('node.id = 3\n"log.segment.bytes" = 1500000\n[log.retention]\nbytes = 5\n')
+    settings = Settings.load(file, {"log.segment.bytes": "2500000"})
+    assert (settings["node.id"], settings["log.segment.bytes"], settings["log.retention.bytes"]) == (3, 2500000, 5)
     assert settings.origin("log.segment.bytes") == "command line"
     assert settings.origin("node.id") == "configuration file"
     assert settings.origin("num.partitions") == "default"
@@ -221,20 +223,22 @@ def test_topic_overrides_are_checked_and_spelled_canonically() -> None:
 
 
 def test_topic_values_for_a_log() -> None:
-    values = Settings({"log.segment.bytes": 100}).log_config_values({"retention.ms": "5", "of.a.later.release": "1"})
+    values = Settings({"log.segment.bytes": 2000000}).log_config_values(
+        {"retention.ms": "5", "of.a.later.release": "1"}
+    )
     assert set(values) == {name.replace(".", "_") for name in TOPIC_SETTINGS}
-    assert (values["segment_bytes"], values["retention_ms"]) == (100, 5)
+    assert (values["segment_bytes"], values["retention_ms"]) == (2000000, 5)
 
 
 def test_a_topic_is_described_with_sources_and_synonyms() -> None:
-    settings = Settings({"log.segment.bytes": 100})
-    entries = {entry.name: entry for entry in settings.describe_topic({"segment.bytes": "50"})}
-    assert list(entries) == list(TOPIC_SETTINGS)
+    settings = Settings({"log.segment.bytes": 2000000})
+    entries = {entry.name: entry for entry in settings.describe_topic({"segment.bytes": "1500000"})}
+    assert list(entries) == [name for name in TOPIC_SETTINGS if name != "internal.segment.bytes"]
     segment = entries["segment.bytes"]
-    assert (segment.value, segment.source, segment.type) == ("50", ConfigSource.TOPIC, ConfigType.INT)
+    assert (segment.value, segment.source, segment.type) == ("1500000", ConfigSource.TOPIC, ConfigType.INT)
     assert [(s.name, s.value, s.source) for s in segment.synonyms] == [
-        ("segment.bytes", "50", ConfigSource.TOPIC),
-        ("log.segment.bytes", "100", ConfigSource.STATIC_BROKER),
+        ("segment.bytes", "1500000", ConfigSource.TOPIC),
+        ("log.segment.bytes", "2000000", ConfigSource.STATIC_BROKER),
         ("log.segment.bytes", "1073741824", ConfigSource.DEFAULT),
     ]
     retention = entries["retention.ms"]
@@ -247,20 +251,24 @@ def test_a_topic_is_described_with_sources_and_synonyms() -> None:
 
 
 def test_dynamic_settings_win_and_can_be_taken_back() -> None:
-    settings = Settings({"log.segment.bytes": 100})
+    settings = Settings({"log.segment.bytes": 2000000})
     heard: list[frozenset[str]] = []
     forget = settings.subscribe(heard.append)
-    assert settings.set_dynamic({"log.segment.bytes": "200", "log.retention.ms": "9"}, {"log.segment.bytes": "300"})
-    assert settings["log.segment.bytes"] == 300
+    assert settings.set_dynamic(
+        {"log.segment.bytes": "3000000", "log.retention.ms": "9"}, {"log.segment.bytes": "4000000"}
+    )
+    assert settings["log.segment.bytes"] == 4000000
     assert settings.topic_config({})["retention.ms"] == 9
     entry = next(entry for entry in settings.describe() if entry.name == "log.segment.bytes")
-    assert (entry.value, entry.source) == ("300", ConfigSource.DYNAMIC_BROKER)
-    assert [synonym.value for synonym in entry.synonyms] == ["300", "200", "100", "1073741824"]
+    assert (entry.value, entry.source) == ("4000000", ConfigSource.DYNAMIC_BROKER)
+    assert [synonym.value for synonym in entry.synonyms] == ["4000000", "3000000", "2000000", "1073741824"]
     assert settings.origin("log.segment.bytes") == "changed at run time"
-    assert not settings.set_dynamic({"log.segment.bytes": "200", "log.retention.ms": "9"}, {"log.segment.bytes": "300"})
+    assert not settings.set_dynamic(
+        {"log.segment.bytes": "3000000", "log.retention.ms": "9"}, {"log.segment.bytes": "4000000"}
+    )
     forget()
     settings.set_dynamic({}, {})
-    assert settings["log.segment.bytes"] == 100
+    assert settings["log.segment.bytes"] == 2000000
     assert heard == [frozenset({"log.segment.bytes", "log.retention.ms"}), frozenset()]
 
 
@@ -282,7 +290,7 @@ def test_a_refused_dynamic_change_changes_nothing() -> None:
     settings = Settings()
     with pytest.raises(ConfigError):
         settings.set_dynamic(
-            {"log.segment.bytes": "99", "log.cleaner.min.compaction.lag.ms": "5"},
+            {"log.segment.bytes": "5000000", "log.cleaner.min.compaction.lag.ms": "5"},
             {"log.cleaner.max.compaction.lag.ms": "4"},
         )
     assert settings["log.segment.bytes"] == 1 << 30
@@ -297,19 +305,19 @@ class TestReadAgain:
         return Settings.load(path, overrides), path
 
     def test_only_what_may_change_at_run_time_does(self, tmp_path: Path) -> None:
-        settings, path = self.load(tmp_path, '"message.max.bytes" = 1000\n"background.threads" = 3\n')
+        settings, path = self.load(tmp_path, '"message.max.bytes" = 1000\n"num.partitions" = 3\n')
         told: list[frozenset[str]] = []
         settings.subscribe(told.append)
-        path.write_text('"message.max.bytes" = 2000\n"background.threads" = 4\n')
+        path.write_text('"message.max.bytes" = 2000\n"num.partitions" = 4\n')
         replaced = settings.replace_static(settings.read_again())
         assert replaced.changed == {"message.max.bytes": (1000, 2000)}
-        assert replaced.pending == {"background.threads": (3, 4)}
+        assert replaced.pending == {"num.partitions": (3, 4)}
         assert told == [frozenset({"message.max.bytes"})]
-        assert (settings["message.max.bytes"], settings["background.threads"]) == (2000, 3)
+        assert (settings["message.max.bytes"], settings["num.partitions"]) == (2000, 3)
         assert settings.topic_config({})["max.message.bytes"] == 2000
         assert settings.origin("message.max.bytes") == "configuration file"
         again = settings.replace_static(settings.read_again())
-        assert (again.changed, again.pending) == ({}, {"background.threads": (3, 4)})
+        assert (again.changed, again.pending) == ({}, {"num.partitions": (3, 4)})
 
     def test_what_is_gone_from_the_file_has_its_default_again(self, tmp_path: Path) -> None:
         settings, path = self.load(tmp_path, '"message.max.bytes" = 1000\n')
@@ -355,7 +363,7 @@ class TestReadAgain:
 
 def test_a_broker_is_described_whole() -> None:
     entries = {entry.name: entry for entry in Settings({"num.partitions": 4}).describe()}
-    assert list(entries) == list(SETTINGS)
+    assert list(entries) == [name for name, setting in SETTINGS.items() if not setting.internal]
     assert (entries["num.partitions"].value, entries["num.partitions"].source) == ("4", ConfigSource.STATIC_BROKER)
     assert entries["num.partitions"].read_only
     assert (entries["log.retention.ms"].value, entries["log.retention.ms"].source) == (None, ConfigSource.DEFAULT)

@@ -18,7 +18,7 @@ WORDS = {
     "lane": "partition queue", "lanes": "partition queues", "flying": "in flight", "flies": "is in flight",
     "obey": "apply", "obeyed": "used", "obeys": "applies", "bear": "record a failure", "hurry": "abort",
     "outbox": "send queue", "shipping": "send queue", "insync": "ISR",
-    "placing": "assignment", "placement": "assignment",
+    "placing": "assignment",  # `placement` is how Kafka names the choice of brokers for replicas
 }  # fmt: skip
 #: Whole names that do not say of what, or for what.
 NAMES = {"Asked", "Place", "State", "Group", "Room", "Plain", "Told", "Those"}

@@ -150,3 +150,61 @@ def test_a_power_loss_keeps_what_a_sync_of_the_volume_covered(tmp_path: Path) ->
         "except OSError as error:\n    print(error.strerror)\n"
     )
     assert run(faults, only_sync, data) == "Input/output error\n"
+
+
+def test_writes_below_all_disks_hang(tmp_path: Path) -> None:
+    """By each of the calls that may be a broker's: that of the compiled functions (pwrite) too."""
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    for folder in folders:
+        folder.mkdir()
+    faults = Preload(tmp_path, "one", failing=folders[1], disks=folders[:2])
+    program = (
+        "import os, sys, threading\n"
+        "def write(path, call):\n"
+        "    fd = os.open(path + '/f', os.O_RDWR | os.O_CREAT)\n"
+        "    if call == 'pwrite':\n"
+        "        os.pwrite(fd, b'x', 0)\n"
+        "    else:\n"
+        "        os.pwritev(fd, [b'x'], 0)\n"
+        "    os.write(1, os.path.basename(path).encode() + b'\\n')\n"  # print writes the end of the line apart
+        "for path in sys.argv[1:]:\n"
+        "    for call in ('pwrite', 'pwritev'):\n"
+        "        threading.Thread(target=write, args=(path, call)).start()\n"
+        "os.write(1, b'begun\\n')\n"
+    )
+    faults.freeze(True)
+    command = [*faults.prefix, sys.executable, "-c", program, *map(str, folders)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = sorted(process.stdout.readline().strip() for _ in range(3))
+        faults.freeze(False)
+        assert first == ["begun", "third", "third"]
+        assert sorted(process.stdout.read().split()) == ["first", "first", "second", "second"]
+
+
+def test_the_first_thread_stands_still_and_others_go_on(tmp_path: Path) -> None:
+    """In its wait for events, while another thread takes the interpreter's lock."""
+    faults = Preload(tmp_path, "one")
+    program = (
+        "import os, select, sys, threading, time\n"
+        "def other():\n"
+        "    for line in sys.stdin:\n"
+        "        os.write(1, b'other ' + line.encode())\n"
+        "threading.Thread(target=other, daemon=True).start()\n"
+        "poller = select.epoll()\n"
+        "os.write(1, b'begun\\n')\n"
+        "poller.poll(0)\n"
+        "os.write(1, b'first\\n')\n"
+    )
+    faults.stand_still(True)
+    command = [*faults.prefix, sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        said = [process.stdout.readline()]
+        for number in range(3):
+            process.stdin.write(f"{number}\n")
+            process.stdin.flush()
+            said.append(process.stdout.readline())
+        faults.stand_still(False)
+        assert said == ["begun\n", "other 0\n", "other 1\n", "other 2\n"]
+        assert process.stdout.read() == "first\n"

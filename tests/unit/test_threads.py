@@ -67,3 +67,31 @@ def test_a_pool_that_was_stopped_calls_nothing() -> None:
     pool = ThreadPool(Reactor(), 1, "test")  # type: ignore[arg-type]
     pool.stop()
     assert not pool.defer(pytest.fail).called
+
+
+def test_the_number_of_threads_changes_and_every_call_is_made(pool: ThreadPool) -> None:
+    meeting = threading.Barrier(5)
+
+    def meet() -> str:
+        meeting.wait(PATIENCE)
+        return "met"
+
+    pool.resize(5)
+    assert results(pool, 5, meet) == ["met"] * 5  # which needs five threads at the same time
+    release = threading.Event()
+    waiting: list[Any] = []
+    for _ in range(7):  # more than there are threads
+        pool.defer(release.wait, PATIENCE).addCallback(waiting.append)
+    pool.resize(1)
+    release.set()
+    running = threading.Semaphore(1)
+
+    def alone() -> bool:
+        alone = running.acquire(blocking=False)
+        running.release()
+        return alone
+
+    assert results(pool, 20, alone) == [True] * 20
+    pool.stop()
+    assert waiting == [True] * 7
+    pool.resize(3)  # ignored

@@ -10,11 +10,13 @@
  * Rules: whatever is not as usual, any exception included, is left to the function in Python, which begins anew: until
  * the answer is certain, nothing is changed here. Only then it is counted, and sent. Batches change something when they
  * are written, and a write that failed is not tried again: Python is told of its exception, and answers. The log's lock
- * is held from the look at its state until it is moved behind the batches, and released before anybody is woken.
+ * is held from the look at its state until it is moved behind the batches, and released before anybody is woken. Where
+ * appends go to write queues while a disk is slow (`log.paced`), `Log.writing` is held too, and the write is timed.
  */
 #include "_attributes.h"
 #include <errno.h>
 #include <stdint.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { FETCH = 1, END_SIZE = 3 }; /* the API's key; bytes behind the records, which are zero */
@@ -32,21 +34,24 @@ enum {
     MOST = 256,    /* requests that are appended together */
     LOG_STATE = 9, /* numbers in pylogd.log.batch_runs.LogState */
 };
+/* Seconds: pylogd.log.paced.NOTED_SECONDS. */
+static const double NOTED = 0.01;
 
 #define NAMES(X) \
     X(known_fetch) X(compiled) X(authorizer) X(led_log) X(leader_epoch) X(high_watermark) X(last_stable_offset) \
     X(fetches) X(fetched_bytes) X(producers) X(unstable) X(active) X(_view) X(slices) X(log_start_offset) X(closed) \
     X(read) X(end_offset) X(aborted_in) X(length) X(socket) X(direct_above) X(max_chunk) X(authorize) X(principal) \
     X(host) X(topic) X(file) X(fd) \
-    X(produce_shape) X(replicas) X(append_queues) X(flush_visible) X(alone) X(enough_in_sync) X(epochs) X(latest) \
+    X(produce_shape) X(replicas) X(repeats_queued) X(flush_visible) X(alone) X(enough_in_sync) X(epochs) X(latest) \
     X(_active) X(indexes) X(offsets) X(entries) X(max_entries) X(size) X(log_end_offset) X(now_ms) X(index_interval) \
     X(bytes_since_index) X(_max_timestamp) X(_max_timestamp_offset) X(max_frame_bytes) X(fast_accept) X(due) X(write) \
     X(cached) X(note_cached) X(note_run) X(wrote) X(_lock) X(acquire) X(release) X(flush_at) X(appended) \
-    X(fetch_waits) X(key) X(check) X(_watched) X(produced) X(storage) X(fs) X(pwritev) X(write_failed)
+    X(fetch_waits) X(key) X(check) X(_watched) X(produced) X(storage) X(fs) X(pwritev) X(write_failed) \
+    X(_writing) X(directory) X(seconds)
 
 /* Names that objects of several classes have on one path, which would take each other's place in the cache. */
 #define ALIASES(X) X(shape_compiled, "compiled") X(limits_compiled, "compiled") \
-    X(segment_file, "file") X(segment_fd, "fd")
+    X(segment_file, "file") X(segment_fd, "fd") X(log_storage, "storage") X(paced, "appended")
 
 #define DECLARE(name) Attribute name;
 #define DECLARE_ALIAS(alias, text) Attribute alias;
@@ -401,9 +406,12 @@ answer_repeated(PyObject *self, PyObject *const *args, Py_ssize_t number)
 
 /* Produce ---------------------------------------------------------------------------------------------------------- */
 
-/* What an append is made of. All are references of our own, or NULL. */
+/* What an append is made of. All are references of our own, or NULL. paced: is told of a write that took long, NULL if
+ * nobody is. took: its seconds.
+ */
 typedef struct {
-    PyObject *known, *partition, *replicas, *log, *segment, *taken;
+    PyObject *known, *partition, *replicas, *log, *segment, *taken, *paced;
+    double took;
 } Append;
 
 static void
@@ -415,6 +423,7 @@ drop(Append *append)
     Py_XDECREF(append->log);
     Py_XDECREF(append->segment);
     Py_XDECREF(append->taken);
+    Py_XDECREF(append->paced);
 }
 
 /* Find the shape that is repeated, and the partition that such requests are for. Return whether there is one. */
@@ -457,7 +466,7 @@ is_immediate(State *state, PyObject *broker, Append *append)
     if (acks == -1 && PyErr_Occurred()) /* it is no number: nothing may be called with an exception set */
         return 0;
     append->replicas = get(broker, &state->replicas);
-    PyObject *queues = append->replicas == NULL ? NULL : get(append->replicas, &state->append_queues);
+    PyObject *queues = append->replicas == NULL ? NULL : get(append->replicas, &state->repeats_queued);
     int queued = queues == NULL ? -1 : PySequence_Contains(queues, partition);
     Py_XDECREF(queues);
     if (queued || (acks != 1 && acks != -1))
@@ -601,14 +610,23 @@ undo_write(State *state, PyObject *segment, int number)
     return NOT_WRITTEN;
 }
 
+static double
+seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
 /* Write to the end of a segment, as Segment.write does where its call is os.pwritev. Return APPENDED; NOT_WRITTEN with
  * an exception; LEFT if Segment.write has to: its call is another, it has no file, or not all of the bytes were
  * written. Then they are written again, to the same place.
  */
 static int
-write_now(State *state, PyObject *segment, PyObject *bytes, int64_t position)
+write_now(State *state, Append *append, PyObject *bytes, int64_t position)
 {
-    int found = LEFT, number = 0;
+    PyObject *segment = append->segment;
+    int found = LEFT, number = 0, timed = append->paced != NULL;
     int64_t fd;
     ssize_t written, size = PyBytes_GET_SIZE(bytes);
     PyObject *system = get_of(segment, &state->storage, &state->fs);
@@ -616,8 +634,11 @@ write_now(State *state, PyObject *segment, PyObject *bytes, int64_t position)
     PyObject *file = pwritev == NULL || pwritev != state->system_write ? NULL : get(segment, &state->segment_file);
     if (file != NULL && read_number(file, &state->segment_fd, &fd) && fd >= 0 && fd <= INT_MAX) {
         Py_BEGIN_ALLOW_THREADS
+        double began = timed ? seconds_now() : 0.0;
         written = pwrite((int)fd, PyBytes_AS_STRING(bytes), (size_t)size, (off_t)position);
         number = errno;
+        if (timed)
+            append->took = seconds_now() - began;
         Py_END_ALLOW_THREADS
         if (written == size)
             found = APPENDED;
@@ -629,6 +650,35 @@ write_now(State *state, PyObject *segment, PyObject *bytes, int64_t position)
     Py_XDECREF(system);
     Py_XDECREF(pwritev);
     Py_XDECREF(file); /* not before: another thread may abandon the log meanwhile */
+    return found;
+}
+
+/* Read the clock of a log. Return whether it could be read. */
+static int
+read_clock(State *state, PyObject *log, double *now)
+{
+    PyObject *clock = get_of(log, &state->log_storage, &state->seconds);
+    PyObject *found = clock == NULL ? NULL : PyObject_CallNoArgs(clock);
+    *now = found == NULL ? -1.0 : PyFloat_AsDouble(found);
+    Py_XDECREF(clock);
+    Py_XDECREF(found);
+    return !PyErr_Occurred();
+}
+
+/* Have Segment.write write, and time it by the log's clock where that is wanted. Return APPENDED or NOT_WRITTEN. */
+static int
+write_by_segment(State *state, Append *append, PyObject *const *written)
+{
+    double began = 0.0, ended = 0.0;
+    int timed = append->paced != NULL;
+    if (timed && !read_clock(state, append->log, &began))
+        return NOT_WRITTEN;
+    int found = call(state->write.name, written, 3) < 0 ? NOT_WRITTEN : APPENDED;
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    if (timed && read_clock(state, append->log, &ended))
+        append->took = ended - began;
+    PyErr_Restore(type, error, trace);
     return found;
 }
 
@@ -648,9 +698,9 @@ append_taken(State *state, Append *append, PyObject *data, PyObject *session)
     int found = LEFT;
     if (buffers != NULL && size != NULL && behind != NULL) {
         PyObject *written[] = {append->segment, buffers, size};
-        found = write_now(state, append->segment, bytes, before);
+        found = write_now(state, append, bytes, before);
         if (found == LEFT)
-            found = call(state->write.name, written, 3) < 0 ? NOT_WRITTEN : APPENDED;
+            found = write_by_segment(state, append, written);
         if (found == APPENDED && note_written(state, append, buffers, size, behind) < 0)
             found = BROKEN;
     }
@@ -658,6 +708,33 @@ append_taken(State *state, Append *append, PyObject *data, PyObject *session)
     Py_XDECREF(size);
     Py_XDECREF(behind);
     return found;
+}
+
+/* Take the result of a call that was made beside an exception that was fetched. Return `found`, with that exception set
+ * again; or BROKEN, with the call's own exception.
+ */
+static int
+after_call(PyObject *result, PyObject *type, PyObject *error, PyObject *trace, int found)
+{
+    if (result != NULL)
+        PyErr_Restore(type, error, trace);
+    else {
+        found = BROKEN;
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+    }
+    Py_XDECREF(result);
+    return found;
+}
+
+/* Release a lock after an append that ended as `found`. Return that, or BROKEN. An exception that is set stays set. */
+static int
+release(State *state, PyObject *lock, int found)
+{
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    return after_call(PyObject_CallMethodNoArgs(lock, state->release.name), type, error, trace, found);
 }
 
 /* Do as `append_taken`, with the log's lock. */
@@ -670,21 +747,55 @@ append_locked(State *state, Append *append, PyObject *data, PyObject *session)
     int found = LEFT;
     if (held != NULL) {
         found = append_taken(state, append, data, session);
-        PyObject *type, *error, *trace, *released;
-        PyErr_Fetch(&type, &error, &trace);
-        released = PyObject_CallMethodNoArgs(lock, state->release.name);
-        if (released != NULL)
-            PyErr_Restore(type, error, trace);
-        else {
-            found = BROKEN;
-            Py_XDECREF(type);
-            Py_XDECREF(error);
-            Py_XDECREF(trace);
-        }
-        Py_XDECREF(released);
+        found = release(state, lock, found);
     }
     Py_XDECREF(held);
     Py_XDECREF(lock);
+    return found;
+}
+
+/* Tell the disk's pace of a write that took long, as PacedLog does. An exception that is set stays set. */
+static int
+note_pace(State *state, const Append *append, int found)
+{
+    if (append->paced == NULL || append->took < NOTED)
+        return found;
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyObject *directory = get(append->log, &state->directory), *took = PyFloat_FromDouble(append->took);
+    PyObject *result = NULL;
+    if (directory != NULL && took != NULL)
+        result = PyObject_CallFunctionObjArgs(append->paced, directory, took, NULL);
+    Py_XDECREF(directory);
+    Py_XDECREF(took);
+    return after_call(result, type, error, trace, found);
+}
+
+/* Do as `append_locked`; where the log's appends are made in threads while its disk is slow, with `Log.writing`, which
+ * excludes those. It is not waited for: while it is held, LEFT is returned.
+ */
+static int
+append_paced(State *state, Append *append, PyObject *data, PyObject *session)
+{
+    PyObject *paced = get_of(append->log, &state->log_storage, &state->paced);
+    if (paced == NULL || paced == Py_None) {
+        int found = paced == NULL ? LEFT : append_locked(state, append, data, session);
+        Py_XDECREF(paced);
+        return found;
+    }
+    append->paced = paced;
+    PyObject *writing = get(append->log, &state->_writing), *held = NULL;
+    if (writing != NULL && writing != Py_None) {
+        PyObject *arguments[] = {writing, Py_False};
+        held = PyObject_VectorcallMethod(state->acquire.name, arguments, 2, NULL);
+    }
+    int found = LEFT;
+    if (held == Py_True) {
+        found = append_locked(state, append, data, session);
+        found = note_pace(state, append, release(state, writing, found));
+    }
+    Py_XDECREF(held);
+    Py_XDECREF(writing);
     return found;
 }
 
@@ -772,7 +883,7 @@ append_repeated(PyObject *self, PyObject *const *args, Py_ssize_t number)
     int allowed = finds_partition(state, args, connection, &append) ? may_write(state, args, connection, &append) : -1;
     int found = LEFT;
     if (allowed > 0 && is_immediate(state, args[BROKER], &append))
-        found = append_locked(state, &append, args[PARTS + 1], args[PARTS + 2]);
+        found = append_paced(state, &append, args[PARTS + 1], args[PARTS + 2]);
     if (found == APPENDED) {
         if (note_appended(state, &append) == 0)
             answer = PyTuple_Pack(2, PyTuple_GET_ITEM(append.taken, REPLIES), PyTuple_GET_ITEM(append.taken, END));

@@ -211,8 +211,12 @@ class PartitionFetchWait(WaitingFetch[KnownFetch]):
         self.partition = broker.partitions.by_id[known.key]
         self._epoch, self._offset = self.partition.leader_epoch, offset
 
+    def look(self) -> bool:
+        """Return whether the partition has ended the wait."""
+        return self.ends_with(self.partition, self._epoch, self._offset) and self.complete(None)
+
     def try_complete(self, key: Hashable) -> bool:
-        """Return whether the partition's change has ended the wait."""
+        """As `look`, after the partition has changed."""
         return self.ends_with(self.partition, self._epoch, self._offset) and self.complete(None)
 
     def reply(self) -> object:

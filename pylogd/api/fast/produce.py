@@ -28,7 +28,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pylogd.api.context import BrokerParts, Connection
 from pylogd.api.produce import pause, refusal
-from pylogd.config.isolation import SLOW
 from pylogd.errors import PylogdError
 from pylogd.log.batch_runs import BatchList, CompiledRun
 from pylogd.log.errors import StorageFailure
@@ -81,12 +80,9 @@ def answer_batch(
 def repeated_batch_answers(
     broker: BrokerParts,
 ) -> Callable[[ShapedConnection, bytes, ServerSession], RepeatedBatch | None]:
-    """Return the function that answers requests that repeat the last batch: the compiled one where it is there.
-
-    Not where write queues are for slow disks: there an append has to be timed, and excludes staged ones (`log.paced`).
-    """
+    """Return the function that answers requests that repeat the last batch: the compiled one where it is there."""
     in_python, hosted = partial(answer_repeated_batch, broker), broker.partitions
-    if _repeated is None or broker.settings.text("log.write.queues") == SLOW:
+    if _repeated is None:
         return in_python
     return partial(
         _repeated.append_repeated, broker, hosted.by_id, hosted.by_name, INTERNAL_TOPICS, _PERMISSION, in_python,
@@ -146,7 +142,7 @@ def _answer(broker: BrokerParts, connection: ShapedConnection, received: _Receiv
     partition, replicas = _find_partition(broker, connection, shape), broker.replicas
     if partition is None:
         return NOT_ANSWERED
-    queued = partition in replicas.append_queues
+    queued = partition in replicas.repeats_queued
     if not queued:
         if shape.acks == -1 and (partition.flush_visible or not partition.alone):
             return NOT_ANSWERED

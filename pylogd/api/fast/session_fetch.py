@@ -14,6 +14,7 @@ answer alike, and leave the session alike.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TypeAlias, cast
 
 from pylogd.api.context import BrokerParts, Connection
@@ -21,7 +22,7 @@ from pylogd.api.fast.waiting_fetch import NOTHING, AnswerAnew, WaitingFetch
 from pylogd.api.statistics import FETCH, STATISTICS
 from pylogd.errors import PylogdError
 from pylogd.replica.partition import NO_EPOCH, Partition
-from pylogd.replica.sessions import FetchSession, SessionPartition
+from pylogd.replica.sessions import FetchSession, SessionPartition, SessionWait
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast import compiled
 from pylogd.wire.fast.fetch import NOT_KNOWN, empty_response, response_body
@@ -156,12 +157,11 @@ def _wait(
         session.has_nothing(entry, wanted, partition)
     _requests[FETCH] += 1
     wait = SessionFetchWait(broker, connection, known, data, anew, session)
-    session.wait_with(wait)
-    broker.fetch_waits.enter(wait, (), known.wait_seconds)
+    session.park(wait, known.wait_seconds)
     return wait
 
 
-class SessionFetchWait(WaitingFetch[KnownSessionFetch]):
+class SessionFetchWait(WaitingFetch[KnownSessionFetch], SessionWait):
     """A Fetch of a session that waits until one of its partitions has a record to give, or an error to report."""
 
     __slots__ = ("_session",)
@@ -172,6 +172,14 @@ class SessionFetchWait(WaitingFetch[KnownSessionFetch]):
     ) -> None:  # fmt: skip
         super().__init__(broker, connection, known, data, anew, known.view[0])
         self._session = session
+
+    def look(self) -> bool:
+        """Look at all partitions that may have changed since the request looked at them."""
+        return self._session.look_at_dirty(self)
+
+    def try_complete(self, key: Hashable) -> bool:
+        """Wait on: the entries of the session call `look_again`."""
+        return False
 
     def look_again(self, entry: Entry) -> bool:
         """Look at a partition that has changed; return whether the wait is over."""

@@ -11,7 +11,7 @@ general handler, which reads anew (`AnswerAnew`); so is every request if a quota
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from twisted.internet.defer import fail
@@ -19,13 +19,15 @@ from twisted.internet.defer import fail
 from pylogd.api.context import BrokerParts, Connection
 from pylogd.api.statistics import FETCH
 from pylogd.replica.partition import Partition
-from pylogd.replica.purgatory import Wait
+from pylogd.replica.purgatory import OperationState, Wait
 from pylogd.replica.sessions import FetchSession
 from pylogd.wire.messages.fetch import FetchPartition
 from pylogd.wire.session import DirectReply, RequestReceived
 
 #: Stands for a reply where there are no records yet, and nothing else to tell. Compared by identity.
 NOTHING = cast(DirectReply, ())
+
+_WAITING = OperationState.WAITING
 
 #: Answers the request in some bytes, whose wait has ended: broker, connection, bytes, and the session, which has been
 #: advanced; None without one. Returns a response, or a Deferred of it.
@@ -48,7 +50,7 @@ class WaitingFetch(Wait[None], Generic[K]):
     data: the request's bytes. known: what it is like. anew: see `AnswerAnew`.
     """
 
-    __slots__ = ("_take", "_version", "_what", "anew", "broker", "connection", "data", "known")
+    __slots__ = ("_early_reply", "_take", "_version", "_what", "anew", "broker", "connection", "data", "known")
 
     def __init__(
         self, broker: BrokerParts, connection: Connection, known: K, data: bytes, anew: AnswerAnew, version: int
@@ -56,6 +58,7 @@ class WaitingFetch(Wait[None], Generic[K]):
         super().__init__()
         self.broker, self.connection, self.known, self.data, self.anew = broker, connection, known, data, anew
         self._version = version
+        self._take: Callable[[Any, Any], object] | None = None
 
     @property
     def event(self) -> RequestReceived:
@@ -63,8 +66,11 @@ class WaitingFetch(Wait[None], Generic[K]):
         return RequestReceived(FETCH, self._version, int.from_bytes(self.data[8:12], "big", signed=True), None, None)
 
     def then(self, take: Callable[[Any, Any], object], what: Any) -> None:
-        """See `LaterReply`."""
-        self._take, self._what = take, what
+        """See `LaterReply`. The wait may have ended as it began."""
+        if self.state is _WAITING:
+            self._take, self._what = take, what
+        else:
+            take(self._early_reply, what)
 
     def cancel(self) -> None:
         """See `LaterReply`."""
@@ -84,22 +90,24 @@ class WaitingFetch(Wait[None], Generic[K]):
             return True
         return (partition.last_stable_offset if self.known.committed else partition.high_watermark) > offset
 
-    def try_complete(self, key: Hashable) -> bool:
-        """Wait on: the entries of a session call `look_again`."""
-        return False
-
     def on_expire(self) -> None:
         """Do nothing: the reply has what there is."""
 
     def ended(self, _result: None) -> None:
-        """Make the reply and give it to the pipeline."""
+        """Make the reply and give it to the pipeline; keep it until `then` if the wait has ended as it began."""
         try:
             reply = self.general_reply() if self.broker.client_quotas.active else self.reply()
         except Exception as error:
-            self.failed(error)
+            reply = fail(error)
+        take = self._take
+        if take is None:
+            self._early_reply = reply
         else:
-            self._take(reply, self._what)
+            take(reply, self._what)
 
     def failed(self, error: Exception) -> None:
         """Tell the pipeline that there is no reply, because of this error."""
-        self._take(fail(error), self._what)
+        if self._take is None:
+            self._early_reply = fail(error)
+        else:
+            self._take(fail(error), self._what)

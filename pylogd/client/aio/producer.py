@@ -5,8 +5,8 @@
         print(await delivery)
 
 Rules: the guarantees are the blocking face's (`blocking/producer.py`). `send` returns at once if the buffer has space;
-otherwise it waits for space up to `max_block` seconds, in the order of the calls. Compression and encoding run on the
-loop.
+otherwise it waits for space up to `max_block` seconds, in the order of the calls for a topic. Any number of calls may
+wait: their records are not counted in `buffer_memory`. Compression and encoding run on the loop.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class Producer(TransactionMethods):
 
         Its columns are `value` (binary or string) and optionally `key` (the same), `partition` (int32), `timestamp` and
         `headers` (list<struct<key: string, value: binary>>). They are not serialized. `partition`: of all rows, in
-        place of the column. Waits and raises as `send`; raises KeyError without a column `value`, ValueError for a
-        header without a key, TypeError if the rows are no RecordBatch.
+        place of the column. Waits as `send` for each batch that they become, and raises as `send`; raises KeyError
+        without a column `value`, ValueError for a header without a key, TypeError if the rows are no RecordBatch.
         """
         return await self._producer.send_columns(topic, rows, partition)
 
@@ -161,14 +161,18 @@ class Producer(TransactionMethods):
         return self._producer.metrics()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Accept no more records, flush, and close. An open transaction is aborted. Raises as `flush`."""
+        """Accept no more records, flush, and close, all within `timeout` seconds. An open transaction is aborted.
+
+        Raises as `flush`.
+        """
         if self._closed:
             return
+        left = self._producer.countdown(timeout)
         try:
             await self._producer.abort_open(timeout)
             self._producer.refuse(Closed("the producer is closed"))
             with suppress(ProducerFailed):  # the application was told when that happened
-                await self.flush(timeout)
+                await self.flush(left())
         finally:
             self.abandon()
 

@@ -20,6 +20,10 @@ never arrived is seen as a gap at most, if a later one arrived.
 
 A thread looks every `report_interval` seconds whether a window is over, for a producer that sends nothing more.
 
+Messages of a transactional producer count as delivered once their transaction is committed; those of an aborted one are
+not delivered. Reports belong to no transaction and are not messages of the application: neither its serializers nor its
+interceptors get them. So such a producer has another one beside it, for reports.
+
 Rules: a message that was not delivered is not counted, and its number is in the report, so that nobody takes it for
 lost. Reports add up: the same window may have several, told apart by their number. `close` waits for what is under way
 and reports all. One thread or many may send.
@@ -35,14 +39,16 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from pylogd.client.blocking.audit_journal import Journal
 from pylogd.client.blocking.producer import Delivery, Producer
 from pylogd.client.core.audit import AUDIT_TOPIC, HEADER, WINDOW_MS, Report, Stamp, ranges
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.producer.accumulator import Batch, check_timestamp
+from pylogd.client.core.producer.transaction_model import TransactionOutcome
 from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Header, encode_headers
@@ -57,7 +63,9 @@ _log = logging.getLogger(__name__)
 class _Window:
     """The messages that were sent to a topic in one go within a window: `first` is the number of the first of them."""
 
-    __slots__ = ("batches", "behind", "delivered", "end", "failed", "first", "journal", "settle_at", "start", "topic")
+    __slots__ = (
+        "batches", "behind", "delivered", "end", "failed", "first", "journal", "outcomes", "settle_at", "start", "topic"
+    )  # fmt: skip
 
     def __init__(self, topic: str, start: int, end: int, first: int) -> None:
         self.topic = topic
@@ -66,18 +74,26 @@ class _Window:
         self.first = first
         self.behind = -1  # the number behind its last, once there is a window after it
         self.batches: dict[Batch, list[range]] = {}  # the numbers in each batch that had no result when last looked at
+        self.outcomes: dict[Batch, TransactionOutcome] = {}  # of those of a transactional producer
         self.delivered = 0
         self.failed: list[int] = []
         self.settle_at = _SETTLE_BATCHES
         self.journal = 0  # its number in the journal, if there is one
 
-    def settle(self) -> bool:
-        """Count the messages that have a result; return whether all of them have one."""
+    def settle(self, *, is_last: bool = False) -> bool:
+        """Count the messages that have a result; return whether all of them have one.
+
+        is_last: messages of an open transaction count as not delivered.
+        """
         for batch, numbers in [*self.batches.items()]:
             if batch.result is None:
                 continue
+            outcome = self.outcomes.get(batch)
+            if outcome is not None and outcome.committed is None and not is_last and batch.result.error is None:
+                continue
             del self.batches[batch]
-            if batch.result.error is None:
+            self.outcomes.pop(batch, None)
+            if batch.result.error is None and (outcome is None or outcome.committed):
                 self.delivered += sum(map(len, numbers))
             else:
                 self.failed += chain.from_iterable(numbers)
@@ -151,7 +167,6 @@ class AuditedProducer:
         self._add = producer._add
         self._stamping = producer._adding_by(self._add_stamped)
         self._stamping._now_ms = now_ms
-        self._prepares = producer._prepares  # serializers or interceptors have to run
         self._sender = producer._sender
         self._accumulator = producer._accumulator
         self._partitions = producer._partitions
@@ -160,7 +175,16 @@ class AuditedProducer:
         self._reports = 0
         self._stopped = threading.Event()
         self._journal = None if journal is None else Journal(journal, fsync=journal_fsync)
+        self._report_by(producer)
         self._begin(report_interval)
+
+    def _report_by(self, producer: Producer) -> None:
+        """Send reports with the application's producer, unless that would change them or be part of a transaction."""
+        self._prepares = producer._prepares  # serializers or interceptors have to run
+        is_transactional = producer.options.transactional_id is not None
+        self._transactions = producer._core.transactions if is_transactional else None
+        self._has_reporter = is_transactional or self._prepares
+        self._reporter = None if self._has_reporter else producer
 
     def _begin(self, report_interval: float | None) -> None:
         """Take what an earlier producer left, and start the thread that looks after windows and the journal."""
@@ -181,8 +205,8 @@ class AuditedProducer:
     def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Any,
+        key: Any = None,
         *,
         partition: int | None = None,
         timestamp: int | None = None,
@@ -290,6 +314,8 @@ class AuditedProducer:
         numbers = window.batches.get(batch)
         if numbers is None:
             window.batches[batch] = numbers = []
+            if self._transactions is not None:
+                window.outcomes[batch] = self._transactions.outcome
         state.batch, state.numbers, state.first = batch, numbers, number
 
     def _report_once(self) -> None:
@@ -303,7 +329,8 @@ class AuditedProducer:
             now = self._now_ms()
             for state in self._topics.values():
                 state.end_run(state.number)
-            due = [window for window in self._windows if (everything or window.end <= now) and window.settle()]
+            over = [window for window in self._windows if everything or window.end <= now]
+            due = [window for window in over if window.settle(is_last=everything)]
             for window in due:
                 self._windows.remove(window)
                 state = self._topics[window.topic]
@@ -337,10 +364,23 @@ class AuditedProducer:
 
     def _send_report(self, report: Report, journal: int) -> None:
         """Send a report. Once it has arrived its window is done with in the journal."""
-        self._producer.send(
+        self._reports_producer().send(
             self._topic, report.encode(), key=report.producer.encode(), timestamp=report.window_start_ms,
             on_delivery=(lambda delivery: self._arrived(delivery, journal)) if journal else None,
         )  # fmt: skip
+
+    def _reports_producer(self) -> Producer:
+        """Return the producer of reports, which is made for the first one unless it is the application's."""
+        with self._lock:
+            if self._reporter is None:
+                options = replace(
+                    self._producer.options, transactional_id=None, key_serializer=None, value_serializer=None,
+                    interceptors=(), on_batch=None, on_statistics=None,
+                )  # fmt: skip
+                known = self._producer._core._metadata.bootstrap
+                addresses = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in known]
+                self._reporter = Producer(addresses, options)
+            return self._reporter
 
     def _arrived(self, delivery: Delivery, journal: int) -> None:
         if delivery.error is None and self._journal is not None:
@@ -383,8 +423,11 @@ class AuditedProducer:
         finally:
             try:
                 self.report(everything=True)
-                self._producer.flush(timeout)
+                if self._reporter is not None:
+                    self._reporter.flush(timeout)
             finally:
+                if self._has_reporter and self._reporter is not None:
+                    self._reporter.abandon()
                 if self._journal is not None:
                     self._journal.close()
 

@@ -38,7 +38,7 @@ class Cluster:
     ) -> None:
         """Pass options as `ClientOptions`, by name, or both. No connection is opened yet.
 
-        `retry_timeout` bounds a call with its retries, `bootstrap_timeout` the same before any broker is known (by
+        `retry_timeout`: how long a call is retried, `bootstrap_timeout` the same before any broker is known (by
         default it is as long). Raises ValueError for an invalid address.
         """
         self.options = ClientOptions.of(options, settings)

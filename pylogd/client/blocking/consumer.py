@@ -26,7 +26,7 @@ from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.streams import MessageStream, Streams
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offset, Offsets
-from pylogd.client.core.consumer.reader import Chunk
+from pylogd.client.core.consumer.record_buffer import Chunk
 from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
 from pylogd.client.core.group.member_model import GroupMetadata
@@ -128,12 +128,14 @@ class Consumer:
         """
         if self._consumer.closing:
             return
+        deadline = self._loop.now() + timeout
         self._consumer.closing_soon()
         self._loop.wake()
         locked = self._loop.lock.acquire(timeout=timeout)
         try:
             if locked:
-                self._loop.run(self._consumer.close(timeout, processed=_processed))
+                left = max(0.0, deadline - self._loop.now())
+                self._loop.run(self._consumer.close(left, processed=_processed))
         finally:
             if locked:
                 self._loop.lock.release()
@@ -226,7 +228,7 @@ class Consumer:
     def paused(self) -> list[TopicPartition]:
         """The partitions that are paused."""
         with self._loop.lock:
-            return self._consumer.reader.paused()
+            return self._consumer.core.paused()
 
     def position(self, partition: tuple[str, int]) -> int:
         """Return the offset of the next record that `poll` returns, whether it exists yet or not.
@@ -295,30 +297,36 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Record]:
         """Iterate over all records, as they are fetched, without end. Between two of them the consumer reports to its
-        group, and commits.
+        group, and commits. An iteration that ends leaves the next record to the next iteration or `poll`.
         """
         background, group = self._background, self._consumer.group
-        leased = None if group is None or group.wakes else group
+        leased = group if group is not None and group.leased else None
         while True:
-            chunks = self.poll_chunks(_FOREVER)
-            with self._loop.lock:
-                records = self._consumer.iterate(chunks)
-            for record in records:
-                if leased is not None and not leased.may_fetch:  # others may be reading these already
-                    with self._loop.lock:
-                        self._consumer.put_back()
-                    break
-                yield record
-                if background is not None and background.ticked:
-                    background.ticked = False
-                    if not self._look_between():
-                        break
+            self._fill(_FOREVER)
+            while (records := self._open_next()) is not None:
+                if group is None or background is None:
+                    yield from records
+                    continue
+                for record in records:  # nothing may raise between here and `yield`: the record would be lost
+                    yield record
+                    if background.ticked:
+                        background.ticked = False
+                        self._look_between()
+                    if leased is not None and not leased.may_fetch:  # others may be reading the rest already
+                        self._interrupt()
 
-    def _look_between(self) -> bool:
+    def _open_next(self) -> Iterator[Record] | None:
         with self._loop.lock:
-            goes_on = self._consumer.look_between()
+            return self._consumer.open_next()
+
+    def _look_between(self) -> None:
+        with self._loop.lock:
+            self._consumer.look_between()
         self._loop.wake()
-        return goes_on
+
+    def _interrupt(self) -> None:
+        with self._loop.lock:
+            self._consumer.reader.buffer.interrupt()
 
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
         """Return the next records, at most `max_records`. Wait up to `timeout` seconds for the first record.
@@ -334,12 +342,18 @@ class Consumer:
 
     def poll_chunks(self, timeout: float, max_records: int | None = None) -> list[Chunk]:
         """As `poll`, but return the records grouped by partition."""
-        if not self._begin(timeout):
-            return []
+        return self._consumer.take(max_records) if self._fill(timeout, max_records) else []
+
+    def _fill(self, timeout: float, max_records: int | None = None) -> bool:
+        """Wait for records that can be handed out. Return whether to hand out what waits then."""
+        left = self._begin(timeout)
+        if left is None:
+            return False
         try:
-            return self._loop.run(self._consumer.poll_chunks(timeout, max_records))
+            self._loop.run(self._consumer.fill(left, max_records))
         finally:
             self._loop.lock.release()
+        return True
 
     def poll_columns(
         self, timeout: float = 0.0, *, headers: bool = False, max_bytes: int = 64 * 1024 * 1024
@@ -348,20 +362,26 @@ class Consumer:
         timestamp and timestampType, and with `headers=True` headers. No Python object is made for a record. Returns all
         fetched records, up to `max_bytes` of uncompressed batches; the last batch is whole.
         """
-        if not self._begin(timeout):
+        left = self._begin(timeout)
+        if left is None:
             return []
         try:
-            return self._loop.run(self._consumer.poll_columns(timeout, headers=headers, max_bytes=max_bytes))
+            return self._loop.run(self._consumer.poll_columns(left, headers=headers, max_bytes=max_bytes))
         finally:
             self._loop.lock.release()
 
-    def _begin(self, timeout: float) -> bool:
-        """Take the lock. Return False if the background thread does not release it in time."""
+    def _begin(self, timeout: float) -> float | None:
+        """Take the lock. Return how much of `timeout` is left, or None if the background thread does not release it."""
         self._check_process()
         if self._consumer.closing:
             raise Closed("the consumer is closed")
         self._start()
-        return self._loop.lock.acquire(timeout=max(timeout, _SHORTEST_LOCK_WAIT))
+        if self._loop.lock.acquire(blocking=False):
+            return timeout
+        deadline = self._loop.now() + timeout
+        if not self._loop.lock.acquire(timeout=max(timeout, _SHORTEST_LOCK_WAIT)):
+            return None
+        return max(0.0, deadline - self._loop.now())
 
     def wakeup(self) -> None:
         """Make the `poll` that another thread is in return at once, or else the next `poll`, as if its timeout had
@@ -377,8 +397,8 @@ class Consumer:
         """
         counts = {topics: count} if isinstance(topics, str) else dict(topics)
         assignment, group = self._consumer.in_group()
-        streams = Streams(self, counts, group.stream_of, lambda: group.may_fetch)
-        assignment.progress = streams.progress
+        streams = Streams(self, counts, group.stream_of, lambda: group.may_fetch, self._loop.lock)
+        assignment.streams = self._consumer.streams = streams
         with self._loop.lock:
             self._consumer.subscribe(counts, RebalanceListener(streams.assigned, streams.revoked))
         streams.start()

@@ -152,11 +152,10 @@ class Producer(TransactionMethods):
         sender = self._sender
         accumulator = self._accumulator
         with sender.lock:  # the same as `_accept`, whose call costs as much as all this
-            if accumulator.buffered >= accumulator.limit:
-                self._make_room()
-            count = self._partitions.get(topic) or self._learn(topic)
-            if partition is not None and not 0 <= partition < count:
-                count = self._learn(topic, partition)
+            deadline = self._make_room() if accumulator.buffered >= accumulator.limit else None
+            count = self._partitions.get(topic)
+            if not count or (partition is not None and not 0 <= partition < count):
+                count = self._learn(topic, partition, deadline)
             stamp = self._now_ms() if timestamp is None else check_timestamp(timestamp)
             batch = self._add(topic, count, partition, key, value, stamp, headers)
             delivery = _new(Delivery)  # as `Delivery(sender, batch, index)`, whose call takes half as long again
@@ -206,11 +205,10 @@ class Producer(TransactionMethods):
         """Wait for space and metadata, then call `add(partitions)`, which returns a batch and an index in it."""
         sender = self._sender
         with sender.lock:
-            if self._accumulator.buffered >= self._accumulator.limit:
-                self._make_room()
-            count = self._partitions.get(topic) or self._learn(topic)
-            if partition is not None and not 0 <= partition < count:
-                count = self._learn(topic, partition)
+            deadline = self._make_room() if self._accumulator.buffered >= self._accumulator.limit else None
+            count = self._partitions.get(topic)
+            if not count or (partition is not None and not 0 <= partition < count):
+                count = self._learn(topic, partition, deadline)
             batch, index = add(count)
             delivery = Delivery(sender, batch, index)
             if on_delivery is not None:
@@ -241,8 +239,9 @@ class Producer(TransactionMethods):
 
         The columns are `value` (binary or string) and optionally `key` (binary or string), `partition` (int32),
         `timestamp` and `headers` (list<struct<key: string, value: binary>>). Serializers are not applied. The argument
-        `partition` applies to all rows and overrides the column. Waits and raises as `send`; raises KeyError if there
-        is no column `value`, ValueError if a header has no key, TypeError if `rows` is not a RecordBatch.
+        `partition` applies to all rows and overrides the column. Waits as `send` for each batch that the rows become,
+        and raises as `send`; raises KeyError if there is no column `value`, ValueError if a header has no key,
+        TypeError if `rows` is not a RecordBatch.
 
         No Python object is made for a row, unless there are few rows or the producer has interceptors.
         """
@@ -260,8 +259,8 @@ class Producer(TransactionMethods):
     def _partitions_of(self, topic: str, partition: int | None) -> int:
         """Return the number of a topic's partitions. Raises KafkaError without the topic, or without `partition`."""
         with self._sender.lock:
-            count = self._partitions.get(topic) or self._learn(topic)
-            if partition is not None and not 0 <= partition < count:
+            count = self._partitions.get(topic)
+            if not count or (partition is not None and not 0 <= partition < count):
                 count = self._learn(topic, partition)
             return count
 
@@ -275,9 +274,10 @@ class Producer(TransactionMethods):
 
         return self._accept(topic, partition, add, None)
 
-    def _make_room(self) -> None:
-        """With the lock: wait until the buffer has space."""
+    def _make_room(self) -> float:
+        """With the lock: wait until the buffer has space. Return until when the caller may wait for the topic too."""
         sender, core = self._sender, self._core
+        deadline: float = self._monotonic() + self.options.max_block
         sender.needing_room += 1
         try:
             if core.refusal is None and not sender.wait(self._may_add, self.options.max_block):
@@ -289,14 +289,19 @@ class Producer(TransactionMethods):
             sender.needing_room -= 1
         if (refusal := core.refusal) is not None:
             raise refusal
+        return deadline
 
     def _may_add(self) -> bool:
         """Whether a record can be added, or is refused."""
         return self._core.has_room() or self._core.refusal is not None
 
-    def _learn(self, topic: str, partition: int | None = None) -> int:
-        """With the lock: return a topic's number of partitions from new metadata. Raises KafkaError without it."""
+    def _learn(self, topic: str, partition: int | None = None, deadline: float | None = None) -> int:
+        """With the lock: return a topic's number of partitions from new metadata. Raises KafkaError without it.
+
+        It waits until `deadline`, by default `max_block` seconds.
+        """
         sender, core = self._sender, self._core
+        patience = self.options.max_block if deadline is None else max(0.0, deadline - self._monotonic())
         before = core.learned(topic)
         core.want(topic)
 
@@ -305,7 +310,7 @@ class Producer(TransactionMethods):
             return core.learned(topic) > before or (problem is not None and not is_retriable(problem))
 
         sender.start()
-        in_time = sender.wait(answered, self.options.max_block)
+        in_time = sender.wait(answered, patience)
         if (refusal := core.refusal) is not None:
             raise refusal
         problem = core.problem_with(topic)
@@ -348,15 +353,19 @@ class Producer(TransactionMethods):
         return self._core.metrics(self._monotonic())
 
     def close(self, timeout: float | None = None) -> None:
-        """Accept no more records, flush, and close. An open transaction is aborted. Raises as `flush`."""
+        """Accept no more records, flush, and close, all within `timeout` seconds. An open transaction is aborted.
+
+        Raises as `flush`.
+        """
         if self._finalizer.detach() is None:
             return
+        deadline = None if timeout is None else self._monotonic() + timeout
         try:
             self._abort_open(timeout)
             with self._sender.lock:
                 self._core.refuse(Closed("the producer is closed"))
             with suppress(ProducerFailed):  # the application was told when that happened
-                self.flush(timeout)
+                self.flush(None if deadline is None else max(0.0, deadline - self._monotonic()))
         finally:
             self.abandon()
 

@@ -2,16 +2,17 @@
 
 Strategy: a thread polls for all streams. A lock of each stream guards what it holds.
 
-Rules: one thread at a time for each stream.
+Rules: one thread at a time for each stream. A stream continues after an iteration that was left, or interrupted.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
-from pylogd.client.core.consumer.reader import Chunk
+from pylogd.client.core.consumer.record_buffer import Chunk
 from pylogd.client.core.consumer.streams import StreamQueue, StreamTable
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
@@ -54,38 +55,46 @@ class MessageStream(StreamQueue):
         self._drained = drained
         self._may_fetch = may_fetch
         self._changed = threading.Condition()
-        self._records = self._generate()
-
-    def __iter__(self) -> Iterator[Record]:
-        return self._records
+        self._records: Iterator[Record] = iter(())
 
     def __next__(self) -> Record:
-        return next(self._records)
+        if not self._may_fetch():
+            self._wait_for_claims()
+        while (record := next(self._records, None)) is None:
+            records = self._next_records()
+            if records is None:
+                raise StopIteration
+            self._records = records
+        return record
 
-    def _generate(self) -> Iterator[Record]:
-        while self._next_chunk():
-            for record in self._handed:
+    def __iter__(self) -> Iterator[Record]:
+        while (records := self._next_records()) is not None:
+            for record in records:  # nothing may raise between here and `yield`: the record would be lost
+                yield record
                 if not self._may_fetch():
                     self._wait_for_claims()
-                if self._cut:
-                    break
-                yield record
 
-    def _next_chunk(self) -> bool:
-        """Wait for the next chunk, and make it the current one.
+    def _next_records(self) -> Iterator[Record] | None:
+        """Wait for records, and return an iterator that hands out those of one partition, or the rest of them.
 
-        Return False if there is none. Raises the consumer's error.
+        Return None if there are none. Raises the consumer's error.
         """
+        drained = False
         with self._changed:
-            self._finish_chunk()
-            while not self._chunks and not self._ended:
-                self._changed.wait()
-            if not self._chunks and self._error is None:
-                return False
-            drained = self._open_chunk()
+            while not self._has_more:
+                self._finish_chunk()
+                while not self._chunks and not self._ended:
+                    self._changed.wait()
+                if not self._chunks and self._error is None:
+                    return None
+                drained |= self._open_chunk()
+            assert self._present is not None
+            records = self._present.iterator
         if drained:
             self._drained()
-        return True
+        if not self._may_fetch():
+            self._wait_for_claims()
+        return records
 
     def _wait_for_claims(self) -> None:
         """Wait until the group's claims hold again, or the present partition is revoked, or the consumer is closed.
@@ -114,10 +123,20 @@ class MessageStream(StreamQueue):
         with self._changed:
             super().drop_all()
 
+    def move(self, partition: TopicPartition, offset: int) -> None:
+        """Drop the records of a partition, which is read on at `offset`."""
+        with self._changed:
+            super().move(partition, offset)
+
     def progress(self) -> dict[TopicPartition, int]:
         """Return the offset up to which each partition is processed."""
         with self._changed:
             return super().progress()
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the offset after the last record that was handed out, of each partition that has or had records."""
+        with self._changed:
+            return super().positions()
 
     def end(self, error: PylogdError | None) -> None:
         """End the iterator, or have it raise."""
@@ -135,12 +154,14 @@ class Streams(StreamTable[MessageStream]):
         counts: Mapping[str, int],
         stream_of: Callable[[TopicPartition], int | None],
         may_fetch: Callable[[], bool],
+        lock: AbstractContextManager[object],
     ) -> None:
-        """As `StreamTable`; `source` is the consumer. Raises ValueError for less than one stream."""
+        """As `StreamTable`; `source` is the consumer with its lock. Raises ValueError for less than one stream."""
         super().__init__(
             counts, stream_of, lambda topic, number: MessageStream(topic, number, source.wakeup, may_fetch)
         )
         self._source = source
+        self._lock = lock
         self._thread = threading.Thread(target=self._run, name="pylogd streams", daemon=True)
 
     def start(self) -> None:
@@ -151,7 +172,8 @@ class Streams(StreamTable[MessageStream]):
         error: PylogdError | None = None
         try:
             while True:
-                self.put(self._source.poll_chunks(_POLL_SECONDS))
+                with self._lock:  # a `seek` between the two would let old records through
+                    self.put(self._source.poll_chunks(_POLL_SECONDS))
                 pause, resume = self.full_changed()
                 if pause:
                     self._source.pause(*pause)

@@ -30,6 +30,8 @@ class ZooKeeperGroup:
 
     #: a `poll` has to look for its events
     wakes = False
+    #: claims are valid while a lease lasts
+    leased = True
 
     def __init__(self, options: ConsumerOptions) -> None:
         """Nothing is connected yet."""

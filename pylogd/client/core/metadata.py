@@ -4,13 +4,17 @@ Strategy: whoever drives it sends `request(...)` when something is not known or 
 `learn`. Errors of brokers go to `note`, which forgets what they show to be outdated. `Retry` bounds the retries of a
 call.
 
-Rules: no I/O, no clock; nothing here waits.
+Rules: no I/O, no clock; nothing here waits. A leader epoch that is older than one known before is not believed: it
+comes from a broker that stood still, or that has no connection, and its leader may be one that others have replaced
+(KIP-320).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import BrokerKey
@@ -23,9 +27,12 @@ from pylogd.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from pylogd.wire.values import ZERO_UUID
 
 _CAN_ASK_NOT_TO_CREATE = 4  # the version of Metadata
 _ALL_IS_NULL = 1
+_NO_LEADER: Final = -1
+_NO_EPOCH: Final = -1
 
 #: Where a broker listens: its key, host and port.
 BrokerAddress = tuple[BrokerKey, str, int]
@@ -75,6 +82,7 @@ class Metadata:
         self.controller_id = -1
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
+        self._epochs: dict[str, tuple[bytes, dict[int, int]]] = {}  # by topic: its id, and the highest epochs seen
 
     # Requests
 
@@ -115,10 +123,29 @@ class Metadata:
             name = topic.name or ""
             if topic.error_code:
                 self.topics.pop(name, None)
+                if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self._epochs.pop(name, None)  # it was deleted: another one of the name has another id
                 errors[name] = self._error(topic)
             else:
-                self.topics[name] = _read_topic(topic)
+                self.topics[name] = self._believed(_read_topic(topic))
         return errors
+
+    def _believed(self, topic: Topic) -> Topic:
+        """Return a topic without the leaders of epochs that are over. Without a topic id it may be another topic."""
+        if topic.topic_id == ZERO_UUID:
+            return topic
+        topic_id, epochs = self._epochs.get(topic.name, (topic.topic_id, {}))
+        if topic_id != topic.topic_id:
+            epochs = {}
+        self._epochs[topic.name] = topic.topic_id, epochs
+        partitions = []
+        for partition in topic.partitions:
+            if partition.leader_epoch < epochs.get(partition.index, _NO_EPOCH):
+                partition = replace(partition, leader=_NO_LEADER)  # noqa: PLW2901
+            else:
+                epochs[partition.index] = partition.leader_epoch
+            partitions.append(partition)
+        return replace(topic, partitions=tuple(partitions))
 
     def _error(self, topic: MetadataResponseTopic) -> KafkaError:
         code = error_for(topic.error_code)
@@ -153,6 +180,16 @@ class Metadata:
         self.controller_id = -1
         self.brokers.clear()
         self.topics.clear()
+        self._epochs.clear()
+
+    def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the known leader epochs of partitions, by which a leader notices that it, or this client, is stale."""
+        asked = set(partitions)
+        topics = [self.topics[name] for name in {partition.topic for partition in asked} if name in self.topics]
+        known = {
+            TopicPartition(topic.name, one.index): one.leader_epoch for topic in topics for one in topic.partitions
+        }
+        return {partition: known[partition] for partition in asked & known.keys()}
 
     def partition(self, partition: TopicPartition) -> Partition | None:
         """Return a partition that has a leader; None if its topic is not known.
@@ -182,10 +219,10 @@ class Metadata:
 class Retry:
     """The retries of one call, for `patience` seconds."""
 
-    def __init__(self, now: float, patience: float) -> None:
+    def __init__(self, now: float, patience: float, backoff: Backoff | None = None) -> None:
         self._began = now
         self._patience = patience
-        self._backoff = Backoff()
+        self._backoff = backoff or Backoff()
 
     def pause(self, error: BaseException, now: float, most: float = float("inf")) -> float | None:
         """Return the seconds to wait before the next try after an error, or None to give up. `most` may shorten the

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pylogd.errors import KafkaError
+from pylogd.placement.brokers import Brokers, Candidate
 
 DEFAULT_PORT = 9092
 
@@ -24,9 +25,10 @@ class TopicPartition(NamedTuple):
 class Broker(NamedTuple):
     """A broker of the cluster, and its address.
 
-    host_id: the machine that it shares with the other brokers of this `host.id`; None if it names none, and where it
-    comes from metadata instead of `describe_cluster`. labels: those that it carries
-    (`broker.labels`), from the same source.
+    The fields from `host_id` on are known only if it comes from `describe_cluster`, not from metadata.
+    host_id: the machine that it shares with the other brokers of this `host.id`; None if it names none. labels: those
+    that it carries (`broker.labels`). cordoned: it gets no new replicas. full: a volume of it has no room. room: how
+    many more partitions it may hold, None for no limit.
     """
 
     node_id: int
@@ -35,6 +37,9 @@ class Broker(NamedTuple):
     rack: str | None = None
     host_id: str | None = None
     labels: tuple[str, ...] = ()
+    cordoned: bool = False
+    full: bool = False
+    room: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,14 @@ class ClusterDescription:
     controller: int
     brokers: tuple[Broker, ...]
 
+    @property
+    def placement(self) -> Brokers:
+        """The live brokers as placement sees them."""
+        return Brokers(
+            Candidate(one.node_id, one.rack, one.host_id, one.labels, one.cordoned, one.full, one.room)
+            for one in self.brokers
+        )
+
 
 class TransactionListing(NamedTuple):
     """A transactional id, and the state of its present or last transaction. `coordinator` is a broker's id."""
@@ -159,6 +172,8 @@ class ActiveProducer(NamedTuple):
     `last_sequence` is the sequence number of its last record and `last_timestamp` that record's time stamp in
     milliseconds since 1970; -1 if it has none. `transaction_start` is the first offset of its open transaction, -1 if
     none is open; `coordinator_epoch` that of the coordinator which ended its last transaction, -1 if there was none.
+    `awaited_until`: new replicas that began with the latest offset wait for this producer until then, in milliseconds
+    since 1970; -1 if they do not.
     """
 
     producer_id: int
@@ -167,6 +182,7 @@ class ActiveProducer(NamedTuple):
     last_timestamp: int
     coordinator_epoch: int
     transaction_start: int
+    awaited_until: int = -1
 
 
 class Reassignment(NamedTuple):

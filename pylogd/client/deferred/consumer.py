@@ -190,8 +190,8 @@ class Consumer:
     poll_columns = _deferred(ConsumerMethods.poll_columns)
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate over all records, as they are fetched, without end. Between two of them the consumer
-        reports to its group, and commits.
+        """Iterate over all records, as they are fetched, without end. Between two of them the consumer reports to its
+        group, and commits. An iteration that ends leaves the next record to the next iteration or `poll`.
         """
         return self._methods.__aiter__()
 

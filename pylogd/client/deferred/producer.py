@@ -1,9 +1,10 @@
 """The producer on Twisted: `send` buffers a record and fires with its delivery, which has the result.
 
 Rules: the guarantees are the blocking face's (`blocking/producer.py`). The Deferred of `send` fires at once if the
-buffer has space. Otherwise it fires when there is space, in the order of the calls, or fails with BufferFull after
-`max_block` seconds; it fails at once if the records that wait would exceed `buffer_memory` too, which cannot happen to
-a caller that waits for each `send` before the next. Compression and encoding run on the reactor.
+buffer has space. Otherwise it fires when there is space, in the order of the calls for a topic, or fails with
+BufferFull after `max_block` seconds. Any number of calls may wait: their records are not counted in `buffer_memory`, so
+a caller that does not wait for each `send` before the next limits their number, or sets `max_block=0`. Compression and
+encoding run on the reactor.
 """
 
 from __future__ import annotations
@@ -162,8 +163,8 @@ class Producer:
 
         Its columns are `value` (binary or string) and optionally `key` (the same), `partition` (int32), `timestamp` and
         `headers` (list<struct<key: string, value: binary>>). They are not serialized. `partition`: of all rows, in
-        place of the column. Waits and fails as `send`; fails with KeyError without a column `value`, ValueError for a
-        header without a key, TypeError if the rows are no RecordBatch.
+        place of the column. Waits as `send` for each batch that they become, and fails as `send`; fails with KeyError
+        without a column `value`, ValueError for a header without a key, TypeError if the rows are no RecordBatch.
         """
         return Deferred.fromCoroutine(self._producer.send_columns(topic, rows, partition))
 
@@ -221,13 +222,17 @@ class Producer:
         return self._producer.metrics()
 
     def close(self, timeout: float | None = None) -> Deferred[None]:
-        """Accept no more records, flush, and close. An open transaction is aborted. Fails as `flush`."""
+        """Accept no more records, flush, and close, all within `timeout` seconds. An open transaction is aborted.
+
+        Fails as `flush`.
+        """
         if self._closed is not None:
             return succeed(None)
+        left = self._producer.countdown(timeout)
 
         def aborted(result: Any) -> Deferred[None]:
             self._producer.refuse(Closed("the producer is closed"))
-            return self.flush(timeout).addErrback(lambda failure: failure.trap(ProducerFailed))
+            return self.flush(left()).addErrback(lambda failure: failure.trap(ProducerFailed))
 
         def closed(result: Any) -> Any:
             self.abandon()

@@ -68,6 +68,8 @@ class ZooKeeperGroup:
 
     #: an event wakes a `poll`
     wakes = True
+    #: claims are valid while a lease lasts
+    leased = True
 
     def stream_of(self, partition: TopicPartition) -> int | None:
         """Return None: the consumer chooses."""

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from pylogd.client.core.admin.calls import Question
+from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.metadata import Metadata, Retry, parse_bootstrap
@@ -36,7 +37,7 @@ class EventedCluster:
         bootstrap_timeout: float | None,
         auto_create_topics: bool,
     ) -> None:
-        """`retry_timeout` bounds a call with its retries, `bootstrap_timeout` the same before any broker is known (by
+        """`retry_timeout`: how long a call is retried, `bootstrap_timeout` the same before any broker is known (by
         default it is as long). Raises ValueError for an invalid address.
         """
         self.options = options
@@ -97,9 +98,11 @@ class EventedCluster:
         self.driver.send(call)
         return call
 
-    async def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
+    async def call(
+        self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None, backoff: Backoff | None = None
+    ) -> T:
         """Call `attempt` and return its result. Retry after retriable errors, for up to `timeout` seconds."""
-        retry = Retry(self.loop.now(), self.retry_timeout if timeout is None else timeout)
+        retry = Retry(self.loop.now(), self.retry_timeout if timeout is None else timeout, backoff)
         while True:
             try:
                 return await attempt()

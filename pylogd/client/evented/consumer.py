@@ -7,12 +7,15 @@ application works on records. `poll` returns what was fetched, or waits for it w
 Rules: a record is returned once, in the order of its partition, to one member of a group at a time. Errors that retries
 do not help are raised by `poll`, and the next `poll` continues at the same position. The records of one `poll` count as
 processed when the next one is called; in an iteration, a record counts as processed when the next one is requested. One
-`poll`, or one iteration, at a time.
+`poll` at a time; iterations and polls may take turns, and continue where the last one ended (`RecordBuffer`). Whether
+the group lets this member read (`_may_hand_out`) is checked before records are decoded, so that no work is wasted, and
+again afterwards, immediately before they are handed out: the process may have been frozen in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -23,9 +26,17 @@ from pylogd.client.core.consumer.interceptors import ConsumerHooks
 from pylogd.client.core.consumer.metrics import ConsumerMeters, ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offset
 from pylogd.client.core.consumer.partitions import PartitionsCore
-from pylogd.client.core.consumer.reader import Chunk, ColumnChunk, PolledRecords
+from pylogd.client.core.consumer.reader import ColumnChunk, begins_of
+from pylogd.client.core.consumer.record_buffer import Chunk
+from pylogd.client.core.consumer.streams import StreamTable
 from pylogd.client.core.errors import ClientError, Closed
-from pylogd.client.core.group.assignment import GroupAssignment, RebalanceCallback, RebalanceListener, Topics
+from pylogd.client.core.group.assignment import (
+    GroupAssignment,
+    RebalanceCallback,
+    RebalanceListener,
+    Topics,
+    is_subscribed,
+)
 from pylogd.client.core.metrics import StatisticsReporter
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.evented.driver import Driver
@@ -79,6 +90,7 @@ class EventedConsumer(OffsetMethods):
         self._statistics = StatisticsReporter(options.statistics_interval, options.on_statistics, self._meters.snapshot)
         self._hooks = ConsumerHooks(options.interceptors)
         self.rebalancing: Rebalancing | None = None
+        self.streams: StreamTable[Any] | None = None
         if self.group is not None:
             self.group.on_commit(self._hooks.committed)
             assignment = GroupAssignment(
@@ -86,11 +98,11 @@ class EventedConsumer(OffsetMethods):
                 interval=options.auto_commit_interval, now=driver.loop.now(),
             )  # fmt: skip
             self.rebalancing = Rebalancing(self.group, assignment, self.core, self.call_listener, warn)
-        self._polled = PolledRecords()
         self._woken = self._refused = self.closing = False
         self._polls = OneAtATime()
-        self._looked_at = self._yielded_at = 0.0
+        self._look_at = self._yielded_at = 0.0
         self._without_position = 0  # partitions that had no position at the last turn
+        self._has_found = False  # a position, since the last turn
         driver.add(self)
 
     async def close(self, timeout: float, *, processed: bool = True) -> None:
@@ -109,6 +121,7 @@ class EventedConsumer(OffsetMethods):
                 if self.rebalancing is not None:
                     await self._leave_group(self.rebalancing, deadline, processed)
             finally:
+                self.reader.buffer.clear()
                 await self._close_sessions(deadline)
         finally:
             self._driver.remove(self)
@@ -131,12 +144,9 @@ class EventedConsumer(OffsetMethods):
 
     async def _leave_group(self, rebalancing: Rebalancing, deadline: float, processed: bool) -> None:
         assignment = rebalancing.assignment
-        progress = dict(assignment.progress())
-        if self._polled.begun or not processed:
-            progress.update(self._polled.unprocessed(last_is_done=False))
         try:
-            if self.options.auto_commit == "after":
-                assignment.commit_soon(assignment.unsaved(progress))
+            assignment.commit_soon(assignment.unsaved(rebalancing.processed(polled=processed)))
+            self.reader.buffer.clear()  # the next owner reads these records
             if assignment.assigned:
                 await rebalancing.tell(assignment.listener.revoked, sorted(assignment.assigned))
         finally:
@@ -164,7 +174,7 @@ class EventedConsumer(OffsetMethods):
         given = {TopicPartition(*p): o for p, o in partitions.items()} if isinstance(partitions, Mapping) else {}
         wanted = [TopicPartition(*partition) for partition in partitions]
         self.core.fetcher.ends = {TopicPartition(*partition): end for partition, end in until.items()}
-        before = self.reader.positions
+        before = self.reader.progress()
         for gone in {*before, *self.core.starts.waiting} - set(wanted):
             self._forget(gone)
         fresh = []
@@ -193,14 +203,21 @@ class EventedConsumer(OffsetMethods):
             self.core.raise_error()
             await self._notifier.wait(deadline)
 
-    def subscribe(self, topics: Topics | str, listener: RebalanceListener) -> None:
-        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern."""
+    def subscribe(self, topics: Topics | Iterable[str], listener: RebalanceListener) -> None:
+        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern.
+
+        Nothing more is handed out of other topics, although the group takes their partitions away later.
+        """
         assignment, group = self.in_group()
         if self.reader.positions and not assignment.subscribed:
             raise ValueError("partitions are assigned by hand; call assign([]) first")
-        group.subscribe([topics] if isinstance(topics, str) else topics)
+        if not isinstance(topics, re.Pattern | Mapping):
+            topics = [topics] if isinstance(topics, str) else list(topics)
+        group.subscribe(topics)
         assignment.listener = listener
         assignment.subscribed = True
+        self.core.want(partial(is_subscribed, topics))
+        self.reader.buffer.interrupt()
 
     async def unsubscribe(self) -> None:
         """Leave the group. The offsets of processed records are committed first."""
@@ -225,6 +242,8 @@ class EventedConsumer(OffsetMethods):
             raise ValueError(f"offset {found.offset} is negative")
         self.core.check_assigned(chosen)
         self.core.move(chosen, found.offset, found.leader_epoch)
+        if self.streams is not None:
+            self.streams.move(chosen, found.offset)
         self._driver.soon()
 
     async def seek_to(self, partitions: Sequence[tuple[str, int]], *, first: bool) -> None:
@@ -236,9 +255,7 @@ class EventedConsumer(OffsetMethods):
         """Pause or resume these partitions, or all."""
         for partition in [TopicPartition(*p) for p in partitions] or self.core.assignment:
             self.core.check_assigned(partition)
-            if partition not in self.reader.positions:
-                await self.position(partition)
-            self.reader.pause(partition, paused)
+            self.core.pause(partition, paused)
         self._driver.soon()
 
     async def position(self, partition: tuple[str, int]) -> int:
@@ -259,75 +276,108 @@ class EventedConsumer(OffsetMethods):
 
     async def poll_chunks(self, timeout: float, max_records: int | None = None) -> list[Chunk]:
         """Return the next records of each partition, at most `max_records`; [] if none arrive within `timeout`."""
-        limit = self.options.max_poll_records if max_records is None else max_records
-        chunks = await self._alone(partial(self._poll_chunks, timeout, limit))
-        self._meters.consumed((partition, len(records)) for partition, records in chunks)
-        return self._hooks.consumed(chunks)
+        await self.fill(timeout, max_records)
+        return self.take(max_records)
 
-    async def _poll_chunks(self, timeout: float, limit: int) -> list[Chunk]:
-        chunks = await self._read(timeout, lambda: self.reader.gather(limit))
-        if self.rebalancing is not None:
-            await self._note_polled({partition: records[0].offset for partition, records in reversed(chunks)})
-        return chunks
+    def take(self, max_records: int | None = None) -> list[Chunk]:
+        """Hand out the records that wait in the buffer, at most `max_records`."""
+        return self.reader.buffer.take(self._limit(max_records)) if self._may_hand_out else []
+
+    def _limit(self, max_records: int | None) -> int:
+        return self.options.max_poll_records if max_records is None else max_records
+
+    async def fill(self, timeout: float, max_records: int | None = None) -> None:
+        """Do what is due between two records, and wait for records in the buffer, at most `timeout` seconds.
+
+        Records that wait there already are handed out before others are read. What was handed out before counts as
+        processed.
+        """
+        await self._alone(partial(self._fill, timeout, self._limit(max_records)))
+
+    async def _fill(self, timeout: float, limit: int) -> None:
+        if not await self._read(timeout, lambda: self.reader.fill(limit)):
+            return
+        buffer = self.reader.buffer
+        unaccepted = buffer.unaccepted
+        if unaccepted and self.rebalancing is not None:
+            ends = {found.partition: found.end for found in unaccepted}
+            await self.rebalancing.commit_before(ends, self._call_seconds)
+        for found in unaccepted:
+            buffer.accept(found, self._hooks.consumed(found.records))
 
     async def poll_columns(
         self, timeout: float, *, headers: bool, max_bytes: int
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
         """As `poll_chunks`, but as columns."""
         chunks = await self._alone(partial(self._poll_columns, timeout, headers, max_bytes))
-        self._meters.consumed((partition, columns.num_rows) for partition, _, columns in chunks)
+        for partition, _, columns in chunks:
+            self._meters.consumed(partition, columns.num_rows)
         return [(partition, columns) for partition, _, columns in chunks]
 
     async def _poll_columns(self, timeout: float, headers: bool, max_bytes: int) -> list[ColumnChunk]:
-        chunks = await self._read(timeout, lambda: self.reader.gather_columns(headers=headers, max_bytes=max_bytes))
-        await self._note_polled({partition: position for partition, position, _ in reversed(chunks)})
+        def gather() -> list[ColumnChunk]:
+            self.core.unbuffer()
+            chunks = self.reader.gather_columns(headers=headers, max_bytes=max_bytes)
+            if self._may_hand_out:
+                return chunks
+            self._put_back(chunks)
+            return []
+
+        chunks = await self._read(timeout, gather) or []
+        begins = begins_of(chunks)
+        try:
+            self.reader.buffer.note_handed_out(begins)
+            if self.rebalancing is not None:
+                positions = self.reader.positions
+                await self.rebalancing.commit_before({p: positions[p] for p in begins}, self._call_seconds)
+        except BaseException:
+            self._put_back(chunks)
+            raise
+        if not self._may_hand_out:
+            self._put_back(chunks)
+            return []
         return chunks
 
-    def iterate(self, chunks: list[Chunk]) -> PolledRecords:
-        """Return an iterator over the records of a poll. Call `look_between` between records."""
-        self._polled = PolledRecords(chunks)
-        self._looked_at = self._loop.now()
-        return self._polled
+    def _put_back(self, chunks: list[ColumnChunk]) -> None:
+        """Read columns again that nobody gets."""
+        for partition, offset in begins_of(chunks).items():
+            self.core.rewind(partition, offset)
 
-    def look_between(self) -> bool:
-        """Between two records of an iteration: report to the group, and commit. Return False if the iteration must end.
+    def open_next(self) -> Iterator[Record] | None:
+        """Return an iterator over the next records of one partition; None if `fill` has to be called first.
 
-        Its other records are read again after the next `poll`, if this consumer still has their partitions.
+        Call `look_between` between two of its records.
+        """
+        return self.reader.buffer.open_next() if self._may_hand_out else None
+
+    def look_between(self) -> None:
+        """Between two records of an iteration: report to the group, and commit. If there is something to do that needs
+        `fill`, no more records are handed out before it.
         """
         now = self._loop.now()
-        if self.rebalancing is None or now - self._looked_at < _CALLBACK_PERIOD:
-            return not self.closing
-        self._looked_at = now
+        if self.rebalancing is None or now < self._look_at:
+            return
+        self._look_at = now + _CALLBACK_PERIOD
         assignment, group = self.rebalancing.assignment, self.rebalancing.group
         group.polled(False)
-        unprocessed = self._polled.unprocessed(last_is_done=True)
-        assignment.commit_if_due(now, {**assignment.progress(), **unprocessed})
-        if not group.has_event and group.may_fetch and not self.closing:
-            return True
-        self._read_again(unprocessed)
-        return False
-
-    def put_back(self) -> None:
-        """Have the records that an iteration has not returned yet, and the last returned one, read again."""
-        self._read_again(self._polled.unprocessed(last_is_done=False))
-
-    def _read_again(self, unprocessed: Mapping[TopicPartition, int]) -> None:
-        for partition, offset in unprocessed.items():
-            if partition in self.reader.positions:
-                self.core.rewind(partition, offset)
-        self._polled = PolledRecords()
+        self.reader.buffer.report()
+        assignment.commit_if_due(now)
+        if group.has_event or not group.may_fetch:
+            self.reader.buffer.interrupt()
 
     async def records(self, timeout: float) -> AsyncIterator[Record]:
         """Iterate over all records, without end."""
-        group = self.group
+        group, now = self.group, self._loop.now
+        leased = group if group is not None and group.leased else None
         while True:
-            for record in self.iterate(await self.poll_chunks(timeout)):
-                if group is not None and not group.may_fetch:  # others may be reading these already
-                    self.put_back()
-                    break
-                yield record
-                if not self.look_between():
-                    break
+            await self.fill(timeout)
+            while (records := self.open_next()) is not None:
+                for record in records:
+                    yield record
+                    if group is not None and now() >= self._look_at:
+                        self.look_between()
+                    if leased is not None and not leased.may_fetch:  # others may be reading the rest already
+                        self.reader.buffer.interrupt()
             if self._loop.now() - self._yielded_at > _SLICE_SECONDS:
                 await self._yield()
 
@@ -344,7 +394,7 @@ class EventedConsumer(OffsetMethods):
         streams = Streams(
             self._loop, self.poll_chunks, self.pause, self.wakeup, lambda: group.may_fetch, group.stream_of, counts
         )
-        assignment.progress = streams.progress
+        assignment.streams = self.streams = streams
         self.subscribe(counts, RebalanceListener(streams.assigned, streams.revoked))
         return streams
 
@@ -370,7 +420,8 @@ class EventedConsumer(OffsetMethods):
         self._check_open()
         if self._polls.busy:
             raise ClientError("another poll of this consumer is in progress")
-        self._polled = PolledRecords()
+        self.reader.buffer.processed()
+        self._look_at = self._loop.now() + _CALLBACK_PERIOD
         polled = (lambda _: None) if self.group is None else self.group.polled
         polled(True)
         try:
@@ -378,30 +429,24 @@ class EventedConsumer(OffsetMethods):
         finally:
             polled(False)
 
-    async def _note_polled(self, begins: dict[TopicPartition, int]) -> None:
-        """Record where the records of a poll begin, and commit the records processed before them."""
-        self._polled = PolledRecords(begins=begins)  # without the records: objects freed soon are cheaper
-        if begins and self.rebalancing is not None:
-            await self.rebalancing.commit_before(begins, self._call_seconds)
-
-    async def _read(self, timeout: float, gather: Callable[[], list[T]]) -> list[T]:
-        """Return what `gather` returns, once that is not empty; an empty list after `timeout`, or when woken."""
+    async def _read(self, timeout: float, gather: Callable[[], T]) -> T | None:
+        """Return what `gather` returns, once that is not empty; otherwise after `timeout`, or when woken."""
         deadline = self._loop.now() + timeout
         while True:
             self._check_open()
             if self.rebalancing is not None:
                 await self.rebalancing.handle_events(self._loop.now())
             self.core.raise_error()
-            chunks = gather() if self._may_hand_out else []
-            if chunks:
-                return chunks
+            found = gather() if self._may_hand_out else None
+            if found:
+                return found
             if not self._driver.turning:
                 self.pump()
             self._check_open()  # `pump` may have consumed the wake-up of `close`
             if self._woken or self._loop.now() >= deadline:
                 self._woken = False
-                return gather() if self._may_hand_out else []
-            if not (self.core.fetcher.ready and self._may_hand_out) and not self.core.has_error and not self._has_event:
+                return gather() if self._may_hand_out else None
+            if not (self.reader.ready and self._may_hand_out) and not self.core.has_error and not self._has_event:
                 wakes = self.group is None or (self.group.wakes and self._may_hand_out)
                 await self._notifier.wait(deadline if wakes else min(deadline, self._loop.now() + _LOOK_SECONDS))
 
@@ -425,6 +470,7 @@ class EventedConsumer(OffsetMethods):
     def _starts_found(
         self, committed: dict[TopicPartition, OffsetAndMetadata], reset: dict[TopicPartition, int]
     ) -> None:
+        self._has_found = True  # also for partitions that were added after the last turn
         if self.rebalancing is not None:
             self.rebalancing.note_start(committed, reset)
 
@@ -442,8 +488,9 @@ class EventedConsumer(OffsetMethods):
     def settle(self) -> None:
         """Wake callers that wait, if something has happened for them."""
         waiting = len(self.core.starts.waiting)
-        found, self._without_position = waiting != self._without_position, waiting
-        can_read = self.core.fetcher.ready and self._may_hand_out
+        found = self._has_found or waiting != self._without_position
+        self._has_found, self._without_position = False, waiting
+        can_read = self.reader.ready and self._may_hand_out
         if can_read or found or self.core.has_error or self._has_event or self._woken or self.closing or self._refused:
             self._notifier.notify()
         self._statistics.report(self._loop.now())

@@ -58,6 +58,7 @@ class Driver:
         self._wakes_at = 0.0
         self._turned_at = float("-inf")  # what is due later than that was not done yet
         self.turning = self._again = self._is_soon = False
+        self._interrupted = False  # by an exception from outside, in a turn
 
     def add(self, machine: Machine) -> None:
         """Drive a machine from now on."""
@@ -88,7 +89,7 @@ class Driver:
 
     def recover(self) -> None:
         """Close the connections and start again, after an exception from outside (Ctrl-C) has interrupted a turn."""
-        self.turning = False
+        self.turning = self._interrupted = False
         now = self.loop.now()
         for link in self.network.links:
             self.network.abandon_link(link, now)
@@ -110,6 +111,8 @@ class Driver:
         if self.closed or self.turning:
             self._again = True
             return
+        if self._interrupted:
+            self.recover()
         self.turning, self._is_soon = True, False
         try:
             for _ in range(_MOST_ROUNDS):
@@ -128,6 +131,9 @@ class Driver:
                     machine.settle()
                 if not self._again or self.closed:
                     break
+        except BaseException:
+            self._interrupted = True
+            raise
         finally:
             self.turning = False
         if not self.closed:

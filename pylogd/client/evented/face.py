@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 from pylogd.client.core.consumer.options import Offsets
-from pylogd.client.core.consumer.reader import Chunk
+from pylogd.client.core.consumer.record_buffer import Chunk
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
 from pylogd.client.evented.consumer import NO_ENDS, EventedConsumer
@@ -39,7 +39,7 @@ class ConsumerMethods:
     @property
     def paused(self) -> list[TopicPartition]:
         """The partitions that are paused."""
-        return self._consumer.reader.paused()
+        return self._consumer.core.paused()
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic. Raises KafkaError if the topic does not exist."""
@@ -144,12 +144,11 @@ class ConsumerMethods:
 
     # Reading
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate over all records, as they are fetched, without end. Between two of them the consumer
-        reports to its group, and commits.
+    def __aiter__(self) -> AsyncIterator[Record]:
+        """Iterate over all records, as they are fetched, without end. Between two of them the consumer reports to its
+        group, and commits. An iteration that ends leaves the next record to the next iteration or `poll`.
         """
-        async for record in self._consumer.records(_FOREVER):
-            yield record
+        return self._consumer.records(_FOREVER)
 
     async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
         """Return the next records, at most `max_records`. Wait up to `timeout` seconds for the first record.

@@ -29,6 +29,8 @@ class ConsumerGroup(Protocol):
 
     #: whether an event wakes a `poll`; else it has to look for events periodically
     wakes: bool
+    #: whether `may_fetch` may become false while records are handed out
+    leased: bool
 
     def on_commit(self, call: Callable[[Offsets], object]) -> None:
         """Have `call` called with offsets that were committed, in the application's or the loop's thread."""
@@ -99,6 +101,7 @@ class BrokerGroup:
     """A group by its id, and this consumer's membership in it if it subscribes. Times in seconds."""
 
     wakes = True
+    leased = False
 
     def __init__(
         self,

@@ -12,7 +12,6 @@ from pylogd.client.core.admin.calls import Calls
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
 from pylogd.client.core.consumer.partitions import PartitionsCore
-from pylogd.client.core.consumer.reader import PolledRecords
 from pylogd.client.core.errors import RequestTimedOut
 from pylogd.client.core.group.assignment import GroupAssignment
 from pylogd.client.core.group.member_model import GroupMetadata
@@ -33,7 +32,6 @@ class OffsetMethods:
     _calls: Calls
     _driver: Driver
     _loop: Loop
-    _polled: PolledRecords
 
     def in_group(self) -> tuple[GroupAssignment, ConsumerGroup]:
         """Return the group and its assignment. Raises ValueError without a group, and Closed."""
@@ -94,10 +92,12 @@ class OffsetMethods:
             for p, offset in offsets.items()
         }
 
-    def _progress(self, assignment: GroupAssignment) -> dict[TopicPartition, int]:
-        """Return the offsets after all returned records; in an iteration, including the current record."""
-        unprocessed = self._polled.unprocessed(last_is_done=True) if self._polled.begun else {}
-        return {**assignment.progress(), **unprocessed}
+    def _progress(self, assignment: GroupAssignment) -> Mapping[TopicPartition, int]:
+        """Return the offsets after all returned records; in an iteration, including the current record.
+
+        With auto_commit "before", return what is committed already, which is ahead of an iteration.
+        """
+        return assignment.progress() if self.options.auto_commit != "before" else self.core.reader.positions
 
     # Transactions
 
@@ -123,9 +123,9 @@ class OffsetMethods:
         Where nothing is committed, reading starts as with a new assignment.
         """
         self.in_group()
-        assigned = self.core.assignment
-        for partition in assigned:
-            self.core.forget(partition)
-        self._polled = PolledRecords()
-        self.core.starts.add(assigned)
+        # With "before", records that were not handed out are committed already.
+        waiting = self.core.reader.buffer.positions() if self.options.auto_commit == "before" else {}
+        self.core.start_again([partition for partition in self.core.assignment if partition not in waiting])
+        for partition, offset in waiting.items():
+            self.core.rewind(partition, offset)
         self._driver.soon()

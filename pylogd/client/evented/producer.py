@@ -1,11 +1,12 @@
 """The producer on an event loop: what `aio.Producer` and `deferred.Producer` have in common.
 
-Strategy: a record is added at once if the buffer has space and its topic is known. Otherwise its `send` waits, in the
-order of the calls, until both are so, or until `max_block` seconds are over.
+Strategy: a record is added at once if the buffer has space and its topic is known. Otherwise its `send` waits until
+both are so, or until `max_block` seconds after the call are over: first for its topic's metadata, together with the
+other calls for this topic, then for space, in one queue for all topics.
 
-Rules: the guarantees are the core's (`core/producer`). Records that wait for space are limited to `buffer_memory` bytes
-too: one that exceeds this fails at once with BufferFull. A caller that awaits each `send` before the next never sees
-that.
+Rules: the guarantees are the core's (`core/producer`). The calls for one topic are served in their order; a topic
+without metadata delays no other topic. Any number of calls may wait: a record that waits belongs to the caller who
+waits for its `send`, and is not counted in `buffer_memory`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pylogd.client.core.producer.transactions import Transactions
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.loop import Promise, Timer
 from pylogd.errors import PylogdError
-from pylogd.wire.records import Header, NewRecord, record_size_bound
+from pylogd.wire.records import Header, NewRecord
 
 D = TypeVar("D", bound=Outcome)
 T = TypeVar("T")
@@ -45,13 +46,14 @@ T = TypeVar("T")
 class _Waiting:
     """A record, or a set, that waits for space or for its topic's metadata."""
 
-    __slots__ = ("add", "ended", "learned", "partition", "promise", "size", "timer", "topic")
+    __slots__ = ("add", "ended", "learned", "partition", "promise", "queue", "timer", "topic")
 
-    def __init__(self, topic: str, partition: int | None, size: int, add: Callable[[], Any], learned: int) -> None:
-        self.topic, self.partition, self.size, self.add = topic, partition, size, add
+    def __init__(self, topic: str, partition: int | None, add: Callable[[], Any], learned: int) -> None:
+        self.topic, self.partition, self.add = topic, partition, add
         self.learned = learned  # how many times its topic's metadata had been received
         self.timer: Timer | None = None
         self.promise: Promise[Any]
+        self.queue: deque[_Waiting]  # that it is in
         self.ended = False
 
 
@@ -73,8 +75,8 @@ class EventedProducer(Generic[D]):
         self._accumulator = self._core.accumulator
         self._partitions = self._core.partitions
         self._column_encoder = ColumnEncoder(options, self._known_partitions)
-        self._waiting: deque[_Waiting] = deque()
-        self._waiting_bytes = 0
+        self._unknown: dict[str, deque[_Waiting]] = {}  # by topic: those that wait for metadata, and those behind them
+        self._waiting: deque[_Waiting] = deque()  # for space
         self._flushes: list[tuple[float, Promise[None]]] = []
         self._operations: list[tuple[Operation, Promise[None]]] = []
         self._told = 0  # failed records that a flush has reported
@@ -94,7 +96,9 @@ class EventedProducer(Generic[D]):
     ) -> D | None:
         """Add a record if that is possible at once; return None if it would have to wait."""
         count = self._partitions.get(topic)
-        if count is None or self._waiting or self._accumulator.buffered >= self._accumulator.limit:
+        if self._waiting or topic in self._unknown or self._accumulator.buffered >= self._accumulator.limit:
+            return None
+        if count is None:
             return None
         if self._core.failure is not None or (partition is not None and not 0 <= partition < count):
             return None
@@ -147,7 +151,7 @@ class EventedProducer(Generic[D]):
             batch = self._core.add(topic, partition, key, value, timestamp, headers)
             return self._taken(batch, len(batch.records) - 1, on_delivery)
 
-        return await self._wait(topic, partition, record_size_bound(key, value, headers), add)
+        return await self._wait(topic, partition, add)
 
     async def send_prepared(
         self, record: ProducerRecord, on_delivery: Callable[[D], None] | None, *, serialize: bool = True
@@ -180,8 +184,7 @@ class EventedProducer(Generic[D]):
         def add() -> D:
             return self._taken(self._core.add_set(topic, partition, taken), 0, on_delivery)
 
-        size = sum(record_size_bound(each.key, each.value, each.headers) for each in taken)
-        return await self._wait(topic, partition, size, add)
+        return await self._wait(topic, partition, add)
 
     async def send_columns(self, topic: str, rows: Any, partition: int | None) -> Sequence[D]:
         """Send each row of a `pyarrow.RecordBatch` as a record. See `blocking.Producer.send_columns`."""
@@ -201,7 +204,7 @@ class EventedProducer(Generic[D]):
 
     async def _partition_count(self, topic: str, partition: int | None) -> int:
         """Return the number of a topic's partitions once it is known. Raises KafkaError if this one is missing."""
-        return await self._wait(topic, partition, 0, lambda: self._partitions[topic])
+        return await self._wait(topic, partition, lambda: self._partitions[topic])
 
     async def _send_encoded(self, batch: EncodedBatch) -> Batch:
         """Add an encoded batch as soon as that is possible."""
@@ -215,24 +218,27 @@ class EventedProducer(Generic[D]):
             self._driver.soon()
             return added
 
-        return await self._wait(topic, partition, len(encoded), add)
+        return await self._wait(topic, partition, add)
 
-    async def _wait(self, topic: str, partition: int | None, size: int, add: Callable[[], T]) -> T:
+    async def _wait(self, topic: str, partition: int | None, add: Callable[[], T]) -> T:
         """Return the result of `add`, when there is space and the topic is known to have the partition."""
         core = self._core
         if (refusal := core.refusal) is not None:
             raise refusal
         known = self._partitions.get(topic)
         misses = known is None or (partition is not None and not 0 <= partition < known)
-        waiting = _Waiting(topic, partition, size, add, core.learned(topic) if misses else -1)
-        if not self._waiting and self._can_add(waiting):
+        waiting = _Waiting(topic, partition, add, core.learned(topic) if misses else -1)
+        if topic in self._unknown:
+            waiting.queue = self._unknown[topic]
+        elif misses:
+            waiting.queue = self._unknown[topic] = deque()
+        elif self._waiting or not core.has_room():
+            waiting.queue = self._waiting
+        else:
             return add()
-        if self._waiting and self._waiting_bytes + size > self._options.buffer_memory:
-            raise self._full()
         waiting.promise = self._loop.promise()
         waiting.timer = self._loop.later(self._options.max_block, partial(self._blocked, waiting))
-        self._waiting.append(waiting)
-        self._waiting_bytes += size
+        waiting.queue.append(waiting)
         if misses:
             core.want(topic)
         self._driver.soon()
@@ -242,24 +248,26 @@ class EventedProducer(Generic[D]):
             self._end_wait(waiting)
         return added
 
-    def _can_add(self, waiting: _Waiting) -> bool:
-        known = self._core.learned(waiting.topic) > waiting.learned
-        return known and self._core.has_room()
+    def _is_known(self, waiting: _Waiting) -> bool:
+        return self._core.learned(waiting.topic) > waiting.learned
 
     def _end_wait(self, waiting: _Waiting) -> None:
+        """Forget a call that has its result."""
         if waiting.ended:
             return
         waiting.ended = True
         if waiting.timer is not None:
             waiting.timer.cancel()
-        self._waiting.remove(waiting)
-        self._waiting_bytes -= waiting.size
+        queue = waiting.queue
+        queue.remove(waiting)  # at once if it is the first one, as it mostly is
+        if not queue and self._unknown.get(waiting.topic) is queue:
+            del self._unknown[waiting.topic]
         self._driver.soon()  # the next one may be possible
 
     def _blocked(self, waiting: _Waiting) -> None:
         """Fail a record that has waited too long."""
         problem: PylogdError = self._full()
-        if self._core.learned(waiting.topic) <= waiting.learned:
+        if waiting.queue is not self._waiting:
             problem = self._core.problem_with(waiting.topic) or not_in_time(waiting.topic)
         waiting.promise.fail(problem)
         self._end_wait(waiting)
@@ -272,23 +280,40 @@ class EventedProducer(Generic[D]):
 
     def _admit(self) -> None:
         """Add the waiting records, in order, as far as there is space and their topics are known."""
+        for topic in list(self._unknown):
+            self._queue_known(topic)
         while self._waiting:
             waiting = self._waiting[0]
+            if not waiting.promise.done:
+                problem = self._core.refusal or self._hopeless(waiting)
+                if problem is None and not self._core.has_room():
+                    return
+                try:
+                    if problem is not None:
+                        raise problem
+                    if waiting.partition is not None:
+                        check_partition(waiting.topic, waiting.partition, self._partitions[waiting.topic])
+                    waiting.promise.succeed(waiting.add())
+                except Exception as error:
+                    waiting.promise.fail(error)
+            self._end_wait(waiting)
+
+    def _queue_known(self, topic: str) -> None:
+        """Let the calls for a topic wait for space, as far as its metadata has arrived; fail them if it never will."""
+        queue = self._unknown[topic]
+        while queue:
+            waiting = queue[0]
+            problem = self._core.refusal or self._hopeless(waiting)
+            if problem is not None:
+                waiting.promise.fail(problem)
             if waiting.promise.done:
                 self._end_wait(waiting)
-                continue
-            problem = self._core.refusal or self._hopeless(waiting)
-            if problem is None and not self._can_add(waiting):
+            elif self._is_known(waiting):
+                waiting.queue = self._waiting
+                waiting.queue.append(queue.popleft())
+            else:
                 return
-            try:
-                if problem is not None:
-                    raise problem
-                if waiting.partition is not None:
-                    check_partition(waiting.topic, waiting.partition, self._partitions[waiting.topic])
-                waiting.promise.succeed(waiting.add())
-            except Exception as error:
-                waiting.promise.fail(error)
-            self._end_wait(waiting)
+        self._unknown.pop(topic, None)
 
     def _hopeless(self, waiting: _Waiting) -> PylogdError | None:
         """Return why a topic will not become known, if so."""
@@ -376,6 +401,11 @@ class EventedProducer(Generic[D]):
         """Accept no more records."""
         self._core.refuse(reason)
         self._admit()
+
+    def countdown(self, timeout: float | None) -> Callable[[], float | None]:
+        """Return a function that returns how much is left of `timeout` seconds, which begin now; None: no limit."""
+        begun = self._loop.now()
+        return lambda: None if timeout is None else max(0.0, begun + timeout - self._loop.now())
 
     def abandon(self) -> None:
         """Fail every batch that has no result with Closed, and do nothing more."""

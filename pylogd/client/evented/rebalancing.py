@@ -51,6 +51,7 @@ class Rebalancing:
                 else:
                     added = sorted(event.added)
                     assignment.take_on(added)
+                    self._core.hold_unwanted()
                     await self.tell(assignment.listener.assigned, added)
             finally:
                 group.done(event)
@@ -60,8 +61,8 @@ class Rebalancing:
         """Stop reading partitions, after a commit and a call of the listener. `lost`: others may read them already."""
         assignment = self.assignment
         try:
-            if not lost and self._commits_after:
-                positions = assignment.progress()
+            if not lost:
+                positions = self.processed()
                 offsets = assignment.unsaved({p: positions[p] for p in partitions if p in positions})
                 try:
                     if offsets:
@@ -75,6 +76,17 @@ class Rebalancing:
             for partition in partitions:
                 self.forget(partition)
 
+    def processed(self, *, polled: bool = True) -> Mapping[TopicPartition, int]:
+        """Return the offsets to commit before partitions are given up.
+
+        With auto_commit "before", records may be committed that an iteration or a stream has not handed out: the
+        positions are committed again, so that the next owner reads these records. polled: whether the records of the
+        last poll are processed.
+        """
+        if self._commits_after:
+            return self.assignment.processed(polled=polled)
+        return self.assignment.positions() if self._commits_before else {}
+
     def forget(self, partition: TopicPartition) -> None:
         """Read a partition no more."""
         self._core.forget(partition)
@@ -87,21 +99,13 @@ class Rebalancing:
             if inspect.isawaitable(outcome):
                 await outcome
 
-    async def commit_before(self, begins: Mapping[TopicPartition, int], timeout: float) -> None:
-        """With auto_commit "before": commit the records that are about to be returned, or have them read again if that
-        fails.
-        """
-        if not self._commits_before:
-            return
-        positions = self._core.reader.positions
-        try:
-            chosen = self.assignment.with_epochs({partition: positions[partition] for partition in begins})
-            await self.group.commit(chosen, timeout)
-            self.assignment.note_committed(chosen)
-        except BaseException:
-            for partition, offset in begins.items():
-                self._core.rewind(partition, offset)
-            raise
+    async def commit_before(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
+        """With auto_commit "before": commit the offsets after the records that are about to be handed out."""
+        if self._commits_before and offsets:
+            chosen = self.assignment.unsaved(offsets)
+            if chosen:
+                await self.group.commit(chosen, timeout)
+                self.assignment.note_committed(chosen)
 
     def note_start(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata], reset: Mapping[TopicPartition, int]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from pylogd.client.core.consumer.reader import Chunk
+from pylogd.client.core.consumer.record_buffer import Chunk
 from pylogd.client.core.consumer.streams import StreamQueue, StreamTable
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
@@ -34,7 +34,7 @@ class MessageStream(StreamQueue, AsyncIterator[Record]):
         self._loop = loop
         self._drained = drained
         self._may_fetch = may_fetch
-        self._records: Iterator[Record] = iter(self._handed)
+        self._records: Iterator[Record] = iter(())
         self._changed: Promise[None] | None = None
 
     def __aiter__(self) -> MessageStream:
@@ -55,7 +55,8 @@ class MessageStream(StreamQueue, AsyncIterator[Record]):
             if not self._chunks and self._error is None:
                 raise StopAsyncIteration
             drained = self._open_chunk()
-            self._records = iter(self._handed)
+            assert self._present is not None
+            self._records = self._present.iterator
             if drained:
                 self._drained()
 

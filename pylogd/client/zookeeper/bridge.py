@@ -246,10 +246,10 @@ class ZooKeeperMembership:
 
     def on_revoked(self, event: Revoked) -> Deferred[None] | None:
         """See `IConsumer`."""
-        self._events.put(event)
-        if self._leaving:
-            return None
-        self._stopping[event] = stopped = Deferred[None]()
+        stopped: Deferred[None] | None = None
+        if not self._leaving:
+            self._stopping[event] = stopped = Deferred()
+        self._events.put(event)  # only now: the application's thread may have it at once
         return stopped
 
     def on_failed(self, error: BaseException) -> None:

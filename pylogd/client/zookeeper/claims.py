@@ -32,6 +32,7 @@ from pylogd.client.zookeeper.registries import (
     encode_member,
     encode_offset,
 )
+from pylogd.metadata.consumers import created_at, is_current
 from pylogd.metadata.errors import ConnectionLost, NodeError, NodeExists, NoNode, SessionExpired, StoreError
 from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Operation, SetData, Watch, parent_of
 from pylogd.metadata.together import all_of
@@ -173,13 +174,29 @@ class Claims:
         return self._alone(commit)
 
     async def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the committed offsets; None for partitions without one.
+        """Return the committed offsets; None for partitions without one, or with that of a deleted topic of that name.
 
         Raises `CorruptMetadata` for an invalid offset.
         """
         asked = list(partitions)
-        found = await all_of(Deferred.fromCoroutine(self._offset(p)) for p in asked)
+        topics = sorted({p.topic for p in asked})
+        times = await all_of(Deferred.fromCoroutine(created_at(self._store, topic)) for topic in topics)
+        created = dict(zip(topics, times, strict=True))
+        found = await all_of(Deferred.fromCoroutine(self._offset(p, created[p.topic])) for p in asked)
         return dict(zip(asked, found, strict=True))
+
+    def forget_offsets(self, partitions: Collection[TopicPartition]) -> Deferred[None]:
+        """Delete the offsets of held partitions whose topic was deleted.
+
+        One that was committed before the consumer learned of that may be newer than the next topic of that name.
+        """
+
+        async def forget_offsets() -> None:
+            for part in _parts(sorted(partitions)):
+                await self._write(part, {}, {p: Delete(self._paths.offset(p)) for p in part})
+            self._with_offset.difference_update(partitions)
+
+        return self._alone(forget_offsets)
 
     async def blocked(self, wanted: Collection[TopicPartition], watch: Watch) -> set[str]:
         """Return the nodes of the present owners of partitions, with a watch on each."""
@@ -325,14 +342,14 @@ class Claims:
         await all_of(self._store.ensure(path) for path in sorted(missing))
         self._ensured.update(missing)
 
-    async def _offset(self, partition: TopicPartition) -> int | None:
+    async def _offset(self, partition: TopicPartition, topic_created: int | None) -> int | None:
         path = self._paths.offset(partition)
         try:
             node = await self._store.get(path)
         except NoNode:
             return None
         self._with_offset.add(partition)
-        return decode_offset(path, node.data)
+        return decode_offset(path, node.data) if is_current(node.stat, topic_created) else None
 
     async def _owned(self, topic: str) -> set[TopicPartition]:
         try:

@@ -22,7 +22,7 @@ import logging
 import random
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -110,6 +110,7 @@ class Coordinator:
         self._claims = Claims(store, clock, paths, self._lease, name, on_commit)
         self._share: dict[TopicPartition, int] = {}
         self._assigned: set[TopicPartition] = set()
+        self._created: dict[TopicPartition, int | None] = {}  # of what is held: see `GroupView.created`
         self._stored: dict[TopicPartition, int] = {}
         self._stopping: list[Deferred[None]] = []
         self._blocked: set[str] = set()
@@ -257,8 +258,7 @@ class Coordinator:
     async def _release(self) -> Event:
         gone = self._not_mine()
         await self._stop([p for p in gone if p in self._assigned])
-        last = {p: self._stored.pop(p) for p in gone if p in self._stored}
-        await self._claims.release(gone, last)
+        await self._give_back(gone)
         return Event.RELEASED
 
     async def _claim(self) -> Event:
@@ -271,6 +271,7 @@ class Coordinator:
             self._collision = collision
             return Event.COLLIDED
         fresh = sorted(held.keys() - self._assigned)
+        self._created = {p: self._created.get(p) for p in held} | {p: self._view.created.get(p.topic) for p in fresh}
         offsets = await self._claims.offsets(fresh)
         if not self._expired:
             self._assigned.update(fresh)
@@ -312,7 +313,7 @@ class Coordinator:
     async def _leave(self) -> Event:
         await self._surrender()
         await self._stop(self._assigned)
-        await self._claims.release(list(self._claims.held), self._stored)
+        await self._give_back(list(self._claims.held))
         await self._claims.unregister()
         return Event.LEFT
 
@@ -368,10 +369,26 @@ class Coordinator:
 
     # -- helpers
 
+    async def _give_back(self, partitions: Collection[TopicPartition]) -> None:
+        """Release partitions with a last commit of what was stored for them."""
+        outdated = self._outdated()
+        if outdated:  # what was read, and maybe committed since, is of no use to a later topic
+            await self._claims.forget_offsets(outdated)
+        stored = {p: self._stored.pop(p) for p in partitions if p in self._stored}
+        await self._claims.release(partitions, {p: offset for p, offset in stored.items() if p not in outdated})
+
     def _not_mine(self) -> list[TopicPartition]:
-        """Return the partitions held that are not in the share, are for another stream, or have an earlier name."""
+        """Return the partitions held that are not in the share, are for another stream, have an earlier name, or are of
+        a deleted topic whose name another topic has now.
+        """
         names = {p: stream_name(self._claims.consumer, stream) for p, stream in self._share.items()}
-        return [p for p, name in self._claims.held.items() if names.get(p) != name]
+        outdated = self._outdated()
+        return [p for p, name in self._claims.held.items() if names.get(p) != name or p in outdated]
+
+    def _outdated(self) -> set[TopicPartition]:
+        """Return the partitions held of topics that were deleted since they were claimed."""
+        created = self._view.created
+        return {p for p in self._claims.held if p in self._created and self._created[p] != created.get(p.topic)}
 
     async def _stop(self, partitions: Iterable[TopicPartition]) -> None:
         """Have the caller stop fetching partitions.

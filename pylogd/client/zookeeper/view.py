@@ -50,6 +50,8 @@ class GroupView:
         self._changed = changed
         self._members: dict[str, Subscription] = {}
         self._partitions: dict[str, list[int]] = {}
+        #: The number of the transaction that created a topic's node: it tells topics of one name apart.
+        self.created: dict[str, int] = {}
         self._round = 0
         self._stale: set[str] = set()  # paths to read again
         self._watched: set[str] = set()
@@ -113,14 +115,17 @@ class GroupView:
             await self._missing(TOPICS)
         wanted = self._subscription.streams(names)
         self._partitions = {topic: self._partitions[topic] for topic in wanted if topic in self._partitions}
+        self.created = {topic: self.created[topic] for topic in wanted if topic in self.created}
         return [topic for topic in wanted if topic not in self._partitions]
 
     async def _read_topic(self, path: str) -> None:
         topic = path.rpartition("/")[2]
         try:
             node = await self._watching(path, self._store.get)
+            self.created[topic] = node.stat.created
             self._partitions[topic] = decode_partitions(path, node.data)
         except NoNode:
+            self.created.pop(topic, None)
             if self._subscription.kind == STATIC:
                 self._partitions[topic] = []
                 await self._missing(path)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from pylogd.client.core.admin.maintenance import CORDONED, EVERY_DIRECTORY, leads_again, led_by_others
-from pylogd.client.core.admin.replica_plan import Placement
-from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.admin.cordons import CORDONED, EVERY_DIRECTORY
+from pylogd.client.core.model import ClusterDescription, TopicPartition
 from pylogd.console.actions.steps import Field, Plan, command
 from pylogd.console.answers import PageRequest, Refused
 from pylogd.console.clusters import WatchedCluster
@@ -15,6 +14,10 @@ from pylogd.console.rendering import path
 from pylogd.console.roles import Role
 from pylogd.console.sample import Sample
 from pylogd.errors import ErrorCode, KafkaError
+from pylogd.placement.layout import Assigned, Layout
+from pylogd.placement.leading import leads_again, led_by_others
+
+Placement = dict[TopicPartition, tuple[int, ...]]
 
 _BEGIN, _END = "begin", "end"
 _LOOK_SECONDS: Final = 0.5
@@ -57,8 +60,10 @@ class Maintenance:
         await cluster.admin.alter_configs("broker", str(node), cordon, validate_only=True)
 
         async def run() -> str:
-            await cluster.admin.alter_configs("broker", str(node), cordon)
-            await _reorder(cluster, change.targets)
+            await cluster.admin.begin_moves(change.targets, cordon=node if do == _BEGIN else None)
+            await _reordered(cluster, change.targets)
+            if do == _END:
+                await cluster.admin.cordon(node, cordoned=False)
             failed = await _elect(cluster, change.elected)
             if do == _END:
                 return f"Broker {node} may get new replicas, and leads {len(change.targets)} more partitions."
@@ -86,11 +91,14 @@ class _Change(NamedTuple):
 def _change(sample: Sample, node: int, do: str) -> _Change:
     """Return the changes, by a sample that must not change. Takes seconds with 200,000 partitions: use a thread."""
     current = {
-        TopicPartition(name, index): replicas
-        for name, topic in sample.topics.items()
+        TopicPartition(name, index): Assigned(tuple(replicas))
+        for name, topic in sorted(sample.topics.items())
         for index, replicas in enumerate(topic.replicas)
     }
-    targets = (led_by_others if do == _BEGIN else leads_again)(current, node)
+    layout = Layout(
+        ClusterDescription(None, -1, tuple(one.broker for one in sample.brokers.values())).placement, current
+    )
+    targets = (led_by_others if do == _BEGIN else leads_again)(layout, node)
     rows = [
         (str(place), f"{_leader(sample, place)} leads", f"{nodes[0]} leads") for place, nodes in sorted(targets.items())
     ]
@@ -137,13 +145,10 @@ def _leads(sample: Sample, node: int) -> list[TopicPartition]:
     ]
 
 
-async def _reorder(cluster: WatchedCluster, targets: Placement) -> None:
-    """Give partitions their replicas in another order, and wait until that is done. Raises PylogdError."""
+async def _reordered(cluster: WatchedCluster, targets: Placement) -> None:
+    """Wait until partitions have their replicas in another order. Raises PylogdError."""
     if not targets:
         return
-    for error in (await cluster.admin.reassign({**targets})).values():
-        if error is not None:
-            raise error
     end = cluster.seconds() + _PATIENCE
     while targets.keys() & (await cluster.admin.reassignments()).keys() and cluster.seconds() < end:
         await cluster.pause(_LOOK_SECONDS)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from pylogd.client.core.admin.acl_operations import CLUSTER_NAME, OPERATIONS, RESOURCES, Acl, AclFilter
 from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
-from pylogd.client.core.admin.replica_plan import plan as plan_replicas
-from pylogd.client.core.admin.replica_plan import shared_hosts
+from pylogd.client.core.admin.throttle_settings import RATES, THROTTLED
 from pylogd.client.core.model import TopicPartition
 from pylogd.console.actions.steps import Field, Plan, command, number
 from pylogd.console.answers import PageRequest, Refused
@@ -19,9 +19,9 @@ from pylogd.console.pages.administration import entity_text
 from pylogd.console.pages.topics import find_topic
 from pylogd.console.roles import Role
 from pylogd.errors import KafkaError
+from pylogd.placement.errors import PlacementImpossible
+from pylogd.placement.moves import spread
 
-_RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-_THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _QUOTAS: Final = (
     "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate",
     "connection_creation_rate",
@@ -61,37 +61,39 @@ class MoveReplicas(OnCluster):
         ]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return the fewest moves after which the chosen brokers have about as many replicas each. Raises Refused."""
+        """Return the fewest moves after which the chosen brokers have about as many replicas each.
+
+        Raises Refused, PylogdError.
+        """
         topic = find_topic(cluster, asked.form.get("topic", "").strip())
-        alive = cluster.sampler.last.brokers
         nodes = [int(word) for word in asked.form.get("brokers", "").split(",") if word.strip().isdecimal()]
-        if not nodes or any(node not in alive for node in nodes):
-            raise Refused(422, "Write ids of live brokers, with commas between.")
         throttled = asked.form.get("throttle", "").strip()
         rate = number(asked.form, "throttle", 1, 2**62) if throttled else None
-        now = {TopicPartition(topic.name, index): replicas for index, replicas in enumerate(topic.replicas)}
+        layout = await cluster.admin.layout([topic.name])
+        if not nodes or any(node not in layout.brokers.live for node in nodes):
+            raise Refused(422, "Write ids of live brokers, with commas between.")
         try:
-            hosts = shared_hosts(alive[node].broker for node in nodes)
-            planned = plan_replicas(now, {node: alive[node].broker.rack for node in nodes}, hosts=hosts)
-        except ValueError as error:
+            planned = await cluster.in_thread(partial(spread, layout, chosen=nodes))
+        except PlacementImpossible as error:
             raise Refused(422, str(error)) from None
+        now = layout.current
         changes = {place: replicas for place, replicas in planned.items() if replicas != now[place]}
 
         async def run() -> str:
-            if rate is not None:
-                await _throttle(cluster, rate, [topic.name])
-            outcome = await cluster.admin.reassign(changes) if changes else {}
-            _raise(outcome.values())
+            if changes:
+                await cluster.admin.begin_moves(changes, throttle=rate)
             return f"{len(changes)} partitions of {topic.name} begin to move."
 
         rows = [(str(place), _text(now[place]), _text(replicas)) for place, replicas in sorted(changes.items())]
         words: list[object] = ["reassign", "execute", "-"]
         words += ["--throttle", rate] if rate is not None else []
         line = f"echo {shlex.quote(_document(changes))} | {command(cluster, *words)}"
-        warning = "" if rate is not None or not changes else "Without a throttle, copying may slow down clients."
+        warnings = [f"Broker {node} is cordoned, and gets no more replicas." for node in layout.brokers.cordoned]
+        warnings += [] if rate is not None or not changes else ["Without a throttle, copying may slow down clients."]
         return Plan(
-            line, run, ("Partition", "Now", "Then"), rows, warning, f"{len(changes)} partitions of {topic.name}"
-        )
+            line, run, ("Partition", "Now", "Then"), rows, " ".join(warnings),
+            f"{len(changes)} partitions of {topic.name}",
+        )  # fmt: skip
 
 
 class Throttle(OnCluster):
@@ -109,10 +111,11 @@ class Throttle(OnCluster):
         topics = sorted({place.topic for place in await cluster.admin.reassignments()})
 
         async def run() -> str:
-            await _throttle(cluster, rate, topics)
-            return (
-                "The throttle was removed." if rate is None else f"Each broker copies at most {rate:,} bytes a second."
-            )
+            if rate is None:
+                await cluster.admin.unthrottle(topics)
+                return "The throttle was removed."
+            await cluster.admin.throttle(topics, rate)
+            return f"Each broker copies at most {rate:,} bytes a second."
 
         rows = [(topic, "none" if rate is None else f"{rate:,}") for topic in topics]
         return Plan(_throttle_lines(cluster, rate, topics), run, ("Moving topic", "Bytes a second and broker"), rows)
@@ -134,7 +137,7 @@ class CancelMoves(OnCluster):
         async def run() -> str:
             outcome = await cluster.admin.reassign(dict.fromkeys(moves)) if moves else {}
             _raise(outcome.values())
-            await _throttle(cluster, None, sorted({place.topic for place in moves}))
+            await cluster.admin.unthrottle({place.topic for place in moves})
             return f"{len(moves)} moves were cancelled."
 
         rows = [
@@ -312,29 +315,17 @@ def _resource(acl: Acl) -> list[str]:
     return [option, acl.name]
 
 
-async def _throttle(cluster: WatchedCluster, rate: int | None, topics: Sequence[str]) -> None:
-    """Limit what each broker copies of topics, or remove the limit. Raises KafkaError."""
-    for node in cluster.sampler.last.brokers:
-        await cluster.admin.alter_configs("broker", str(node), dict.fromkeys(_RATES, _or_none(rate)))
-    for topic in topics:
-        await cluster.admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED, None if rate is None else "*"))
-
-
-def _or_none(rate: int | None) -> str | None:
-    return None if rate is None else str(rate)
-
-
 def _throttle_lines(cluster: WatchedCluster, rate: int | None, topics: Sequence[str]) -> str:
     """Return commands of Kafka, which pylogd's brokers understand too: `pylogd` throttles only new moves."""
     server = ["kafka-configs.sh", "--bootstrap-server", cluster.options.bootstrap, "--alter"]
     lines = []
     for node in cluster.sampler.last.brokers:
-        change = ["--delete-config", ",".join(_RATES)] if rate is None else [
-            "--add-config", ",".join(f"{name}={rate}" for name in _RATES)]  # fmt: skip
+        change = ["--delete-config", ",".join(RATES)] if rate is None else [
+            "--add-config", ",".join(f"{name}={rate}" for name in RATES)]  # fmt: skip
         lines.append(shlex.join([*server, "--entity-type", "brokers", "--entity-name", str(node), *change]))
     for topic in topics:
-        change = ["--delete-config", ",".join(_THROTTLED)] if rate is None else [
-            "--add-config", ",".join(f"{name}=*" for name in _THROTTLED)]  # fmt: skip
+        change = ["--delete-config", ",".join(THROTTLED)] if rate is None else [
+            "--add-config", ",".join(f"{name}=*" for name in THROTTLED)]  # fmt: skip
         lines.append(shlex.join([*server, "--entity-type", "topics", "--entity-name", topic, *change]))
     return "\n".join(lines)
 

@@ -10,7 +10,7 @@ from pylogd.clock import wall_ms
 from pylogd.console.actions.steps import Field, Plan, check_name, command, name_field, number
 from pylogd.console.answers import PageRequest, Refused
 from pylogd.console.clusters import WatchedCluster
-from pylogd.console.pages.groups import find_group
+from pylogd.console.pages.groups import find_brokers_group
 from pylogd.console.reading import parse_time
 from pylogd.console.rendering import path
 from pylogd.console.roles import Role
@@ -42,7 +42,7 @@ class ResetOffsets(OnGroup):
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
-        topics = sorted(find_group(cluster, asked.parts["group"]).committed)
+        topics = sorted(find_brokers_group(cluster, asked.parts["group"]).committed)
         return [
             Field("topic", "Topic", "choice", choices=["(all)", *topics]),
             Field("partitions", "Partitions", hint="numbers with commas between; empty: all"),
@@ -55,7 +55,7 @@ class ResetOffsets(OnGroup):
         """Return the offsets that change, before and after. Raises Refused, PylogdError."""
         form = asked.form
         group_id = asked.parts["group"]
-        group = find_group(cluster, group_id)
+        group = find_brokers_group(cluster, group_id)
         spec, flags = _spec(form.get("to", ""), form)
         chosen = form.get("topic", "(all)")
         places = _places(cluster, group_id, chosen, form.get("partitions", ""))
@@ -99,7 +99,7 @@ def _spec(to: str, values: Mapping[str, str]) -> tuple[OffsetSpec, list[object]]
 
 
 def _places(cluster: WatchedCluster, group_id: str, topic: str, partitions: str) -> list[TopicPartition]:
-    group = find_group(cluster, group_id)
+    group = find_brokers_group(cluster, group_id)
     if topic == "(all)" and not partitions.strip():
         return [TopicPartition(name, index) for name, some in group.committed.items() for index in some.partitions]
     known = cluster.sampler.last.topics.get(topic)
@@ -132,12 +132,12 @@ class DeleteGroup(OnGroup):
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
-        find_group(cluster, asked.parts["group"])
+        find_brokers_group(cluster, asked.parts["group"])
         return [name_field("group")]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
         """Return the committed offsets that are lost. Raises Refused."""
-        group = find_group(cluster, asked.parts["group"])
+        group = find_brokers_group(cluster, asked.parts["group"])
         check_name(asked, "group", group.group_id)
 
         async def run() -> str:

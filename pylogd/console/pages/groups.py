@@ -14,6 +14,7 @@ from pylogd.console.series import UNKNOWN
 from pylogd.console.view import View
 from pylogd.console.web import Route, route
 from pylogd.errors import PylogdError
+from pylogd.metrics.registered_groups import ZOOKEEPER
 
 COLUMNS: Final = {
     "group": Column("Group", lambda one: one.group_id),
@@ -88,6 +89,11 @@ class Groups:
         group = find_group(cluster, asked.parts["group"])
         described: GroupDescription | None = None
         problem = ""
+        if group.kind == ZOOKEEPER:
+            text = "They are in ZooKeeper, and in no broker: `pylogd groups describe --zookeeper` names them."
+            return self._view.page(
+                "members.html", asked, cluster, "groups", group=group, members=(), hidden=0, problem=text
+            )
         try:
             described = await cluster.admin.describe_group(group.group_id)
         except PylogdError as error:
@@ -104,6 +110,14 @@ def find_group(cluster: WatchedCluster, name: str) -> GroupState:
     found = cluster.sampler.last.groups.get(name)
     if found is None:
         raise Refused(404, f"There is no group {name!r} in the last sample.")
+    return found
+
+
+def find_brokers_group(cluster: WatchedCluster, name: str) -> GroupState:
+    """Return a group that a broker coordinates, which can be changed. Raises Refused."""
+    found = find_group(cluster, name)
+    if found.kind == ZOOKEEPER:
+        raise Refused(400, f"The offsets of {name!r} are in ZooKeeper: the console shows them, and changes none.")
     return found
 
 

@@ -63,7 +63,7 @@ def join(group: ConsumerGroup, request: JoinRequest, member_id: str, view: View)
     )
     note_member(draft, known, told)
     owned = ids_of(subscription.owned, view.find)
-    after = go_on(draft, member_id, owned, view, raised=draft.group.epoch > group.epoch)
+    after = go_on(draft, member_id, owned, view, raised=draft.group.epoch != group.epoch)
     return Change(draft.group, draft.records, after)
 
 
@@ -134,7 +134,7 @@ def has_to_join(group: ConsumerGroup, member: ConsumerMember, epoch: int) -> boo
 
     epoch: the one that a member gets which joins now.
     """
-    if member.epoch < epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
+    if member.epoch != epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return member.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member)
 
@@ -144,7 +144,7 @@ def is_behind(member: ConsumerMember, epoch: int) -> bool:
 
     It does not while it gives up partitions.
     """
-    return member.epoch < epoch and member.state is not MemberState.UNREVOKED_PARTITIONS
+    return member.epoch != epoch and member.state is not MemberState.UNREVOKED_PARTITIONS
 
 
 def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:

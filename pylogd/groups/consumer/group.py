@@ -1,17 +1,18 @@
 """A consumer group of the newer protocol in memory: the records of the offsets topic, applied in order.
 
 Strategy: `with_records` returns the group after some records and leaves the old one as it is, so a change that could
-not be written is simply dropped. The same method loads a group. What can be derived is kept beside it: who has which
-partition, static members by their instance id.
+not be written is simply dropped. The same method loads a group. What can be derived is kept beside the members and in
+step with them (`member_table`): who has which partition, static members by their instance id.
 
 Must not know: clocks, the reactor, logs, requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
+from typing import cast
 
 from pylogd.groups.consumer.members import ConsumerMember, MemberState, TopicPartition
 from pylogd.groups.consumer.records import (
@@ -25,6 +26,7 @@ from pylogd.groups.consumer.records import (
     Removed,
     TargetAssignment,
 )
+from pylogd.groups.member_table import MemberTable
 
 _NOTHING: frozenset[TopicPartition] = frozenset()
 
@@ -36,6 +38,33 @@ class ConsumerGroupState(Enum):
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
+
+
+class _Members(MemberTable[ConsumerMember]):
+    """The members, and `owners`: member id by partition, for all that members have or give up."""
+
+    __slots__ = ("_owners", "owners")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owners: dict[TopicPartition, str] = {}
+        self.owners: Mapping[TopicPartition, str] = self._owners
+
+    def copy_from(self, other: MemberTable[ConsumerMember]) -> None:
+        super().copy_from(other)
+        self._owners.update(cast(_Members, other)._owners)
+
+    def _enter(self, member: ConsumerMember) -> None:
+        super()._enter(member)
+        for partitions in (member.assigned, member.revoking):
+            if partitions:
+                self._owners.update(dict.fromkeys(partitions, member.member_id))
+
+    def _leave(self, member: ConsumerMember) -> None:
+        super()._leave(member)
+        for partition in (*member.assigned, *member.revoking):
+            if self._owners.get(partition) == member.member_id:
+                del self._owners[partition]
 
 
 class ConsumerGroup:
@@ -50,8 +79,8 @@ class ConsumerGroup:
     """
 
     __slots__ = (
-        "assigned_ms", "assignment_epoch", "epoch", "group_id", "instances", "matched", "members", "metadata_hash",
-        "owners", "target",
+        "_table", "assigned_ms", "assignment_epoch", "epoch", "group_id", "instances", "matched", "members",
+        "metadata_hash", "owners", "target",
     )  # fmt: skip
 
     def __init__(self, group_id: str) -> None:
@@ -60,10 +89,11 @@ class ConsumerGroup:
         self.metadata_hash = 0
         self.assignment_epoch = 0
         self.assigned_ms = 0
-        self.members: dict[str, ConsumerMember] = {}
-        self.instances: dict[str, str] = {}
+        self._table = _Members()
+        self.members = self._table.members
+        self.instances = self._table.instances
+        self.owners = self._table.owners
         self.target: dict[str, frozenset[TopicPartition]] = {}
-        self.owners: dict[TopicPartition, str] = {}
         self.matched: dict[str, RegularExpression] = {}
 
     @property
@@ -71,7 +101,7 @@ class ConsumerGroup:
         """How far the group is."""
         if not self.members:
             return ConsumerGroupState.EMPTY
-        if self.epoch > self.assignment_epoch:
+        if self.epoch != self.assignment_epoch:
             return ConsumerGroupState.ASSIGNING
         if all(self.is_settled(member) for member in self.members.values()):
             return ConsumerGroupState.STABLE
@@ -95,8 +125,8 @@ class ConsumerGroup:
         group = ConsumerGroup(self.group_id)
         group.epoch, group.metadata_hash = self.epoch, self.metadata_hash
         group.assignment_epoch, group.assigned_ms = self.assignment_epoch, self.assigned_ms
-        for name in ("members", "instances", "target", "owners", "matched"):
-            setattr(group, name, getattr(self, name).copy())
+        group._table.copy_from(self._table)
+        group.target, group.matched = self.target.copy(), self.matched.copy()
         group.apply(records)
         return group
 
@@ -124,10 +154,8 @@ class ConsumerGroup:
 
     def _put_metadata(self, told: ConsumerMember) -> None:
         known = self.members.get(told.member_id)
-        if known is None:
-            self.members[told.member_id] = told
-        else:
-            self.members[told.member_id] = replace(
+        if known is not None:
+            told = replace(
                 told,
                 epoch=known.epoch,
                 previous_epoch=known.previous_epoch,
@@ -135,28 +163,20 @@ class ConsumerGroup:
                 assigned=known.assigned,
                 revoking=known.revoking,
             )
-        if told.instance_id is not None:
-            self.instances[told.instance_id] = told.member_id
+        self._table.put(told)
 
     def _put_current(self, record: CurrentAssignment) -> None:
-        member_id = record.member_id
-        member = self.members.get(member_id, ConsumerMember(member_id))
-        self._disown(member)
-        self.members[member_id] = replace(
-            member,
-            epoch=record.epoch,
-            previous_epoch=record.previous_epoch,
-            state=record.state,
-            assigned=record.assigned,
-            revoking=record.revoking,
+        member = self.members.get(record.member_id, ConsumerMember(record.member_id))
+        self._table.put(
+            replace(
+                member,
+                epoch=record.epoch,
+                previous_epoch=record.previous_epoch,
+                state=record.state,
+                assigned=record.assigned,
+                revoking=record.revoking,
+            )
         )
-        for partitions in (record.assigned, record.revoking):
-            self.owners.update(dict.fromkeys(partitions, member_id))
-
-    def _disown(self, member: ConsumerMember) -> None:
-        for partition in (*member.assigned, *member.revoking):
-            if self.owners.get(partition) == member.member_id:
-                del self.owners[partition]
 
     def _remove(self, record: Removed) -> None:
         match record.kind:
@@ -165,7 +185,7 @@ class ConsumerGroup:
             case RecordType.TARGET:
                 self.assignment_epoch = self.assigned_ms = 0
             case RecordType.MEMBER:
-                self._remove_member(record.name)
+                self._table.remove(record.name)
             case RecordType.TARGET_OF_MEMBER:
                 self.target.pop(record.name, None)
             case RecordType.CURRENT_OF_MEMBER:
@@ -175,21 +195,12 @@ class ConsumerGroup:
             case RecordType.PARTITIONS:
                 pass
 
-    def _remove_member(self, member_id: str) -> None:
-        member = self.members.pop(member_id, None)
-        if member is None:
-            return
-        self._disown(member)
-        if member.instance_id is not None and self.instances.get(member.instance_id) == member_id:
-            del self.instances[member.instance_id]
-
     def _reset(self, member_id: str) -> None:
         """Take a member's partitions from it; its subscription stays."""
         member = self.members.get(member_id)
         if member is not None:
-            self._disown(member)
-            self.members[member_id] = replace(
-                member, epoch=0, previous_epoch=0, state=MemberState.STABLE, assigned={}, revoking={}
+            self._table.put(
+                replace(member, epoch=0, previous_epoch=0, state=MemberState.STABLE, assigned={}, revoking={})
             )
 
 

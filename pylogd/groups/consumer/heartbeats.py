@@ -7,7 +7,7 @@ made if it is for an earlier group epoch; the member takes its next step towards
 Rules: a member is known by its member id; a static one can be replaced under another member id only after it has said
 that it left for a while, or if it speaks the classic protocol. A member whose epoch is not the coordinator's has to
 give up its partitions and join again, unless it comes with the epoch before and has nothing but what it was given: then
-an answer was lost.
+an answer was lost. Epochs are only compared for being the same: the last one is followed by 1.
 Source: KIP-848; the checks and error codes are those of Kafka's group coordinator.
 Must not know: the reactor, logs, requests of the protocol.
 """
@@ -42,6 +42,8 @@ from pylogd.groups.consumer.records import (
     Removed,
     TargetAssignment,
 )
+from pylogd.groups.values import next_generation
+from pylogd.limits.shares import NOBODY, Share
 from pylogd.metadata.image import Topic
 
 #: Returns a topic by its name, None if there is none.
@@ -75,6 +77,7 @@ class Heartbeat(NamedTuple):
     owned: frozenset[TopicPartition] | None = None
     client_id: str = ""
     client_host: str = ""
+    share: Share = NOBODY
 
     @property
     def is_full(self) -> bool:
@@ -130,13 +133,13 @@ def check(request: Heartbeat, group_id: str, *, may_name_itself: bool) -> None:
 
     may_name_itself: whether the member id is left to the coordinator where it is empty (version 0).
     """
-    if not group_id:
+    if not group_id.strip():  # as in Kafka, spaces alone are no text
         raise _invalid("The group id is empty.")
-    if not request.member_id and not (may_name_itself and request.epoch == JOINING):
+    if not request.member_id.strip() and not (may_name_itself and request.epoch == JOINING):
         raise _invalid("The member id is empty.")
     if request.epoch < LEAVING_FOR_A_WHILE:
         raise _invalid(f"The member epoch is {request.epoch}; the lowest is {LEAVING_FOR_A_WHILE}.")
-    if "" in (request.instance_id, request.rack_id):
+    if any(text is not None and not text.strip() for text in (request.instance_id, request.rack_id)):
         raise _invalid("The instance id or the rack id is empty; null stands for none.")
     if request.epoch == LEAVING_FOR_A_WHILE and request.instance_id is None:
         raise _invalid("Only a member with an instance id can leave for a while.")
@@ -180,7 +183,7 @@ def beat(
     before = _find_or_replace(draft, request)
     _update(draft, before, request)
     view = View(find, match, now_ms, topics_changed, interval_ms)
-    after = go_on(draft, request.member_id, request.owned, view, raised=draft.group.epoch > group.epoch)
+    after = go_on(draft, request.member_id, request.owned, view, raised=draft.group.epoch != group.epoch)
     told = request.is_full or after.assigned.keys() != before.assigned.keys()
     return Change(draft.group, draft.records, after, after.assigned.keys() if told else None)
 
@@ -198,7 +201,7 @@ def go_on(
     if view.changed or draft.records:
         _match(draft, member_id, view.match, view.now_ms, anew=view.changed)
         _note_topics(draft, view.find, raised=raised)
-    if draft.group.epoch > draft.group.assignment_epoch and may_assign(draft.group, view.interval_ms, view.now_ms):
+    if draft.group.epoch != draft.group.assignment_epoch and may_assign(draft.group, view.interval_ms, view.now_ms):
         draft.add(*assign(draft.group, view.find, view.now_ms))
     group = draft.group
     member = group.members[member_id]
@@ -234,7 +237,7 @@ def leave(group: ConsumerGroup, request: Heartbeat) -> Change:
 def remove(group: ConsumerGroup, member_ids: Iterable[str]) -> Change:
     """Return the effect of members that have left, or are removed because they are late."""
     records = [record for member_id in member_ids for record in removal(group.group_id, member_id)]
-    records.append(GroupEpoch(group.group_id, group.epoch + 1, group.metadata_hash))
+    records.append(GroupEpoch(group.group_id, next_generation(group.epoch), group.metadata_hash))
     return Change(group.with_records(records), records)
 
 
@@ -350,7 +353,7 @@ def note_member(draft: Draft, known: ConsumerMember | None, told: ConsumerMember
     draft.add(MemberMetadata(group.group_id, told))
     wants = (told.topics, told.regex, told.assignor)
     if known is None or wants != (known.topics, known.regex, known.assignor):
-        draft.add(GroupEpoch(group.group_id, group.epoch + 1, group.metadata_hash))
+        draft.add(GroupEpoch(group.group_id, next_generation(group.epoch), group.metadata_hash))
 
 
 def current(group_id: str, member: ConsumerMember) -> CurrentAssignment:
@@ -390,7 +393,7 @@ def _note_topics(draft: Draft, find: FindTopic, *, raised: bool) -> None:
     group = draft.group
     found = hash_of_topics(group, find)
     if found != group.metadata_hash:
-        draft.add(GroupEpoch(group.group_id, group.epoch + (not raised), found))
+        draft.add(GroupEpoch(group.group_id, group.epoch if raised else next_generation(group.epoch), found))
 
 
 def hash_of_topics(group: ConsumerGroup, find: FindTopic) -> int:

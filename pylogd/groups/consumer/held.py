@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.group import ConsumerGroup
@@ -56,3 +56,10 @@ class Held:
     def times(self) -> tuple[dict[str, float], ...]:
         """All times by member id at which a member is late."""
         return self.deadlines, self.revoke_by, self.join_by, self.sync_by
+
+    def waited(self, since: float, clock: IReactorTime) -> bool:
+        """Add the time for which the group has waited for others to its members' times. Return True."""
+        for times in self.times:
+            for member_id in times:
+                times[member_id] += clock.seconds() - since
+        return True

@@ -43,11 +43,11 @@ from pylogd.groups.consumer.service import (
     ConsumerGroups,
     GroupOption,
     HeartbeatAnswer,
-    InThread,
     settled,
 )
 from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 from pylogd.metadata.image import Topic
+from pylogd.replica.disk_calls import InThread
 from pylogd.replica.internal_topic import KeyValue
 
 T = TypeVar("T")
@@ -133,8 +133,6 @@ class MixedGroups(ConsumerGroups):
 
         def appended() -> None:
             self._appended(held, change.group)
-            for member_id in change.group.members:
-                self._renew(held, member_id)
             takeover.end(True)
 
         records = [*takeover.before, *map(encode, (*takeover.records, *change.records))]
@@ -178,7 +176,7 @@ class MixedGroups(ConsumerGroups):
         make = partial(_join, held.group, request, member_id, now_ms=self._now_ms(), interval_ms=interval_ms)
         wanted = classic.subscription_of(request).topics
         unloaded = JoinAnswer(ErrorCode.NOT_COORDINATOR, request.member_id)
-        return self.change(held, member_id, wanted, make, partial(self._join_made, held, request, member_id), unloaded)
+        return self.change(held, request, wanted, make, partial(self._join_made, held, request, member_id), unloaded)
 
     def _join_made(
         self, held: Held, request: JoinRequest, member_id: str, made: Made | HeartbeatRefused
@@ -189,8 +187,8 @@ class MixedGroups(ConsumerGroups):
         member = made.change.member
         assert member is not None
         answer = JoinAnswer(_NONE, member_id, member.epoch, CONSUMER, request.protocols[0][0])
-        outcome = self.write_or_wait(held, made)
-        self._joined(held, member_id, request)
+        outcome = self.write_or_wait(held, made, partial(self._joined, held, member_id, request))
+        self._renew(held, member_id)
         return _after(outcome, lambda error: JoinAnswer(error, request.member_id), lambda: answer)
 
     def _check_join(self, group: ConsumerGroup, request: JoinRequest) -> None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -40,8 +40,11 @@ from pylogd.groups.consumer.held import Held, Made
 from pylogd.groups.consumer.members import JOINING, LEAVING_FOR_A_WHILE, MemberState, TopicPartition
 from pylogd.groups.consumer.records import encode
 from pylogd.groups.consumer.work import MUCH_WORK, make_change, matched, work
+from pylogd.groups.values import JoinRequest
+from pylogd.limits.shares import Crowded, FairWork, share_of
+from pylogd.replica.disk_calls import InThread
 from pylogd.replica.internal_topic import KeyValue
-from pylogd.replica.waiting import then
+from pylogd.replica.waiting import branch, then
 
 log = Logger()
 
@@ -53,8 +56,6 @@ T = TypeVar("T")
 
 #: Writes down and answers a change, or a refusal.
 Use = Callable[[Made | HeartbeatRefused], "T | Deferred[T]"]
-#: Calls a function in a thread.
-InThread = Callable[..., "Deferred[Any]"]
 #: Returns NONE once all that is in the log for a group is committed, or why it is not.
 AllCommitted = Callable[[str], "ErrorCode | Deferred[ErrorCode]"]
 #: Returns the value of a setting, by its name, for a group.
@@ -101,8 +102,7 @@ class ConsumerGroups:
         self._settings = settings
         self._option = option or (lambda group_id, name: settings.group_value({}, name))
         self._all_committed = all_committed
-        self._in_thread = in_thread
-        self._one_at_a_time = DeferredLock()  # or clients would take all threads
+        self._work = FairWork(in_thread, 1) if in_thread else None  # one at a time, or clients would take all threads
         self._held: dict[str, Held] = {}
 
     # -- loading and unloading
@@ -185,7 +185,14 @@ class ConsumerGroups:
             beat, held.group, request, match=matches.__getitem__, now_ms=self._now_ms(), interval_ms=interval_ms
         )
         use, unloaded = partial(self._beaten, held, request), HeartbeatAnswer(ErrorCode.NOT_COORDINATOR)
-        return self.change(held, request.member_id, wanted, make, use, unloaded)
+        return self.change(held, request, wanted, make, use, unloaded)
+
+    def keep_alive(self, group_id: str, request: Heartbeat) -> None:
+        """Restart the session of a member with this epoch, whose heartbeat is answered later."""
+        held = self._held.get(group_id)
+        member = None if held is None else held.group.members.get(request.member_id)
+        if held is not None and member is not None and member.classic is None and request.epoch == member.epoch:
+            self._renew(held, request.member_id)
 
     def _beaten(
         self, held: Held, request: Heartbeat, made: Made | HeartbeatRefused
@@ -216,16 +223,24 @@ class ConsumerGroups:
         """Take members out of a group."""
         return self._write(held, remove(held.group, member_ids))
 
-    def write_or_wait(self, held: Held, made: Made) -> ErrorCode | Deferred[ErrorCode]:
-        """Write a change. If it changes nothing, wait until the last change is committed."""
+    def write_or_wait(
+        self, held: Held, made: Made, in_effect: Callable[[], object] = lambda: None
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """Write a change; call `in_effect` once it is. If it changes nothing, wait until the last one is committed."""
         if not made.records:
+            in_effect()
             return self._last_commit(held)
-        return self._log(held, made.records, partial(self._appended, held, made.change.group))
+
+        def appended() -> None:
+            self._appended(held, made.change.group)
+            in_effect()
+
+        return self._log(held, made.records, appended)
 
     def _last_commit(self, held: Held) -> ErrorCode | Deferred[ErrorCode]:
         """Return the outcome of the last change: an answer without a change waits for it."""
         if held.committed is not None:
-            return _follow(held.committed)
+            return branch(held.committed)
         if not held.unsure:
             return ErrorCode.NONE
         changes = held.changes
@@ -270,7 +285,7 @@ class ConsumerGroups:
     def change(
         self,
         held: Held,
-        member_id: str,
+        request: Heartbeat | JoinRequest,
         wanted: frozenset[str] | None,
         make: Callable[..., Change],
         use: Use[T],
@@ -278,39 +293,43 @@ class ConsumerGroups:
     ) -> T | Deferred[T]:
         """Make what a member's request changes, in a thread if it is much work, and return what `use` returns for it.
 
+        Large changes are made by turns of addresses; the time until the group's turn is added to its members' times.
         wanted: the names of topics that the member subscribes to now, None if as before. make: called with `find` and
         `topics_changed`. unloaded: the answer if the group is unloaded meanwhile.
         """
         stale, held.stale = held.stale, False
-        much = work(held.group, member_id, wanted, self._find, topics_changed=stale) > MUCH_WORK
-        if self._in_thread is None or not much:
-            return self._made(held, stale, use, make_change(make, self._find, stale))
+        much = work(held.group, request.member_id, wanted, self._find, topics_changed=stale) > MUCH_WORK
+        if self._work is None or not much:
+            try:
+                return self._made(held, stale, use, make_change(make, self._find, stale))
+            except Exception:
+                held.stale = True  # nobody knows what was looked at
+                self._forget_if_unused(held)
+                raise
         held.changing = True
 
         def made(result: Made | HeartbeatRefused) -> T | Deferred[T]:
             if self._held.get(held.group.group_id) is not held:
                 return unloaded
             held.changing = False
-            answer = self._made(held, stale, use, result)
-            self._serve_line(held)
-            return answer
+            try:
+                return self._made(held, stale, use, result)
+            finally:
+                self._serve_line(held)
 
-        def failed(failure: Failure) -> Failure:
+        def failed(failure: Failure) -> Failure | T:
             held.changing, held.stale = False, True
             self._forget_if_unused(held)
             self._serve_line(held)
-            return failure
+            return unloaded if failure.check(Crowded) else failure  # the client tries again
 
         found = cache(self._find)  # the same answer each time: topics may change meanwhile
-        return self._one_at_a_time.run(self._in_thread, make_change, make, found, stale).addCallbacks(made, failed)
+        share = share_of(request.client_host.removeprefix("/"))
+        its_turn = partial(held.waited, self._clock.seconds(), self._clock)
+        return self._work.run(share, make_change, make, found, stale, wanted=its_turn).addCallbacks(made, failed)
 
     @staticmethod
-    def _made(
-        held: Held,
-        stale: bool,
-        use: Use[T],
-        made: Made | HeartbeatRefused,
-    ) -> T | Deferred[T]:
+    def _made(held: Held, stale: bool, use: Use[T], made: Made | HeartbeatRefused) -> T | Deferred[T]:
         if isinstance(made, HeartbeatRefused):
             held.stale = held.stale or stale  # nobody has looked at the topics
         return use(made)
@@ -332,13 +351,16 @@ class ConsumerGroups:
         """
         held.changes += 1
         held.changing = True
-        change, logged = held.changes, False
+        change, logged, appending = held.changes, False, True
 
         def in_log() -> None:
             nonlocal logged
             logged = True
-            appended()
-            self._go_on(held, change)
+            try:
+                appended()
+            finally:
+                if not appending:
+                    self._go_on(held, change)
 
         def outcome(error: ErrorCode) -> ErrorCode:
             if held.committed is result:
@@ -351,16 +373,28 @@ class ConsumerGroups:
             return error
 
         result = self._append(held.group.group_id, records, in_log)
-        if not isinstance(result, Deferred):
-            return outcome(result)
-        held.committed = result
-        return _follow(result.addCallback(outcome))
+        appending = False
+        answer: ErrorCode | Deferred[ErrorCode]
+        if isinstance(result, Deferred):
+            held.committed = result
+            answer = branch(result.addCallback(outcome))
+        else:
+            answer = outcome(result)
+        if logged:  # only now: a request in line may make the next change, which sets `held.committed` after this one
+            self._go_on(held, change)
+        return answer
 
     def _appended(self, held: Held, group: ConsumerGroup) -> None:
+        """Put a change into effect. The members' times follow: also for a member that now speaks another protocol."""
         held.group = group
         for times in held.times:
             for member_id in times.keys() - group.members.keys():
                 del times[member_id]
+        for times in (held.join_by, held.sync_by):
+            for member_id in [one for one in times if group.members[one].classic is None]:
+                del times[member_id]
+        for member_id in group.members.keys() - held.deadlines.keys():
+            self._renew(held, member_id)
         self._watch_revocations(held)
 
     def _go_on(self, held: Held, change: int) -> None:
@@ -374,11 +408,7 @@ class ConsumerGroups:
     def _serve_line(held: Held) -> None:
         while held.line and not held.changing:
             handle, waiting, _ = held.line.popleft()
-            result = handle()
-            if isinstance(result, Deferred):
-                result.chainDeferred(waiting)
-            else:
-                waiting.callback(result)
+            maybeDeferred(handle).chainDeferred(waiting)  # an error is for who waits, not for those behind
 
     def _forget_if_unused(self, held: Held) -> None:
         """Forget a group that does not exist: its first member was refused, or it was deleted."""
@@ -396,9 +426,11 @@ class ConsumerGroups:
     # -- time
 
     def _renew(self, held: Held, member_id: str) -> None:
-        """Restart a member's session."""
+        """Restart a member's session. One whose join is still being written gets its session when that is in effect."""
         member = held.group.members.get(member_id)
-        if member is not None and member.classic is not None:
+        if member is None:
+            return
+        if member.classic is not None:
             session_ms = member.classic.session_ms
         else:
             session_ms = self._option(held.group.group_id, SESSION_TIMEOUT)
@@ -421,7 +453,9 @@ class ConsumerGroups:
             self._set_timer(held, at)
 
     def _set_timer(self, held: Held, at: float) -> None:
-        """See that `_timed_out` is called at `at` or before."""
+        """See that `_timed_out` is called at `at` or before, unless the group was unloaded meanwhile."""
+        if self._held.get(held.group.group_id) is not held:
+            return
         timer = held.timer
         if timer is not None and timer.active():
             if timer.getTime() <= at:
@@ -464,15 +498,3 @@ def settled(
 
 def _or_error(answer: HeartbeatAnswer, error: ErrorCode) -> HeartbeatAnswer:
     return HeartbeatAnswer(error, None, answer.member_id) if error else answer
-
-
-def _follow(source: Deferred[ErrorCode]) -> Deferred[ErrorCode]:
-    """Return a Deferred that fires with the result of another one, which keeps it."""
-    following: Deferred[ErrorCode] = Deferred()
-
-    def passed_on(result: ErrorCode) -> ErrorCode:
-        following.callback(result)
-        return result
-
-    source.addCallback(passed_on)
-    return following

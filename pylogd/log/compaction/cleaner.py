@@ -96,6 +96,8 @@ class JobRunner:
 class Cleaner:
     """Threads that compact the same logs. Call `start` and `stop` once each; `clean_one` is one step of a thread.
 
+    `configure` may change the settings meanwhile: for the next log of each thread.
+
     now_ms: the wall clock. seconds: a monotonic clock. path: the only data directory whose logs are compacted; None for
     all. throttle: a limit that is shared with other cleaners; it has to stop waiting when `stop` is called.
     """
@@ -119,8 +121,10 @@ class Cleaner:
         self._seconds = seconds
         self._path = path
         self._stopping = threading.Event()
+        self._started = False
         self._throttle = throttle or Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[int, threading.Thread] = {}  # by number, below `config.threads` but for those that end
+        self._sleeping = threading.Condition()  # of threads without work; guards `config` and `_threads`
         self._working: set[int] = set()  # the ids of the threads that look for a log or compact one
         self._lock = threading.Lock()  # of choosing a log, and of the checkpoint
         self._in_progress: set[TopicPartition] = set()
@@ -128,17 +132,32 @@ class Cleaner:
 
     def start(self) -> None:
         """Start the threads."""
-        if not self.config.enabled:
-            return
+        self._started = True
+        self._start_threads()
+
+    def configure(self, config: CleanerConfig) -> None:
+        """Use other settings. Threads that are too many end after the log that they compact. Never waits for a disk."""
+        with self._sleeping:
+            self.config = config
+            self._sleeping.notify_all()
+        if self._started and not self._stopping.is_set():
+            self._start_threads()
+
+    def _start_threads(self) -> None:
+        """Start the threads that are missing."""
         name = "log-cleaner" if self._path is None else f"log-cleaner-{os.path.basename(self._path)}"
-        for number in range(self.config.threads):
-            thread = threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        with self._sleeping:
+            for number in range(self.config.threads if self.config.enabled else 0):
+                if number not in self._threads:
+                    thread = threading.Thread(target=self._run, args=(number,), name=f"{name}-{number}", daemon=True)
+                    self._threads[number] = thread
+                    thread.start()
 
     def ask_to_stop(self) -> None:
         """Have the threads end at their next safe points."""
         self._stopping.set()
+        with self._sleeping:
+            self._sleeping.notify_all()
 
     def stop(self) -> None:
         """Stop the threads and wait until they have ended. Blocks: call it in a thread.
@@ -146,11 +165,11 @@ class Cleaner:
         Threads that are stuck in a call to a data directory that is offline are left behind.
         """
         self.ask_to_stop()
-        for thread in self._threads:
+        for thread in list(self._threads.values()):
             while thread.is_alive() and (self._path is None or self._path in self._manager.healthy):
                 thread.join(_LOOK_SECONDS)
             thread.join(_GRACE_SECONDS)
-        self._threads = []
+        self._threads = {}
 
     @property
     def working(self) -> int:
@@ -161,10 +180,15 @@ class Cleaner:
         """Return a runner for one thread, which the caller must close."""
         return JobRunner(self._manager.fs, self.config)
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
+        config = self.config
         runner = self.new_runner()
         try:
-            while not self._stopping.is_set():
+            while not self._ended(number):
+                if self.config is not config:
+                    config = self.config
+                    runner.close()
+                    runner = self.new_runner()  # which has its part of the memory
                 self._working.add(threading.get_ident())
                 try:
                     result = self._next(runner)
@@ -172,11 +196,26 @@ class Cleaner:
                     self._working.discard(threading.get_ident())
                 if result is None:
                     runner.close()
-                    self._stopping.wait(self.config.backoff_ms / 1000)
+                    self._sleep(config)
         except CleanerStopped:
             return
         finally:
             runner.close()
+
+    def _ended(self, number: int) -> bool:
+        """Return whether a thread has to end: at a stop, or if there are to be fewer threads."""
+        with self._sleeping:
+            if number < self.config.threads:
+                return self._stopping.is_set()
+            self._threads.pop(number, None)
+            return True
+
+    def _sleep(self, config: CleanerConfig) -> None:
+        """Wait `log.cleaner.backoff.ms`, but not after a stop or another change of the settings."""
+        with self._sleeping:
+            self._sleeping.wait_for(
+                lambda: self.config is not config or self._stopping.is_set(), config.backoff_ms / 1000
+            )
 
     def _next(self, runner: JobRunner) -> CompactionResult | None:
         try:

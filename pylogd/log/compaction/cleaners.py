@@ -20,7 +20,8 @@ class Cleaners:
     """See the module. Call `start` and `stop` once each.
 
     parts: the absolute paths of the data directories that have a cleaner each, or None for one cleaner of all logs.
-    now_ms: the wall clock. seconds: a monotonic clock. `config.threads` is for each cleaner.
+    now_ms: the wall clock. seconds: a monotonic clock. `config.threads` is for each cleaner. `configure` changes the
+    settings.
     """
 
     def __init__(
@@ -32,11 +33,23 @@ class Cleaners:
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stopping = threading.Event()
-        throttle = Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
-        own = config._replace(dedupe_buffer_bytes=config.dedupe_buffer_bytes // max(len(parts), 1))
+        self._throttle = throttle = Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
+        own = _share(config, len(parts))
         self._cleaners = {
             path: Cleaner(manager, own, now_ms=now_ms, seconds=seconds, path=path, throttle=throttle) for path in parts
         }
+
+    def configure(self, config: CleanerConfig) -> None:
+        """Use other settings from now on: the limit of bytes per second at once, the others for each next log."""
+        self._throttle.rate = config.max_bytes_per_second
+        own = _share(config, len(self._cleaners))
+        for cleaner in self._cleaners.values():
+            cleaner.configure(own)
+
+    @property
+    def all(self) -> list[Cleaner]:
+        """The cleaners, in the order of the data directories."""
+        return list(self._cleaners.values())
 
     @property
     def completed(self) -> int:
@@ -81,3 +94,8 @@ class Cleaners:
             cleaner.ask_to_stop()
         for cleaner in self._cleaners.values():
             cleaner.stop()
+
+
+def _share(config: CleanerConfig, cleaners: int) -> CleanerConfig:
+    """Return the settings of one of several cleaners."""
+    return config._replace(dedupe_buffer_bytes=config.dedupe_buffer_bytes // max(cleaners, 1))

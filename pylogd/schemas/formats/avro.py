@@ -32,7 +32,7 @@ def canonical(definitions: Definitions, *, normalize: bool) -> str:
         if normalize:
             text = json.dumps(_plain(parsed), separators=(",", ":"), sort_keys=True)
     except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidSchema(f"not an Avro schema: {error or type(error).__name__}") from error
+        raise InvalidSchema(f"Invalid schema of type AVRO, details: {error or type(error).__name__}") from error
     return text
 
 
@@ -65,7 +65,7 @@ def _as_avro(definitions: Definitions) -> avro.schema.Schema:
         for definition in definitions:
             made = avro.schema.make_avsc_object(_document(definition.text), names)
     except (avro.errors.AvroException, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidSchema(f"not an Avro schema: {error}") from error
+        raise InvalidSchema(f"Invalid schema of type AVRO, details: {error}") from error
     return made
 
 

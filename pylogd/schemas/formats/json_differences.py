@@ -21,6 +21,8 @@ from typing import Any, Final
 
 from pylogd.schemas.formats.changes import Changes
 from pylogd.schemas.formats.json_nodes import COMBINED, Kind, Node, same
+from pylogd.schemas.pattern_engines import Untranslatable
+from pylogd.schemas.patterns import InvalidPattern, for_python
 
 #: Keywords that bound a value: a change is compatible if it loosens the bound.
 _UPPER: Final[Mapping[Kind, tuple[str, ...]]] = {
@@ -394,13 +396,21 @@ def _is_open(node: Node) -> bool:
 def _further_property(node: Node, name: str) -> Node | None:
     """Return the schema of a property that is not in `properties`, None if the object is closed or open to it."""
     for pattern, schema in node.schema.get("patternProperties", {}).items():
-        if re.search(pattern, name):
+        if _matches(pattern, name):
             return node.child(schema)
     for keyword in ("additionalProperties", "unevaluatedProperties"):
         if keyword in node.schema:
             found = node.child(node.schema[keyword])
             return None if found.kind is Kind.FALSE else found
     return node.child(True)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Return whether a pattern matches a name. One that can't be tried here is taken as one that does."""
+    try:
+        return re.search(for_python(pattern), name) is not None
+    except (InvalidPattern, Untranslatable):
+        return True
 
 
 def _dependencies(node: Node) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class JsonSchemas:
             referred = self._lookup(resolver, target)
             schema, resolver = referred.contents, referred.resolver
         else:
-            raise InvalidSchema("not a JSON Schema: its references form a circle")
+            raise InvalidSchema("Invalid schema of type JSON, details: its references form a circle")
         return self._made(schema, resolver)
 
     def _made(self, schema: Any, resolver: Any) -> Node:
@@ -211,7 +211,9 @@ class JsonSchemas:
         try:
             return resolver.lookup(target)
         except self._unresolvable as error:
-            raise InvalidSchema(f"not a JSON Schema: the reference {target!r} can't be found: {error}") from None
+            raise InvalidSchema(
+                f"Invalid schema of type JSON, details: the reference {target!r} can't be found: {error}"
+            ) from None
 
 
 def _resource(resolver: Any, schema: Mapping[str, Any]) -> Any:

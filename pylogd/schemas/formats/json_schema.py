@@ -1,5 +1,7 @@
 """JSON Schema, drafts 3 to 2020-12: `jsonschema` decides whether a schema is valid, `referencing` finds references.
 
+Patterns are regular expressions of ECMA-262, not of Python (`patterns`).
+
 Which changes are compatible is in `json_differences`. jsoncompat was tried for it and not taken: it gives no reasons,
 refuses drafts before 2020-12 and references to other schemas, and accepts a changed `pattern`.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from jsonschema import FormatChecker
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import Draft7Validator, validator_for
 from referencing import Registry, Resource
@@ -20,16 +23,21 @@ from pylogd.schemas.errors import InvalidSchema
 from pylogd.schemas.formats.json_differences import incompatibilities
 from pylogd.schemas.formats.json_nodes import JsonSchemas
 from pylogd.schemas.model import Definitions
+from pylogd.schemas.patterns import InvalidPattern, patterns_of, plain
 
-_NESTED: Final = "not a JSON Schema: it is nested too deeply"
+_NESTED: Final = "Invalid schema of type JSON, details: it is nested too deeply"
 
 
 def canonical(definitions: Definitions, *, normalize: bool) -> str:
     """Return the last of these definitions as compact JSON, its attributes sorted with `normalize`."""
     try:
         document = _document(definitions[-1].text)
+        for pattern in patterns_of(document):  # not those of earlier schemas, which other registries may have accepted
+            plain(pattern)
         _load(definitions).check()
         return json.dumps(document, separators=(",", ":"), sort_keys=normalize)
+    except InvalidPattern as error:
+        raise InvalidSchema(f"Invalid schema of type JSON, details: {error}") from None
     except RecursionError:
         raise InvalidSchema(_NESTED) from None
 
@@ -51,14 +59,21 @@ def _document(text: str) -> Any:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise InvalidSchema(f"not a JSON Schema: the text is not JSON: {error}") from None
+        raise InvalidSchema(f"Invalid schema of type JSON, details: the text is not JSON: {error}") from None
     if not isinstance(found, dict | bool):
-        raise InvalidSchema("not a JSON Schema: it must be an object, true or false")
+        raise InvalidSchema("Invalid schema of type JSON, details: it must be an object, true or false")
     validator = validator_for(found, default=Draft7Validator)
     try:
-        validator.check_schema(found)
+        validator.check_schema(found, format_checker=_formats(validator))
     except SchemaError as error:
-        raise InvalidSchema(f"not a JSON Schema: {error.message} (at {error.json_path})") from None
+        raise InvalidSchema(f"Invalid schema of type JSON, details: {error.message} (at {error.json_path})") from None
+    return found
+
+
+def _formats(validator: Any) -> FormatChecker:
+    """Return the formats that a draft's own schema checks, without regular expressions: they are not Python's."""
+    found = FormatChecker(formats=())
+    found.checkers = {name: each for name, each in validator.FORMAT_CHECKER.checkers.items() if name != "regex"}
     return found
 
 

@@ -26,9 +26,11 @@ from grpc_tools import _protoc_compiler
 
 from pylogd.schemas.errors import InvalidSchema
 from pylogd.schemas.formats.protobuf_differences import incompatibilities
-from pylogd.schemas.formats.protobuf_text import ProtoWriter, json_name
+from pylogd.schemas.formats.protobuf_meaning import normal_form, resolved
+from pylogd.schemas.formats.protobuf_text import ProtoWriter
 from pylogd.schemas.model import Definition, Definitions
 
+_INVALID: Final = "Invalid schema of type PROTOBUF, details: "
 _MAIN: Final = "this-schema.proto"
 _STANDARD: Final = Path(_protoc_compiler.__file__).parent / "_proto"
 #: What protoc logs beside its errors.
@@ -95,36 +97,16 @@ def _written(file: FileDescriptorProto, before: Definitions) -> str:
     imports = "".join(f'import "{name}";\n' for name in file.dependency)
     known = _compiled((*before, Definition("", f'syntax = "proto3";\n{imports}')))
     file.name = _MAIN
+    pool = _pool(known.file[:-1])
     try:
-        pool = _pool([*known.file[:-1], file])
+        file = resolved(file, pool)
     except TypeError as error:
-        raise InvalidSchema(f"not a Protobuf schema: {error}") from None
+        raise InvalidSchema(f"{_INVALID}{error}") from None
     text = ProtoWriter(file, pool).text()
     again = _compiled((*before, Definition("", text))).file[-1]
-    if _comparable(again) != _comparable(file):
-        raise InvalidSchema("not a Protobuf schema: the descriptor can't be written as a .proto file")
+    if normal_form(again, pool) != normal_form(file, pool):
+        raise InvalidSchema(f"{_INVALID}the descriptor can't be written as a .proto file")
     return text
-
-
-def _comparable(file: FileDescriptorProto) -> bytes:
-    copy = FileDescriptorProto()
-    copy.CopyFrom(file)
-    copy.name = ""
-    copy.ClearField("source_code_info")
-    if copy.syntax == "proto2":
-        copy.ClearField("syntax")
-    if not copy.package:
-        copy.ClearField("package")
-    messages = list(copy.message_type)
-    fields = list(copy.extension)
-    while messages:
-        message = messages.pop()
-        messages += message.nested_type
-        fields += [*message.field, *message.extension]
-    for field in fields:
-        if field.json_name == json_name(field.name):
-            field.ClearField("json_name")
-    return bytes(copy.SerializeToString(deterministic=True))
 
 
 def _pool(files: Iterable[FileDescriptorProto]) -> DescriptorPool:
@@ -141,14 +123,14 @@ def _compiled(definitions: Definitions) -> FileDescriptorSet:
         for name, text in definitions:
             path = PurePosixPath(name or _MAIN)
             if path.is_absolute() or ".." in path.parts:
-                raise InvalidSchema(f"the name of a Protobuf reference must be a relative path: {name!r}")
+                raise InvalidSchema(f"{_INVALID}the name of a reference must be a relative path: {name!r}")
             target = root / "schemas" / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, "utf-8")
         target = root / "descriptors"
         errors = _run(root / "schemas", target)
         if errors is not None:
-            raise InvalidSchema(f"not a Protobuf schema: {errors}")
+            raise InvalidSchema(f"{_INVALID}{errors}")
         return FileDescriptorSet.FromString(target.read_bytes())
 
 

@@ -203,12 +203,7 @@ class ProtoWriter:
 
     def _options(self, options: Any) -> Iterator[str]:
         """Return the options as `name = value`, with the names of extensions that the pool knows."""
-        try:
-            known = GetMessageClass(self._pool.FindMessageTypeByName(options.DESCRIPTOR.full_name))
-            options = known.FromString(options.SerializeToString())
-        except KeyError:
-            pass  # no file extends the options
-        for field, value in options.ListFields():
+        for field, value in known_options(options, self._pool).ListFields():
             if field.full_name == "google.protobuf.MessageOptions.map_entry":
                 continue
             name = f"(.{field.full_name})" if field.is_extension else field.name
@@ -226,6 +221,15 @@ class ProtoWriter:
         if isinstance(value, str | bytes):
             return f'"{_escaped(value)}"'
         return repr(value)
+
+
+def known_options(options: Any, pool: DescriptorPool) -> Any:
+    """Return options of a descriptor as a message that has the extensions of the pool's files as fields."""
+    try:
+        known = GetMessageClass(pool.FindMessageTypeByName(options.DESCRIPTOR.full_name))
+    except KeyError:
+        return options  # no file extends them
+    return known.FromString(options.SerializeToString())
 
 
 def json_name(name: str) -> str:

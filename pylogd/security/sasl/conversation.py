@@ -63,6 +63,9 @@ class ServerConversation(Protocol):
     def is_slow(self, message: bytes) -> bool:
         """Return whether `step(message)` may take milliseconds or wait: call it in a thread then."""
 
+    def is_remembered(self, message: bytes) -> bool:
+        """Return whether these credentials were right before: then `step` takes no time worth speaking of."""
+
     def step(self, message: bytes) -> Step:
         """Take the client's next message and return the answer. Raises SaslError; the conversation is over then."""
 

@@ -91,6 +91,10 @@ class GssapiServer:
         """Return True: the replay cache is a file."""
         return True
 
+    def is_remembered(self, message: bytes) -> bool:
+        """Return False: no credentials are remembered."""
+        return False
+
     def step(self, message: bytes) -> Step:
         """Continue the security context; then offer no security layer, and take the client's choice."""
         try:

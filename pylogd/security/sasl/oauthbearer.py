@@ -72,6 +72,10 @@ class OAuthBearerServer:
         """Return True: a signature must be verified, and its key may have to be fetched."""
         return self._refused is None
 
+    def is_remembered(self, message: bytes) -> bool:
+        """Return False: no tokens are remembered."""
+        return False
+
     def step(self, message: bytes) -> Step:
         """Check the token. If it is refused, answer with JSON and raise at the client's confirmation."""
         if self._refused is not None:

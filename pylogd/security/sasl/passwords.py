@@ -47,6 +47,9 @@ class PasswordCheck(Protocol):
     def is_right(self, user: str, password: str) -> bool:
         """Return whether this is the user's password. Raises SaslError if that can't be found out."""
 
+    def remembers(self, user: str, password: str) -> bool:
+        """Return whether this was the user's password before, and to check it again takes no hash. Does not wait."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PasswordHash:
@@ -102,6 +105,10 @@ def _digest(text: str) -> bytes:
     return hmac.digest(_KEY, text.encode("utf-8", "surrogatepass"), "sha256")
 
 
+def _remembered_as(user: str, password: str) -> bytes:
+    return _digest(f"{len(user)}:{user}:{password}")
+
+
 def same_text(first: str, second: str) -> bool:
     """Compare two texts in a time that does not depend on them."""
     return hmac.compare_digest(_digest(first), _digest(second))
@@ -118,6 +125,10 @@ class KnownPasswords:
     def is_right(self, user: str, password: str) -> bool:
         """Return whether this is the user's password."""
         return same_text(self._passwords.get(user, _NOBODY), password)
+
+    def remembers(self, user: str, password: str) -> bool:
+        """Return False: to check any password takes no hash."""
+        return False
 
 
 class UsersFile:
@@ -140,7 +151,7 @@ class UsersFile:
 
     def is_right(self, user: str, password: str) -> bool:
         """Return whether this is the user's password. Raises MechanismUnavailable if the file can't be used."""
-        key = _digest(f"{len(user)}:{user}:{password}")
+        key = _remembered_as(user, password)
         with self._lock:
             self._read_if_changed()
             found, decoy, stamp = self._secrets.get(user), self._decoy, self._stamp
@@ -155,6 +166,13 @@ class UsersFile:
         if matches:
             self._remember(key, stamp)
         return matches
+
+    def remembers(self, user: str, password: str) -> bool:
+        """Return whether this password was right for the user since the file was last read.
+
+        The file is not read for this: the password may have been changed meanwhile.
+        """
+        return _remembered_as(user, password) in self._remembered
 
     def _remember(self, key: bytes, stamp: object) -> None:
         with self._lock:

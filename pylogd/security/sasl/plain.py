@@ -21,6 +21,7 @@ from pylogd.security.sasl.passwords import PasswordCheck
 
 NAME: Final = "PLAIN"
 _NUL: Final = "\0"
+_MOST_REMEMBERED: Final = 4096  # bytes of a message
 
 
 class PlainMechanism:
@@ -47,6 +48,11 @@ class PlainServer:
     def is_slow(self, message: bytes) -> bool:
         """Return whether checking a password takes long."""
         return self._check.slow
+
+    def is_remembered(self, message: bytes) -> bool:
+        """Return whether the user's password was right before."""
+        parts = message.split(b"\0") if len(message) <= _MOST_REMEMBERED else ()
+        return len(parts) == 3 and self._check.remembers(*(part.decode("utf-8", "replace") for part in parts[1:]))
 
     def step(self, message: bytes) -> Success:
         """Check the user's password."""

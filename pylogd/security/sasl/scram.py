@@ -107,7 +107,7 @@ def encode_credential(credential: ScramCredential) -> str:
 
 
 _STORED: Final = re.compile(
-    r"salt=([A-Za-z0-9+/=]+),stored_key=([A-Za-z0-9+/=]+),server_key=([A-Za-z0-9+/=]+),iterations=([1-9][0-9]{0,8})"
+    r"salt=([A-Za-z0-9+/=]*),stored_key=([A-Za-z0-9+/=]+),server_key=([A-Za-z0-9+/=]+),iterations=([1-9][0-9]{0,8})"
 )
 
 

@@ -82,6 +82,10 @@ class ScramServer:
         """Return whether the message names a delegation token, whose credential has to be computed."""
         return self._first is None and b"tokenauth" in message.lower()
 
+    def is_remembered(self, message: bytes) -> bool:
+        """Return False: no credentials are remembered."""
+        return False
+
     def step(self, message: bytes) -> Step:
         """Take the client's first message, then its last."""
         if self._first is None:

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
+from pylogd.tables.checks import check_columns, check_unchanged, own_columns
 from pylogd.tables.columns import of_quarantine, of_records
+from pylogd.tables.delta.features import check_features, unreadable
 from pylogd.tables.delta.staging import DeltaStaging, TableFiles
 from pylogd.tables.errors import TableError
 from pylogd.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
@@ -46,15 +48,20 @@ class DeltaLakeTable(RecordedTable):
 
     format = "delta"
 
-    def __init__(self, uri: str, options: Mapping[str, str], *, codec: str = "zstd") -> None:
+    def __init__(
+        self, uri: str, options: Mapping[str, str], *, codec: str = "zstd", read_only: bool = False
+    ) -> None:  # fmt: skip
         """Open a table, which need not exist.
 
         uri: its directory (a path, s3://...). options: those of its storage. codec: compression of new files.
+        read_only: nothing is made or completed.
         """
+        self._read_only = read_only
         self._uri = uri.rstrip("/") if "://" in uri else str(Path(uri).resolve())  # tasks have other directories
         self._options = dict(options)
         self._codec = codec
         self._table: DeltaTable | None = None
+        self._staged: pa.Schema | None = None  # the columns of the files
         self.refresh()
 
     @property
@@ -95,6 +102,16 @@ class DeltaLakeTable(RecordedTable):
             _create(self._uri, self._options, made, DIRECTORIES[layout.by], {_LAYOUT: layout_json(layout)})
             self._read()
         layout.check(self.location, self.layout)
+        self._check()
+
+    def _check(self) -> None:
+        """Check that the table takes rows. Raises TableError, and CommitConflict if columns of files have changed."""
+        table, layout = self._made(), self.layout
+        if layout is None:
+            return
+        _check_table(table, self.location, own_columns(layout), DIRECTORIES[layout.by])
+        if self._staged is not None:
+            check_unchanged(self.location, self._staged, _columns(table))
 
     def evolve(self, columns: pa.Schema) -> None:
         """Add columns. Raises TableError if the type of one would have to change."""
@@ -116,9 +133,12 @@ class DeltaLakeTable(RecordedTable):
         """Return a new attempt at a commit."""
         layout = self.layout
         assert layout is not None
-        self._quarantine()  # tasks can't write to a directory that does not exist
+        self._staged = None
+        self._check()
+        self._quarantine().check()  # makes it: tasks can't write to a directory that does not exist
+        self._staged = _columns(self._made())
         return DeltaStaging(
-            TableFiles(self._uri, self._options, _columns(self._made()), DIRECTORIES[layout.by]),
+            TableFiles(self._uri, self._options, self._staged, DIRECTORIES[layout.by]),
             TableFiles(self._uri + _SUFFIX, self._options, of_quarantine(), ("topic",)),
             self._codec,
         )
@@ -133,6 +153,8 @@ class DeltaLakeTable(RecordedTable):
     def files(self, number: int | None = None) -> list[DataFile]:
         """Return the data files of the table, as of now or of a version."""
         table = self._table if number is None else _open(self._uri, self._options, number)
+        if table is not None:
+            _check_no_deletions(table)
         return [] if table is None else _data_files(table)
 
     def quarantined(self) -> list[DataFile]:
@@ -143,6 +165,8 @@ class DeltaLakeTable(RecordedTable):
     def compact(self, target_bytes: int, rewrite: Rewrite, *, at_ms: int) -> Committed | None:
         """Merge small files. deltalake does that by itself, in this process."""
         table = self._made()
+        self._check()
+        _check_no_deletions(table)
         with _errors(self.location):
             properties = CommitProperties(custom_metadata={f"{_APP}.kind": "compaction"})
             found = table.optimize.compact(target_size=target_bytes, commit_properties=properties)
@@ -157,11 +181,13 @@ class DeltaLakeTable(RecordedTable):
     def clean(self, changed_before_ms: int) -> int:
         """Delete files that no version of the log names, or only versions before the time, also of the quarantine."""
         hours = max((wall_ms() - changed_before_ms) // _HOUR_MS, 0)
+        tables = [each for each in (self._made(), _open(self._uri + _SUFFIX, self._options)) if each is not None]
+        for table in tables:
+            check_features(table, table.table_uri)
+            _check_no_deletions(table)
         with _errors(self.location):
             return sum(
-                len(table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
-                for table in (self._made(), _open(self._uri + _SUFFIX, self._options))
-                if table is not None
+                len(table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)) for table in tables
             )
 
     def _made(self) -> DeltaTable:
@@ -210,8 +236,13 @@ class _DeltaQuarantine(Quarantine):
             raise TableError(f"the quarantine {self._uri} was deleted")
         self._table = table
 
+    def check(self) -> None:
+        """Check that the table takes rows. Raises TableError."""
+        _check_table(self._table, self._uri, of_quarantine(), ("topic",))
+
     def append(self, number: int, files: Sequence[DataFile]) -> None:
         """Add the files of a load. Without statistics but the number of rows, which the table's record has."""
+        self.check()
         actions = [
             AddAction(file.path, file.bytes, file.partition, 0, True, json.dumps({"numRecords": file.rows}))
             for file in files
@@ -247,6 +278,8 @@ def _open(uri: str, options: Mapping[str, str], version: int | None = None) -> D
             if "Unknown scheme" in str(error):
                 raise
             return None
+        except DeltaError as error:
+            raise unreadable(uri, error) or error from error
 
 
 def _create(
@@ -285,6 +318,32 @@ def _last_record(table: DeltaTable, where: str) -> LoadRecord:
                 "above the longest time between two loads"
             )
         limit *= _LOOK
+
+
+def _check_table(table: DeltaTable, where: str, own: pa.Schema, directories: Sequence[str]) -> None:
+    """Check that a table takes rows with the columns `own`. Raises TableError."""
+    check_features(table, where)
+    check_columns(where, _columns(table), own)
+    found = tuple(table.metadata().partition_columns)
+    if found != tuple(directories):
+        raise TableError(
+            f"the table {where} is partitioned by {', '.join(found) or 'nothing'} now, and was by "
+            f"{', '.join(directories)}: another program changed it. Nothing was added; load into another table"
+        )
+
+
+def _check_no_deletions(table: DeltaTable) -> None:
+    """Raise TableError if rows of the table's files are deleted by deletion vectors."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    with _errors(table.table_uri):
+        found = pa.table(table.deletion_vectors()).num_rows
+    if found:
+        raise TableError(
+            f"{found} files of the Delta table {table.table_uri} have rows that deletion vectors delete, which readers "
+            "of the files alone would see, and deltalake does not keep when it merges or deletes files: remove them "
+            "first (REORG TABLE ... APPLY (PURGE), then VACUUM), or read the table by its format"
+        )
 
 
 def _added(added: Sequence[DataFile]) -> dict[str, int]:

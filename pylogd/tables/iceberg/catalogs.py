@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 #: The name of a catalog that has no other.
 _NAME = "pylogd"
 _FILE = "catalog.db"
+_MADE_MEANWHILE = "already exists"
+#: The property of pyiceberg that names how files are accessed, and what it is by default where files are on HDFS.
+_IO = "py-io-impl"
+_HDFS = "hdfs://"
+_HDFS_IO = "pylogd.tables.iceberg.hdfs.HdfsFileIO"
 
 
 class TableName(NamedTuple):
@@ -44,8 +49,8 @@ class TableName(NamedTuple):
         return cls(warehouse or ("/" if text.startswith("/") else ""), namespace, table)
 
 
-def open_catalog(name: TableName, properties: Mapping[str, str]) -> Catalog:
-    """Return the catalog of a table.
+def open_catalog(name: TableName, properties: Mapping[str, str], *, read_only: bool = False) -> Catalog:
+    """Return the catalog of a table. read_only: nothing is made; an embedded catalog that does not exist is empty.
 
     properties: those of pyiceberg (`type`, `uri`, `warehouse`, `s3.endpoint`, ...); `catalog` is the name of a catalog
     in `.pyiceberg.yaml`. Of a name with a warehouse the catalog is an SQLite file in it. Raises TableError.
@@ -57,19 +62,25 @@ def open_catalog(name: TableName, properties: Mapping[str, str]) -> Catalog:
     given = dict(properties)
     called = given.pop("catalog", _NAME)
     if name.warehouse:
-        given = {**_embedded(name.warehouse, given), **given}
+        given = {**_embedded(name.warehouse, given, read_only), **given}
     elif not given and called == _NAME:
         raise TableError(
             f"no catalog is known for the Iceberg table {name.namespace}.{name.table}: put the directory of a "
             "warehouse in front of its name, or give the catalog's properties, such as type=rest and uri=http://..."
         )
-    try:
-        return load_catalog(called, **given)
-    except Exception as error:  # of the catalog's own library
-        raise TableError(f"the Iceberg catalog can't be opened: {error}") from error
+    if given.get("warehouse", "").startswith(_HDFS):
+        given = {_IO: _HDFS_IO, **given}
+    for again in (True, False):
+        try:
+            return load_catalog(called, **given)
+        except Exception as error:  # of the catalog's own library
+            if again and _MADE_MEANWHILE in str(error):  # its tables, by another process
+                continue
+            raise TableError(f"the Iceberg catalog can't be opened: {error}") from error
+    raise AssertionError
 
 
-def _embedded(warehouse: str, given: Mapping[str, str]) -> dict[str, str]:
+def _embedded(warehouse: str, given: Mapping[str, str], read_only: bool) -> dict[str, str]:
     """Return the properties of a catalog in an SQLite file, in the directory of the warehouse or else in `uri`."""
     if "uri" in given or "type" in given:
         return {"warehouse": warehouse}
@@ -80,5 +91,7 @@ def _embedded(warehouse: str, given: Mapping[str, str]) -> dict[str, str]:
             "catalog's properties, such as uri=sqlite:////data/catalog.db, or type=rest and uri=http://..."
         )
     path = Path(directory).resolve()
+    if read_only and not (path / _FILE).exists():
+        return {"type": "sql", "uri": "sqlite:///:memory:", "warehouse": path.as_uri()}
     path.mkdir(parents=True, exist_ok=True)
     return {"type": "sql", "uri": f"sqlite:///{path / _FILE}", "warehouse": path.as_uri()}

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -26,14 +25,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
+from pylogd.tables.iceberg.features import partition_values
 from pylogd.tables.iceberg.orphans import PREFIX
 from pylogd.tables.interface import DataFile
 from pylogd.tables.writing import DirectoryWriter
 
 if TYPE_CHECKING:
     from pylogd.tables.directories import Directory
-
-_EPOCH: Final = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -89,14 +87,16 @@ class _Target:
 
     def create(self, directory: Directory) -> tuple[str, Any]:
         """Return the path and the open stream of a new file."""
-        key = _Key(_values(directory, self._table.spec), self._table.spec, self._table.schema)
+        values = partition_values(directory, self._table.spec, self._table.schema)
+        key = _Key(values, self._table.spec, self._table.schema)
         path = self._locations.new_data_location(f"{PREFIX}{uuid4()}.parquet", key)
         return path, self._io.new_output(path).create()
 
     def finished(self, path: str, directory: Directory, metadata: pq.FileMetaData) -> DataFile:
         """Return the facts of a file: what a manifest says of it."""
         statistics = data_file_statistics_from_parquet_metadata(metadata, self._plan, self._ids)
-        facts = {"partition": _values(directory, self._table.spec), **statistics.to_serialized_dict()}
+        values = partition_values(directory, self._table.spec, self._table.schema)
+        facts = {"partition": values, **statistics.to_serialized_dict()}
         facts["spec_id"] = self._table.spec.spec_id
         size = len(self._io.new_input(path))
         return DataFile(path, size, metadata.num_rows, partition=directory, facts=facts)
@@ -108,16 +108,3 @@ class _Key(PartitionKey):
     def __init__(self, values: Sequence[Any], spec: PartitionSpec, schema: Schema) -> None:
         super().__init__([], spec, schema)
         self.__dict__["partition"] = Record(*values)
-
-
-def _values(directory: Directory, spec: PartitionSpec) -> list[Any]:
-    """Return the values of the spec's fields: the topic, and the hours or days since 1970 of the time stamps."""
-    found = []
-    for each in spec.fields:
-        kind = str(each.transform)
-        if kind == "identity":
-            found.append(directory[each.name])
-        else:
-            days = (directory["date"] - _EPOCH).days
-            found.append(days * 24 + directory["hour"] if kind == "hour" else days)
-    return found

@@ -34,12 +34,15 @@ from pyiceberg.table import Table as Loaded
 from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
 from pyiceberg.typedef import Record
 
 from pylogd.errors import PylogdError
+from pylogd.tables.checks import check_columns, check_unchanged, own_columns
 from pylogd.tables.columns import of_quarantine, of_records
-from pylogd.tables.errors import TableError
+from pylogd.tables.errors import CommitConflict, TableError
+from pylogd.tables.iceberg.features import check_deletes_files, check_features, deletes_files, renamed
 from pylogd.tables.iceberg.orphans import delete_orphans
 from pylogd.tables.iceberg.staging import IcebergStaging, TableFiles
 from pylogd.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
@@ -58,6 +61,7 @@ from pylogd.tables.recorded import (
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
+    from pyiceberg.schema import Schema
 
     from pylogd.tables.iceberg.catalogs import TableName
 
@@ -84,12 +88,17 @@ class IcebergTable(RecordedTable):
 
     format = "iceberg"
 
-    def __init__(self, catalog: Catalog, name: TableName, *, codec: str = "zstd") -> None:
-        """Open a table, which need not exist. codec: compression of new files. Raises TableError."""
+    def __init__(self, catalog: Catalog, name: TableName, *, codec: str = "zstd", read_only: bool = False) -> None:
+        """Open a table, which need not exist. codec: compression of new files. read_only: nothing is completed.
+
+        Raises TableError.
+        """
+        self._read_only = read_only
         self._catalog = catalog
         self._name = name
         self._codec = codec
         self._table: Loaded | None = None
+        self._staged: IcebergStaging | None = None
         self.refresh()
 
     @property
@@ -121,7 +130,7 @@ class IcebergTable(RecordedTable):
     @property
     def columns(self) -> pa.Schema | None:
         """The table's columns."""
-        return None if self._table is None else schema_to_pyarrow(self._table.schema(), include_field_ids=False)
+        return None if self._table is None else _arrow(self._table.schema())
 
     def create(self, layout: Layout, columns: pa.Schema | None = None) -> None:
         """Make the table, and its quarantine, unless they exist; then check the layout."""
@@ -133,6 +142,22 @@ class IcebergTable(RecordedTable):
                 )  # fmt: skip
             self._read()
         layout.check(self.location, self.layout)
+        self._check()
+
+    def _check(self) -> None:
+        """Check that the table takes rows. Raises TableError, and CommitConflict if columns of files have changed."""
+        table, layout = self._made(), self.layout
+        if layout is None:
+            return
+        _check_table(table, self.location, own_columns(layout), DIRECTORIES[layout.by])
+        if self._staged is not None:
+            staged = self._staged.table
+            check_unchanged(self.location, _arrow(staged.schema), _arrow(table.schema()))
+            if staged.spec.spec_id != table.spec().spec_id:
+                raise CommitConflict(
+                    f"another program changed the partition spec of the Iceberg table {self.location} while rows were "
+                    "written. Nothing was added; run the loader again"
+                )
 
     def evolve(self, columns: pa.Schema) -> None:
         """Add columns and widen types."""
@@ -145,10 +170,14 @@ class IcebergTable(RecordedTable):
         """Return a new attempt at a commit."""
         layout = self.layout
         assert layout is not None
+        self._staged = None
+        self._check()
         quarantine = self._quarantine()
-        return IcebergStaging(
+        quarantine.check()
+        self._staged = IcebergStaging(
             _files_of(self._made(), DIRECTORIES[layout.by]), _files_of(quarantine.table, ("topic",)), self._codec
         )
+        return self._staged
 
     def history(self) -> Iterator[Committed]:
         """Return the commits whose snapshots have not been expired yet, the oldest first."""
@@ -172,8 +201,11 @@ class IcebergTable(RecordedTable):
 
     def clean(self, changed_before_ms: int) -> int:
         """Delete files of loaders that died, also of the quarantine."""
+        tables = self._made(), self._quarantine().table
+        for each in tables:
+            check_deletes_files(each, ".".join(each.name()))
         with _errors(self.location):
-            return sum(delete_orphans(each, changed_before_ms) for each in (self._made(), self._quarantine().table))
+            return sum(delete_orphans(each, changed_before_ms) for each in tables)
 
     def _identifier(self, suffix: str = "") -> tuple[str, ...]:
         return (*self._name.namespace.split("."), self._name.table + suffix)
@@ -205,7 +237,7 @@ class IcebergTable(RecordedTable):
         }
         self._table = append(self._made(), list(map(_manifest_entry, added)), {_RECORD: record.as_json()}, summary)
         number = self._number()
-        if record.number % _EXPIRE_EVERY == 0:
+        if record.number % _EXPIRE_EVERY == 0 and deletes_files(self._table):
             self._table = expire(self._table, at_ms)
         return number
 
@@ -235,8 +267,13 @@ class _IcebergQuarantine(Quarantine):
         with _errors(".".join(self._identifier)):
             self.table = self._catalog.load_table(self._identifier)
 
+    def check(self) -> None:
+        """Check that the table takes rows. Raises TableError."""
+        _check_table(self.table, ".".join(self._identifier), of_quarantine(), ("topic",))
+
     def append(self, number: int, files: Sequence[DataFile]) -> None:
         """Add the files of a load. Their footers are read, since the table's record has no statistics."""
+        self.check()
         with _errors(".".join(self._identifier)):
             entries = [parquet_file_to_data_file(self.table.io, self.table.metadata, file.path) for file in files]
             self.table = append(self.table, entries, {_NUMBER: str(number)}, {_NUMBER: str(number)})
@@ -254,6 +291,7 @@ def append(
     with _errors(".".join(table.name())):
         try:
             transaction = _Commit(table)
+            transaction.require_same_columns()
             with transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append() as adding:
                 for file in files:
                     adding.append_data_file(file)
@@ -273,6 +311,17 @@ class _Commit(Transaction):
     def table_metadata(self) -> TableMetadata:
         """The table's metadata with the changes of the transaction."""
         return super().table_metadata if self._updates else self._table.metadata
+
+    def require_same_columns(self) -> None:
+        """Let the commit be refused if others have changed columns or the partition spec since the table was read.
+
+        pyiceberg itself only looks at the snapshot.
+        """
+        now = self._table.metadata
+        self._requirements += (
+            AssertCurrentSchemaId.model_validate({"current-schema-id": now.current_schema_id}),
+            AssertDefaultSpecId.model_validate({"default-spec-id": now.default_spec_id}),
+        )
 
 
 def expire(table: Loaded, now_ms: int) -> Loaded:
@@ -315,6 +364,17 @@ def _create(
     return catalog.load_table(identifier)
 
 
+def _check_table(table: Loaded, where: str, own: pa.Schema, directories: Sequence[str]) -> None:
+    """Check that a table takes rows with the columns `own`. Raises TableError."""
+    with _errors(where):
+        check_features(table, where, directories)
+        check_columns(where, _arrow(table.schema()), own, renamed(table))
+
+
+def _arrow(schema: Schema) -> pa.Schema:
+    return schema_to_pyarrow(schema, include_field_ids=False)
+
+
 def _files_of(table: Loaded, directories: Sequence[str]) -> TableFiles:
     own = {name: value for name, value in table.metadata.properties.items() if not name.startswith("pylogd.")}
     return TableFiles(
@@ -333,8 +393,13 @@ def _manifest_entry(file: DataFile) -> IcebergFile:
 
 def _data_files(table: Loaded, snapshot: int | None = None) -> list[DataFile]:
     with _errors(".".join(table.name())):
-        found = [task.file for task in table.scan(snapshot_id=snapshot).plan_files()]
-    return [DataFile(file.file_path, file.file_size_in_bytes, file.record_count) for file in found]
+        tasks = list(table.scan(snapshot_id=snapshot).plan_files())
+    if any(task.delete_files for task in tasks):
+        raise TableError(
+            f"files of the Iceberg table {'.'.join(table.name())} have rows that delete files delete, which readers of "
+            "the data files alone would see: rewrite them (CALL ... rewrite_data_files), or read the table as Iceberg"
+        )
+    return [DataFile(each.file.file_path, each.file.file_size_in_bytes, each.file.record_count) for each in tasks]
 
 
 def _committed(snapshot: Snapshot) -> Committed:

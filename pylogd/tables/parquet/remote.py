@@ -20,6 +20,8 @@ from pylogd.tables.errors import TableError
 
 #: What a file that is written keeps in memory before it is sent: there may be some dozen files at once.
 _PART_BYTES: Final = 8 << 20
+#: The name of a file that is never made.
+_PROBE: Final = "_pylogd/probe"
 
 
 class FsspecFiles:
@@ -48,7 +50,7 @@ class FsspecFiles:
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory, sorted; nothing if it does not exist."""
         try:
-            with _failures(directory):
+            with failures(directory):
                 found = self._fs.ls(self._at(directory), detail=False)
         except FileNotFoundError:
             return []
@@ -57,13 +59,13 @@ class FsspecFiles:
 
     def read(self, path: str) -> bytes:
         """Return the content of a file. Raises FileNotFoundError."""
-        with _failures(path):
+        with failures(path):
             return bytes(self._fs.cat_file(self._at(path)))
 
     def create(self, path: str, data: bytes) -> bool:
         """Make a file by a conditional request. Return false if it exists."""
         try:
-            with _failures(path):
+            with failures(path):
                 self._fs.pipe_file(self._at(path), data, mode="create")
         except FileExistsError:
             return False
@@ -71,7 +73,7 @@ class FsspecFiles:
 
     def move(self, source: str, target: str) -> bool:
         """Copy a file, then delete it. Return false if the target exists. Raises FileNotFoundError."""
-        with _failures(source):
+        with failures(source):
             if self._fs.exists(self._at(target)):
                 return False
             self._fs.cp_file(self._at(source), self._at(target))
@@ -80,13 +82,13 @@ class FsspecFiles:
 
     def exists(self, path: str) -> bool:
         """Return whether a file or directory exists."""
-        with _failures(path):
+        with failures(path):
             return bool(self._fs.exists(self._at(path)))
 
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with its content, if it exists."""
         try:
-            with _failures(path):
+            with failures(path):
                 self._fs.rm(self._at(path), recursive=True)
         except FileNotFoundError:
             pass
@@ -95,10 +97,27 @@ class FsspecFiles:
         """Open a file for writing. The object exists once it is closed."""
         return self._fs.open(self._at(path), "wb", block_size=_PART_BYTES)
 
+    def can_write(self) -> None:
+        """Find out whether files can be written, without making one. Raises TableError if not.
+
+        On S3 an upload in parts is begun, which needs the same permission as any other, and is given up.
+        """
+        call = getattr(self._fs, "call_s3", None)
+        if call is None:
+            return
+        bucket, _, directory = self._root.partition("/")
+        place = {"Bucket": bucket, "Key": f"{directory}/{_PROBE}".lstrip("/")}
+        try:
+            with failures(self.root):
+                begun = call("create_multipart_upload", **place)
+                call("abort_multipart_upload", UploadId=begun["UploadId"], **place)
+        except FileNotFoundError as error:
+            raise TableError(f"{self.root}: there is no bucket {bucket!r}: make it, or name another one") from error
+
     def data_files(self, directory: str) -> list[tuple[str, int]]:
         """Return (path, size in bytes) of all files below a directory whose names don't begin with `_` or a point."""
         try:
-            with _failures(directory):
+            with failures(directory):
                 found = self._fs.find(self._at(directory), detail=True)
         except FileNotFoundError:
             return []
@@ -111,12 +130,12 @@ class FsspecFiles:
 
     def parquet_rows(self, path: str) -> int:
         """Return the number of rows of a Parquet file, from its footer."""
-        with _failures(path), self._fs.open(self._at(path), "rb") as file:
+        with failures(path), self._fs.open(self._at(path), "rb") as file:
             return int(pq.read_metadata(file).num_rows)
 
     def has_strings(self, path: str, column: str) -> bool:
         """Return whether a column of a Parquet file holds strings, from its footer."""
-        with _failures(path), self._fs.open(self._at(path), "rb") as file:
+        with failures(path), self._fs.open(self._at(path), "rb") as file:
             return bool(pa.types.is_string(pq.read_schema(file).field(column).type))
 
     def _at(self, relative: str) -> str:
@@ -124,13 +143,17 @@ class FsspecFiles:
 
 
 @contextmanager
-def _failures(path: str) -> Iterator[None]:
+def failures(path: str) -> Iterator[None]:
     """Turn a store's errors into TableError, except FileNotFoundError and FileExistsError."""
     try:
         yield
     except (FileNotFoundError, FileExistsError):
         raise
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:  # also what HDFS answers, with the name of a class of Java
+        if "FileNotFoundException" in str(error) or "LeaseExpiredException" in str(error):
+            raise FileNotFoundError(path) from error
+        if "FileAlreadyExistsException" in str(error):
+            raise FileExistsError(path) from error
         if "PreconditionFailed" in str(error) or getattr(error, "errno", None) == 17:
             raise FileExistsError(path) from error
         raise TableError(f"{path}: {error}") from error

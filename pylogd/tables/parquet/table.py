@@ -104,6 +104,15 @@ class LakeTable:
         columns, layout = columns_of(self._lake.last), self._lake.layout
         return None if columns is None or layout is None else with_directories(list(columns), layout)
 
+    def can_write(self) -> None:
+        """Find out whether files can be written, without writing one, as far as the file system tells that.
+
+        Raises TableError.
+        """
+        probe = getattr(self._files, "can_write", None)
+        if probe is not None:
+            probe()
+
     def refresh(self) -> None:
         """See what others have committed, and complete a commit that a process left when it died."""
         self._lake.refresh()

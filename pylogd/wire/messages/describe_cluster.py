@@ -13,7 +13,18 @@ from pylogd.wire.values import UNSET, Message
 class DescribeClusterBroker(Message):
     """A broker."""
 
-    __slots__ = ("broker_id", "host", "port", "rack", "is_fenced", "labels", "host_id")
+    __slots__ = (
+        "broker_id",
+        "host",
+        "port",
+        "rack",
+        "is_fenced",
+        "labels",
+        "host_id",
+        "is_cordoned",
+        "has_full_volume",
+        "partition_room",
+    )
 
     #: The broker's id.
     broker_id: int
@@ -29,6 +40,14 @@ class DescribeClusterBroker(Message):
     labels: list[str]
     #: Particular to pylogd. The machine that the broker shares with others (host.id); null if it names none.
     host_id: str | None
+    #: Particular to pylogd. Whether the broker gets no new replicas, since all of its usable data directories are
+    #: cordoned.
+    is_cordoned: bool
+    #: Particular to pylogd. Whether a volume of the broker has no room, so that new replicas go to other brokers if
+    #: possible.
+    has_full_volume: bool
+    #: Particular to pylogd. How many more partitions the broker may hold; -1 for no limit.
+    partition_room: int
 
     def __init__(
         self,
@@ -39,6 +58,9 @@ class DescribeClusterBroker(Message):
         is_fenced: bool = False,
         labels: list[str] = UNSET,
         host_id: str | None = None,
+        is_cordoned: bool = False,
+        has_full_volume: bool = False,
+        partition_room: int = -1,
     ) -> None:
         self.broker_id = broker_id
         self.host = host
@@ -47,6 +69,9 @@ class DescribeClusterBroker(Message):
         self.is_fenced = is_fenced
         self.labels = [] if labels is UNSET else labels
         self.host_id = host_id
+        self.is_cordoned = is_cordoned
+        self.has_full_volume = has_full_volume
+        self.partition_room = partition_room
 
 
 class DescribeClusterRequest(Message):

@@ -36,6 +36,7 @@ class ProducerState(Message):
         "last_timestamp",
         "coordinator_epoch",
         "current_txn_start_offset",
+        "awaited_until_ms",
     )
 
     #: The producer id.
@@ -50,6 +51,9 @@ class ProducerState(Message):
     coordinator_epoch: int
     #: The first offset of its open transaction; -1 if none is open.
     current_txn_start_offset: int
+    #: Particular to pylogd. The time, in milliseconds since 1970, until which new replicas that began with the latest
+    #: offset wait for this producer; -1 if they do not.
+    awaited_until_ms: int
 
     def __init__(
         self,
@@ -59,6 +63,7 @@ class ProducerState(Message):
         last_timestamp: int = -1,
         coordinator_epoch: int = 0,
         current_txn_start_offset: int = -1,
+        awaited_until_ms: int = -1,
     ) -> None:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -66,6 +71,7 @@ class ProducerState(Message):
         self.last_timestamp = last_timestamp
         self.coordinator_epoch = coordinator_epoch
         self.current_txn_start_offset = current_txn_start_offset
+        self.awaited_until_ms = awaited_until_ms
 
 
 class PartitionResponse(Message):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pylogd.local.broker import BrokerProcess
-from tests.contract.clients.helpers import eventually, name
+from tests.contract.clients.helpers import name
 from tests.faces import FACES, Face
 
 
@@ -50,7 +50,7 @@ def topic(admin: Any) -> str:
     """A new topic of two partitions."""
     made = name("topic")
     admin.create_topic(made, 2)
-    assert eventually(lambda: len(admin.describe_topic(made).partitions) == 2)
+    assert len(admin.describe_topic(made).partitions) == 2
     return made
 
 

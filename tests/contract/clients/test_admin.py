@@ -27,10 +27,10 @@ def test_topics(face: Face, admin: Any) -> None:
     with pytest.raises(KafkaError) as raised:
         admin.create_topic(one)
     assert raised.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
-    assert eventually(lambda: len(admin.describe_topic(one).partitions) == 3)
+    assert len(admin.describe_topic(one).partitions) == 3
     assert one in [topic.name for topic in admin.list_topics()]
     admin.create_partitions(one, 5)
-    assert eventually(lambda: len(admin.describe_topic(one).partitions) == 5)
+    assert len(admin.describe_topic(one).partitions) == 5
     admin.create_topic(two, validate_only=True)
     admin.delete_topic(one)
     with pytest.raises(KafkaError) as raised:
@@ -44,11 +44,11 @@ def test_configs(face: Face, admin: Any, topic: str) -> None:
         return policy.value, retention.value, retention.source
 
     admin.alter_configs("topic", topic, {"retention.ms": "5000", "cleanup.policy": "compact"})
-    assert eventually(lambda: settings() == ("compact", "5000", "topic"))
+    assert settings() == ("compact", "5000", "topic")
     admin.alter_configs("topic", topic, {}, append={"cleanup.policy": "delete"})
-    assert eventually(lambda: settings()[0] == "compact,delete")
+    assert settings()[0] == "compact,delete"
     admin.alter_configs("topic", topic, {"retention.ms": None})
-    assert eventually(lambda: settings()[2] != "topic")
+    assert settings()[2] != "topic"
     with pytest.raises(KafkaError) as raised:
         admin.alter_configs("topic", topic, {"retention.ms": "soon"})
     assert raised.value.code is ErrorCode.INVALID_CONFIG
@@ -114,11 +114,11 @@ def test_labels(admin: Any) -> None:
         assert error.code is ErrorCode.INVALID_REPLICATION_FACTOR
         moves = {(topic, 0): [node], (topic, 1): [node]}
         assert not any(admin.reassign(moves, labels={topic: "ssd"}).values())
-        assert eventually(lambda: admin.topic_labels([topic]) == {topic: "ssd"})
+        assert admin.topic_labels([topic]) == {topic: "ssd"}
         for error in admin.reassign(moves, labels={topic: "other"}).values():
             assert error.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert not any(admin.reassign(moves, labels={topic: ""}).values())
-        assert eventually(lambda: admin.topic_labels([topic]) == {topic: ""})
+        assert admin.topic_labels([topic]) == {topic: ""}
     finally:
         admin.alter_configs("broker", str(node), {"broker.labels": None})
 
@@ -128,11 +128,11 @@ def test_client_quotas(admin: Any) -> None:
     entity = QuotaEntity(client_id=client_id)
     admin.alter_client_quotas(entity, {"producer_byte_rate": 1048576.0, "request_percentage": 12.5})
     expected = {"producer_byte_rate": 1048576.0, "request_percentage": 12.5}
-    assert eventually(lambda: admin.client_quotas(entity) == {entity: expected})
+    assert admin.client_quotas(entity) == {entity: expected}
     assert admin.client_quotas(QuotaEntity(user="nobody", client_id=client_id)) == {}
     admin.alter_client_quotas(entity, {"producer_byte_rate": 1.0}, validate_only=True)
     admin.alter_client_quotas(entity, dict.fromkeys(expected))
-    assert eventually(lambda: entity not in admin.client_quotas())
+    assert entity not in admin.client_quotas()
     with pytest.raises(KafkaError) as raised:
         admin.alter_client_quotas(entity, {"speed": 1.0})
     assert raised.value.code is ErrorCode.INVALID_REQUEST

@@ -191,7 +191,7 @@ def test_each_output_is_that_of_a_program() -> None:
 
 
 #: Tables of the mirror's page that need a registry or an object store: the file is checked, and no route runs.
-_BY_ITSELF = ("[table.orders]", '[table.lake]\nlocation = "parquet:s3:')
+_BY_ITSELF = ("[table.orders]", '[table.lake]\nlocation = "parquet:s3:', '[table.lake]\nlocation = "parquet:hdfs:')
 
 
 def test_the_pages_of_the_mirror(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_the_pages_of_the_mirror(tmp_path: Path) -> None:
             elif block.language == "toml":
                 first, *_ = blocks_of_kind("mirror", "toml")
                 (tmp_path / "another.toml").write_text(console.filled(first.text + block.text))
-                console.type("pylogd mirror check another.toml", str(block))
+                console.type("pylogd mirror check another.toml --file-only", str(block))
             else:
                 shown += console.run(block, before.get(block.first, ""))
     assert "\n1000\n" in shown

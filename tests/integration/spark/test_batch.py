@@ -217,7 +217,7 @@ def test_errors_are_raised_before_anything_is_written(
 
 def test_a_compacted_topic_is_read_completely(spark: Any, start_broker: StartBroker) -> None:
     broker = start_broker(settings={"log.cleaner.backoff.ms": "50", "log.cleaner.dedupe.buffer.size": "1000000"})
-    configs = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
+    configs = {"cleanup.policy": "compact", "internal.segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
     with Admin(broker.address) as admin:
         admin.create_topics([NewTopic("c", 1, 1, configs)])
     with Producer(broker.address, batch_bytes=2000) as producer:

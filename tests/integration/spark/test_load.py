@@ -43,6 +43,7 @@ def times_in(root: Path) -> set[str]:
 @pytest.mark.parametrize(
     "way",
     [
+        [],  # the default
         ["--isolation", "committed"],
         ["--set", "kafka.isolation.level=read_committed", "-s", "kafka.client.rack=here", *SMALL_FETCHES],
     ],

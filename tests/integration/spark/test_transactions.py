@@ -179,7 +179,7 @@ def test_counts_are_written_once_by_a_query_that_is_killed(
     with Admin(broker.address) as admin:
         for number, moment in enumerate(moments):
             process = QueryProcess(  # in many small batches, each of which has the moment to be hit
-                broker.address, checkpoint.folder, tmp_path / "query.log", tmp_path, follow=True, late=LATE, most=100
+                broker.address, checkpoint.folder, tmp_path / "query.log", tmp_path, follow=True, late=LATE, most=25
             )
             try:
                 process.wait_for(

@@ -40,9 +40,9 @@ def lost_marker() -> None:
 
     write = write_txn_markers._write
 
-    async def forgetful(context: Any, batch: bytes, terms: Any, topic: str, answer: Any, pending: Any) -> None:
+    async def forgetful(context: Any, batch: bytes, marker: Any, topic: str, answer: Any, pending: Any) -> None:
         if topic.startswith("__") or random.random() > 0.05:
-            await write(context, batch, terms, topic, answer, pending)
+            await write(context, batch, marker, topic, answer, pending)
         else:
             answer.error_code = ErrorCode.NONE
 

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.authorized import NOT_ASKED
 from pylogd.errors import CloseConnection, ErrorCode
+from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.security.acls import (
     EVERYONE,
     AclEntry,
@@ -302,6 +303,18 @@ def test_authorized_operations_are_true(parts: Parts, allow: Allow) -> None:
     allow(Op.READ, Kind.GROUP, "g")
     (group,) = parts.call(DescribeGroupsRequest(["g"], True), 5).groups
     assert group.authorized_operations in (bits(Op.READ, Op.DESCRIBE), NOT_ASKED)
+
+
+@pytest.mark.parametrize(("operation", "room"), [(None, -1), (Op.CREATE, -1), (Op.ALTER_CONFIGS, 7), (Op.DESCRIBE, 7)])
+def test_what_plans_need_is_told_to_those_who_may_know(
+    parts: Parts, allow: Allow, monkeypatch: pytest.MonkeyPatch, operation: Op | None, room: int
+) -> None:
+    """Whoever cordons a broker waits until all show it."""
+    monkeypatch.setattr(TopicAdmin, "room_on", lambda *_: 7)
+    if operation is not None:
+        allow(operation, Kind.CLUSTER, CLUSTER_NAME)
+    (broker,) = parts.call(DescribeClusterRequest()).brokers
+    assert broker.partition_room == room
 
 
 def test_settings_of_a_created_topic_need_describe_configs(parts: Parts, allow: Allow) -> None:

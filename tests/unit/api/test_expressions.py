@@ -97,3 +97,18 @@ def test_a_member_that_names_too_many_topics(parts: Parts) -> None:
     assert join(parts, None, topics=names).error_code == ErrorCode.INVALID_REQUEST
     answer = join(parts, None, topics=names[1:])
     assert (result_of(answer) if isinstance(answer, Deferred) else answer).error_code == 0
+
+
+def test_a_member_that_waits_for_its_expression_is_not_removed(parts: Parts) -> None:
+    joined = result_of(join(parts, "t-.*"))
+    session = parts.settings.integer("group.consumer.session.timeout.ms") / 1000
+    for number in range(TOPICS):
+        parts.create(f"t-more-{number}")
+    parts.time.advance(session - 1)
+    parts.threads.hold = True
+    answer = heartbeat(parts, joined.member_epoch)
+    assert isinstance(answer, Deferred)
+    parts.time.advance(session - 1)
+    parts.threads.hold = False
+    parts.threads.release()
+    assert result_of(answer).error_code == 0

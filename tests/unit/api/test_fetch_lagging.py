@@ -275,7 +275,7 @@ def test_the_dispatcher_uses_it_only_while_a_disk_is_busy(lab: Lab) -> None:
 
 def test_how_far_behind_is_told_by_the_sizes_of_segments(tmp_path: Path) -> None:
     parts = Parts(tmp_path)
-    parts.create("t", segment_bytes=10 * SIZE)
+    parts.create("t", internal_segment_bytes=10 * SIZE)
     for _ in range(35):
         parts.append("t", b"v")
     log = parts.partitions.by_name["t", 0].log

@@ -302,9 +302,14 @@ class TestAdministration:
 
 class TestTheInternalTopic:
     def test_clients_do_not_create_it(self, parts: Parts) -> None:
-        for name in ("__consumer_offsets", "__transaction_state"):
+        wanted = {
+            "__consumer_offsets": ErrorCode.TOPIC_ALREADY_EXISTS,
+            "__transaction_state": ErrorCode.INVALID_REQUEST,
+            "__cluster_metadata": ErrorCode.INVALID_REQUEST,
+        }
+        for name, code in wanted.items():
             (result,) = parts.call(CreateTopicsRequest([CreatableTopic(name, 1, 1)])).topics
-            assert result.error_code == ErrorCode.INVALID_REQUEST
+            assert result.error_code == code
         asked = MetadataRequest([MetadataRequestTopic(name="__transaction_state")])
         assert parts.call(asked).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

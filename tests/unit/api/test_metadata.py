@@ -230,8 +230,8 @@ class TestDescribeCluster:
         assert answer.cluster_authorized_operations > 0
 
     def test_controllers(self, parts: Parts) -> None:
-        answer = parts.call(DescribeClusterRequest(endpoint_type=2))
-        assert answer.error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        codes = [parts.call(DescribeClusterRequest(endpoint_type=kind)).error_code for kind in (2, 9)]
+        assert codes == [ErrorCode.MISMATCHED_ENDPOINT_TYPE, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE]
 
 
 class TestDescribeTopicPartitions:

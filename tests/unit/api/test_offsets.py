@@ -8,6 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.errors import ErrorCode
+from pylogd.log.checkpoints import LOG_STARTS, read_offsets
 from pylogd.log.errors import ColdRead
 from pylogd.log.log import Log
 from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -141,6 +142,11 @@ class TestDeleteRecords:
             assert (answer.low_watermark, answer.error_code) == (start, 0)
         asked = FetchRequest(topics=[FetchTopic("t", partitions=[FetchPartition(0, fetch_offset=0)])])
         assert t.call(asked, 12).responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def test_a_killed_broker_does_not_serve_deleted_records_again(self, t: Parts) -> None:
+        assert self.delete(t, 2).low_watermark == 2
+        t.fs.lose_power()
+        assert read_offsets(t.fs, "/data", LOG_STARTS) == {("t", 0): 2}
 
     @pytest.mark.parametrize("offset", [4, -2])
     def test_out_of_range(self, t: Parts, offset: int) -> None:

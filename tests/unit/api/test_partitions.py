@@ -102,6 +102,7 @@ class TestElections:
         change(two, replace(state(two), isr=(2,), leader=NO_LEADER))
         assert elect(two, 1, all_of_them=True) == {("t", 0): 0}
         assert (state(two).leader, state(two).isr) == (1, (1,))
+        assert two.partition_admin.unclean_elections == 1
 
     def test_no_replica_is_alive(self, two: Parts) -> None:
         result_of(two.metadata.store.delete(f"{BROKERS}/2"))

@@ -143,7 +143,7 @@ def flipped(data: bytes, at: int) -> bytes:
         (None, ErrorCode.INVALID_RECORD),
         (b"", ErrorCode.INVALID_RECORD),
         (flipped(batch(b"abc"), 65), ErrorCode.CORRUPT_MESSAGE),
-        (batch(b"abc")[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (batch(b"abc")[:-1], ErrorCode.INVALID_RECORD),
         (batch(b"x" * 2_000_000), ErrorCode.MESSAGE_TOO_LARGE),
     ],
 )

@@ -57,6 +57,9 @@ def of(*records: bytes, **fields: int) -> bytes:
 POISON: dict[str, tuple[Callable[[], bytes], ErrorCode, int | None]] = {
     "garbage": (lambda: with_records(b"\xfe\xed\xfa\xce" * 20), INVALID, 0),
     "zeros": (lambda: with_records(bytes(80)), INVALID, 0),
+    "two batches": (lambda: batch() * 2, INVALID, None),
+    "two compressed batches": (lambda: batch(compression=4) * 2, INVALID, None),
+    "two large batches": (lambda: batch(b"x" * INLINE_BYTES) + batch(b"y" * INLINE_BYTES), INVALID, None),
     "no records at all": (lambda: with_records(b""), INVALID, 0),
     "fewer records than it says": (lambda: of(record(0), record(1), record_count=3), INVALID, None),
     "more records than it says": (
@@ -237,6 +240,22 @@ class TestInAThread:
         assert [answers(one)[0].base_offset for one in sent] == [0, 2, 4, 6, 8]
         assert [int(one.value) for one in read(held, "c")] == list(range(10))
         assert not isinstance(ask(held, "c", many(1, 0, 0)), Deferred)
+
+    def test_batches_are_compressed_anew_in_a_thread(self, held: Parts) -> None:
+        """Also small ones, whose records could be checked at once, and with those that have the codec in order."""
+        held.threads.hold = False
+        held.create("z", compression_type="zstd", compression_zstd_level="9")
+        held.threads.hold = True
+        sent = [ask(held, "z", many(2, codec, 2 * at)) for at, codec in enumerate((0, 4, 1, 2, 3))]
+        assert all(isinstance(one, Deferred) and not one.called for one in sent)
+        assert not read(held, "z")
+        held.threads.release()
+        assert [answers(one)[0].base_offset for one in sent] == [0, 2, 4, 6, 8]
+        assert [int(one.value) for one in read(held, "z")] == list(range(10))
+        found = held.partitions.by_name["z", 0].log.read(0, 1 << 24, allow_cold=True)
+        assert found is not None
+        assert {header.compression for header, _ in iter_batches(found.read())} == {4}
+        assert not isinstance(ask(held, "z", many(1, 4, 0)), Deferred)
 
     def test_partitions_do_not_wait_for_each_other(self, held: Parts) -> None:
         waiting = ask(held, "c", many(2, 4, 0), many(2, 0, 0))

@@ -8,6 +8,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -54,15 +55,15 @@ class Rig:
             assert self.ask() == ErrorCode.NONE
         assert self.protocol.pipeline.repeats
 
-    def frame(self) -> bytes:
-        """Return a request."""
-        topic = TopicProduceData(_TOPIC, partition_data=[PartitionProduceData(0, batch(b"value"))])
+    def frame(self, records: bytes | None = None) -> bytes:
+        """Return a request. records: other ones than usual."""
+        topic = TopicProduceData(_TOPIC, partition_data=[PartitionProduceData(0, records or batch(b"value"))])
         parts: list[Any] = self._session.encode_request(ProduceRequest(None, self._acks, 1000, [topic]), _VERSION)
         return b"".join(map(bytes, parts))
 
-    def ask(self) -> int:
+    def ask(self, records: bytes | None = None) -> int:
         """Send a request, and return the error of its response; -1 if there is none yet."""
-        self.transport.arrive(self.frame())
+        self.transport.arrive(self.frame(records))
         got: bytes = self.transport.pump()
         if not got:
             return -1
@@ -107,6 +108,15 @@ def test_permission_is_asked_for_before_each_append(rig: Rig, allowed: bool) -> 
     assert rig.partition.log.log_end_offset == end + (2 if allowed else 0)
     assert {request[2:] for request in authorizer.asked} == {(AclOperation.WRITE, ResourceType.TOPIC, _TOPIC)}
     assert len(authorizer.asked) == 2 or not allowed
+
+
+def test_several_batches_are_refused(rig: Rig) -> None:
+    """On a connection whose requests repeat, and after one that has had another shape."""
+    end = rig.partition.log.log_end_offset
+    for records in (batch(b"value") * 2, batch(b"value") + batch(b"value", compression=1), batch(b"value") * 2):
+        assert rig.ask(records) == ErrorCode.INVALID_RECORD
+    assert rig.partition.log.log_end_offset == end
+    assert rig.ask() == ErrorCode.NONE
 
 
 _CHANGES: dict[str, tuple[Callable[[Rig], object], int]] = {
@@ -312,13 +322,13 @@ def test_a_class_that_changes_is_asked_anew(rig: Rig) -> None:
     rig.ask()
     kind, kept = type(rig.partition), {"produced": 100}
     slot, added = (
-        vars(kind)["produced"],
+        getattr_static(kind, "produced"),
         property(lambda _: kept["produced"], lambda _, value: kept.update(produced=value)),
     )
     with patch.object(kind, "produced", added):
         rig.ask()
         assert kept == {"produced": 101}
-    assert vars(kind)["produced"] is slot
+    assert getattr_static(kind, "produced") is slot
     before = rig.partition.produced
     rig.ask()
     assert (rig.partition.produced, kept) == (before + 1, {"produced": 101})

@@ -73,6 +73,16 @@ def test_they_end_with_their_connection(parts: Parts) -> None:
     assert not parts.fetch_sessions._owned.keys() & {leaving}
 
 
+def test_each_principal_or_address_has_a_share(parts: Parts) -> None:
+    ann, eve, mallory = FakeConnection(), FakeConnection(), FakeConnection()
+    ann.principal, mallory.host = Principal("User", "ann"), "127.0.0.2"
+    assert all(open_session(parts, eve, 100).session_id for _ in range(10))
+    assert not open_session(parts, eve, 1).session_id
+    assert open_session(parts, mallory, 100).session_id, "its address has fewer"
+    assert open_session(parts, ann, 500).session_id, "she has said who she is"
+    assert len(parts.fetch_sessions) == 6
+
+
 @pytest.mark.parametrize("epoch", [1, -1, 0])
 def test_who_guesses_an_id_learns_nothing_and_disturbs_nobody(parts: Parts, epoch: int) -> None:
     owner, stranger = FakeConnection(), FakeConnection()

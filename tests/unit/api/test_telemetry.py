@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.errors import ErrorCode
-from pylogd.telemetry import instances, service
+from pylogd.telemetry import instances
 from pylogd.telemetry.otlp import Gauge
 from pylogd.wire.compression import CompressionType, compress
 from pylogd.wire.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest as Get
@@ -159,7 +159,7 @@ class TestPush:
         assert parts.telemetry.pushes.total() == 5
 
     def test_one_push_is_read_at_a_time_and_few_wait(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(service, "MOST_WAITING", 2)
+        monkeypatch.setattr(parts.telemetry._reading, "_most", 2)
         subscribe(parts, metrics="*", interval_ms="1000")
         parts.threads.hold = True
         answers: list[Any] = []

@@ -108,6 +108,14 @@ class TestDeleteTopics:
         assert {one.name: one.error_code for one in answers} == {"t": 0, "nope": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         assert not parts.logs.logs
 
+    def test_by_name_and_by_id(self, parts: Parts) -> None:
+        """As in Kafka the topic stays, and is answered once."""
+        topic = parts.create("t")
+        asked = [DeleteTopicState("t"), DeleteTopicState(None, topic.topic_id)]
+        (answer,) = parts.call(DeleteTopicsRequest(asked, timeout_ms=1000), 6).responses
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert parts.topics.get("t") is topic
+
     def test_by_id(self, parts: Parts) -> None:
         topic = parts.create("t")
         asked = [DeleteTopicState(None, topic.topic_id), DeleteTopicState(None, b"x" * 16)]

@@ -292,7 +292,9 @@ def test_markers_are_checked(parts: Parts, coordinator: Coordinator) -> None:
     assert mark(parts, committed=True, epoch=4, version=2, coordinator_epoch=9) is ErrorCode.NONE  # sent again
     assert mark(parts, committed=True, epoch=4, coordinator_epoch=8) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert mark(parts, committed=True, epoch=4, coordinator_epoch=10) is ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert mark(parts, committed=True, epoch=4, coordinator_epoch=9) is ErrorCode.NONE
+    parts.move_away("__transaction_state", 1, leader_epoch=2)  # as if the topic was made anew
+    assert mark(parts, committed=True, epoch=4, coordinator_epoch=9) is ErrorCode.NONE  # which fences nobody
+    assert mark(parts, committed=True, epoch=4, coordinator_epoch=9, producer=8) is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert ask(parts, produce(b"b", epoch=3, sequence=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert ask(parts, produce(b"b", epoch=4, sequence=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert ask(parts, produce(b"b", epoch=4)) is ErrorCode.NONE
@@ -309,6 +311,19 @@ def test_several_producers_in_one_request(parts: Parts, coordinator: Coordinator
     assert [one.error_code for one in answer.responses[0].partition_responses] == (
         [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
     )
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_several_batches_are_refused_and_do_not_add_their_partition(
+    parts: Parts, coordinator: Coordinator, version: int
+) -> None:
+    request = produce(b"a", indexes=(0, 1))
+    both, first = produce(b"b", sequence=1), request.topic_data[0].partition_data[0]
+    first.records = bytes(first.records or b"") + bytes(both.topic_data[0].partition_data[0].records or b"")
+    answer = parts.call(request, version)
+    assert [one.error_code for one in answer.responses[0].partition_responses] == [ErrorCode.INVALID_RECORD, 0]
+    assert [partitions for _, _, _, partitions, _ in coordinator.asked] == [[("t", 1)]]
+    assert parts.partitions.by_name["t", 0].log.log_end_offset == 0
 
 
 def test_a_batch_of_the_next_transaction_is_not_taken_for_one_of_the_transaction_before(
@@ -368,7 +383,7 @@ def test_only_the_partition_with_a_marker_is_asked_about_again(parts: Parts, coo
 
 
 def test_groups_hear_of_committed_markers(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[tuple[int, int, bool]] = []
+    heard: list[tuple[int, int, int, bool]] = []
     monkeypatch.setattr(type(parts.groups), "transaction_ended", lambda _, *what: heard.append(what))
     parts.create("t")
     parts.call(FindCoordinatorRequest("g"), 3)  # creates the topic of offsets
@@ -376,7 +391,7 @@ def test_groups_hear_of_committed_markers(parts: Parts, monkeypatch: pytest.Monk
     assert mark(parts, committed=False, producer=8, topic=OFFSETS_TOPIC) is ErrorCode.NONE
     assert mark(parts, committed=True) is ErrorCode.NONE
     assert mark(parts, committed=True, topic=OFFSETS_TOPIC, index=999) is not ErrorCode.NONE
-    assert heard == [(0, 7, True), (0, 8, False)]
+    assert heard == [(0, 7, 0, True), (0, 8, 1, False)]
 
 
 @pytest.mark.parametrize("version", [11, 12])

@@ -108,7 +108,8 @@ class TestAddOffsetsToTxn:
         assert fixture.call(AddOffsetsToTxnRequest("x", 0, 0, "g")).error_code == NONE
         ((topic, index),) = fixture.found().value.partitions
         assert (topic, index) == fixture.groups.offsets_partition("g")
-        assert fixture.call(AddOffsetsToTxnRequest("x", 0, 0, "")).error_code == ErrorCode.INVALID_GROUP_ID
+        assert fixture.call(AddOffsetsToTxnRequest("x", 0, 0, "g" * 1025)).error_code == ErrorCode.INVALID_GROUP_ID
+        assert fixture.call(AddOffsetsToTxnRequest("x", 0, 0, "")).error_code == NONE  # as in Kafka
         assert fixture.call(AddOffsetsToTxnRequest("x", 0, 7, "g"), 1).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
         assert fixture.call(AddOffsetsToTxnRequest("x", 0, 7, "g"), 2).error_code == ErrorCode.PRODUCER_FENCED
 
@@ -218,12 +219,15 @@ class TestFeatures:
         assert self.update(fixture, -1, upgrade_type=3).error_code == refused
         assert self.update(fixture, 1, upgrade_type=9).error_code == refused
         answer = self.update(fixture, 1, 0)
-        assert (answer.error_code, answer.results[0].error_code) == (refused, refused)
+        assert (answer.error_code, answer.results) == (refused, [])
         assert self.update(fixture, 1, 0, allow_downgrade=True).error_code == NONE
         unknown = FeatureUpdateKey("share.version", 1)
         assert fixture.call(UpdateFeaturesRequest(1000, [unknown])).error_code == refused
-        twice = [FeatureUpdateKey("transaction.version", 2)] * 2
-        assert fixture.call(UpdateFeaturesRequest(1000, twice)).error_code == ErrorCode.INVALID_REQUEST
+        assert fixture.features.level("transaction.version") == 1
+
+    def test_of_a_feature_that_is_named_twice_the_last_level_counts(self, fixture: TransactionFixture) -> None:
+        twice = [FeatureUpdateKey("transaction.version", level, upgrade_type=2) for level in (2, 1)]
+        assert fixture.call(UpdateFeaturesRequest(1000, twice)).error_code == NONE
         assert fixture.features.level("transaction.version") == 1
 
     def test_no_level_is_chosen_that_another_broker_cannot_use(self, fixture: TransactionFixture) -> None:

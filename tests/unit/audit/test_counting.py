@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from pylogd.audit.columns import count_columns
 from pylogd.audit.counting import Counted, Origin, Row
-from pylogd.client.core.audit import HEADER, InvalidReport, Report
+from pylogd.client.core.audit import HEADER, InvalidReport, Report, Stamp
+from pylogd.tables.columns import HEADERS
 from tests.audits import START, WIDTH, header, report
 
 ALICE = Origin(("alice",), 0, "here")
@@ -74,3 +82,62 @@ def test_what_is_no_report_is_refused(change: bytes) -> None:
         Report.decode(value)
     with pytest.raises(InvalidReport):
         Report.decode(None)
+
+
+def columns(rows: Sequence[Row], times: Sequence[int | None] | None = None, kind: int = 0) -> pa.RecordBatch:
+    """Return rows as a consumer returns them."""
+    headers = [[{"key": key, "value": value} for key, value in each] for _, each in rows]
+    stamps = [START] * len(rows) if times is None else times
+    return pa.record_batch({
+        "offset": pa.array([offset for offset, _ in rows], pa.int64()),
+        "timestamp": pa.array(stamps, pa.timestamp("ms", "UTC")),
+        "timestampType": pa.array([kind] * len(rows), pa.int32()),
+        "headers": pa.array(headers, HEADERS),
+    })  # fmt: skip
+
+
+ODD = st.sampled_from([b"", b"x", b"1/p/2", b"0x1/p/2/s", b"1/p/+2/s", b"1/p/0x2/s", b"\xff/p/1/s", b"-1/p/1/s",
+                       b"%d/p/1/s" % (START * 9), b"1/p/99999999999999999999/s", b"01/p/002/s/t", None])  # fmt: skip
+GOOD = st.builds(
+    lambda producer, number, time, server: Stamp(time, server, producer, number).encode(),
+    st.sampled_from(["alice", "bob", ""]), st.integers(0, 200), st.integers(START, START + 5 * WIDTH),
+    st.sampled_from(["here", "a/b"]),
+)  # fmt: skip
+HEADER_LISTS = st.lists(
+    st.tuples(st.just("other"), st.binary(max_size=2)) | st.tuples(st.just(HEADER), GOOD), max_size=3
+)
+SKIPS = st.dictionaries(st.sampled_from([START, START + WIDTH]), st.just({3: 60}), max_size=2)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.just(HEADER), GOOD), min_size=300, max_size=320), st.lists(HEADER_LISTS, max_size=9),
+       st.lists(ODD, max_size=1), SKIPS)  # fmt: skip
+def test_columns_are_counted_as_rows_are(
+    single: list[Any], others: list[Any], odd: list[bytes | None], skip: dict[int, dict[int, int]]
+) -> None:
+    lists = [*others, *([each] for each in single), *([(HEADER, value)] for value in odd)]
+    rows = list(enumerate(lists))
+    for some in (rows, [row for row in rows if len(row[1]) == 1]):
+        plain, quick = Counted(), Counted()
+        plain.count(3, some, WIDTH, START, skip)
+        count_columns(quick, 3, columns(some), WIDTH, START, skip)
+        assert quick.invalid == plain.invalid
+        there = {start: window for start, window in quick.windows.items() if window.tallies}
+        assert {start: window.tallies for start, window in there.items()} == {
+            start: window.tallies for start, window in plain.windows.items()
+        }
+        unstamped = sum(window.unstamped for window in quick.windows.values())
+        plainly = [o for o, headers in some if all(name != HEADER for name, _ in headers)]
+        assert unstamped == sum(o >= skip.get(START, {}).get(3, 0) for o in plainly)
+
+
+def test_rows_without_stamps_are_counted_by_window() -> None:
+    rows: list[Row] = [(at, []) for at in range(6)]
+    times = [START, START + 1, START + WIDTH, None, -1, START + 2 * 86_400_000]
+    found = Counted()
+    count_columns(found, 3, columns(rows, times), WIDTH, START, {START: {3: 1}})
+    assert {start: window.unstamped for start, window in found.windows.items()} == {START: 1, START + WIDTH: 1}
+    assert (found.windows[START].begins, found.windows[START].ends) == ({3: 1}, {3: 2})
+    assert (found.invalid, found.restamped) == (3, False)
+    count_columns(found, 3, columns(rows, kind=1), WIDTH, START, {})
+    assert found.restamped, "a broker has given them their time stamps"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap64
 
+from pylogd.audit.counting import Counted
 from pylogd.audit.judging import Fault, ServerCounts, Verdict, runs
 from pylogd.audit.state import records_of
 from pylogd.audit.windows import StageSpec
 from tests.audits import SERVING, START, TABLE, TOPIC, WIDTH, AuditedLedger, header, numbers, report
 
 DUE = START + WIDTH + 100
+COPY = StageSpec("copy", "serving", settle_ms=1)
+TABLE_OF_COPY = StageSpec("table", "copy", has_offsets=False)
 
 
 def test_a_window_is_judged_when_it_is_due_and_its_bound_has_been_read() -> None:
@@ -46,17 +49,42 @@ def test_missing_duplicate_and_unreported_messages() -> None:
     assert found.share == 4 / 6
 
 
-def test_what_a_dead_producer_did_not_deliver_is_lost_at_the_first_stage_only() -> None:
-    audited = AuditedLedger(TABLE)
+def test_what_a_dead_producer_did_not_deliver_is_lost_at_every_stage() -> None:
+    """A job after any stage must not begin as if the hour were complete."""
+    audited = AuditedLedger(COPY, TABLE_OF_COPY)
     audited.report(report("alice", 0, 9, recovered=True))
     audited.rows("serving", *numbers("alice", range(6)))
-    audited.rows("table", *numbers("alice", range(6)))
+    audited.rows("copy", *numbers("alice", range(5)))
+    audited.rows("table", *numbers("alice", range(5)))
     audited.judge()
+    audited.judge(START + 5 * WIDTH)
     found = audited.judgement()
     assert (found.verdict, found.lost, found.missing, found.unreported) == (Verdict.INCOMPLETE, 4, 0, 0)
+    assert (found.reported, found.recovered, found.received) == (0, 6, 6)
     assert found.faults == (Fault("lost", "here", "alice", 6, 9),)
-    there = audited.judgement("table")
-    assert (there.verdict, there.lost, there.missing) == (Verdict.COMPLETE, 0, 0)
+    for stage in ("copy", "table"):
+        there = audited.judgement(stage)
+        assert (there.verdict, there.lost, there.missing, there.recovered) == (Verdict.INCOMPLETE, 4, 1, 5)
+        assert there.faults == (Fault("missing", "here", "alice", 5, 5), Fault("lost", "here", "alice", 6, 9))
+
+
+def test_a_journal_that_is_behind_what_arrived_decides_its_window() -> None:
+    """A message may be delivered a moment before its number is in the journal. Numbers have no gaps."""
+    audited = AuditedLedger(TABLE)
+    audited.report(report("alice", 0, 9, recovered=True))
+    audited.rows("serving", *numbers("alice", range(13)))
+    audited.rows("table", *numbers("alice", range(13)))
+    audited.judge()
+    for stage in ("serving", "table"):
+        found = audited.judgement(stage)
+        assert (found.verdict, found.recovered, found.lost, found.unreported) == (Verdict.COMPLETE, 13, 0, 0)
+    audited = AuditedLedger()
+    audited.report(report("alice", 0, 9, recovered=True))
+    audited.rows("serving", *numbers("alice", [*range(10), 12]), *numbers("bob", [0]))
+    audited.judge()
+    found = audited.judgement()
+    assert (found.verdict, found.recovered, found.lost, found.unreported) == (Verdict.INCOMPLETE, 11, 2, 1)
+    assert found.faults == (Fault("lost", "here", "alice", 10, 11), Fault("unreported", "here", "bob", 0, 0))
 
 
 def test_a_producer_that_reported_after_all_lost_nothing() -> None:
@@ -95,6 +123,33 @@ def test_late_data_keep_the_verdict_until_the_stage_has_passed_them() -> None:
     audited.report(report("carol", 0, 0))
     (change,) = audited.judge()
     assert (change.judgement.verdict, change.judgement.missing) == (Verdict.INCOMPLETE, 1)
+
+
+def test_a_later_stage_must_have_as_many_messages_without_stamps() -> None:
+    """They are of clients that are not audited. What the first stage has of them is all that is known."""
+    audited = AuditedLedger(COPY, TABLE_OF_COPY)
+    audited.rows("serving", *numbers("alice", [0]))
+    audited.report(report("alice", 0, 0))
+    audited.unstamped("serving", 5)
+    audited.judge()
+    found = audited.judgement()
+    assert (found.verdict, found.received, found.unstamped) == (Verdict.COMPLETE, 1, 5)
+    audited.rows("copy", *numbers("alice", [0]))
+    audited.unstamped("copy", 5)
+    audited.unstamped("table", 3)
+    audited.judge()
+    assert (audited.judgement("table").verdict, audited.judgement("table").pending) == (Verdict.PENDING, 3)
+    audited.rows("table", *numbers("alice", [0]))
+    audited.log["table"] = 6
+    audited.ledger.add("table", TOPIC, Counted(), {0: 6})
+    audited.judge(START + 5 * WIDTH)
+    assert (audited.judgement("copy").verdict, audited.judgement("copy").unstamped) == (Verdict.COMPLETE, 5)
+    there = audited.judgement("table")
+    assert (there.verdict, there.missing, there.unstamped) == (Verdict.INCOMPLETE, 2, 3)
+    audited.ledger.add("copy", TOPIC, Counted(restamped=True), {})
+    audited.ledger.add("serving", TOPIC, Counted(restamped=True), {})
+    audited.judge(START + 6 * WIDTH)
+    assert audited.judgement("table").verdict is Verdict.COMPLETE, "the windows of others can't be compared"
 
 
 def test_a_table_is_judged_up_to_its_committed_offsets() -> None:

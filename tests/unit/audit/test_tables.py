@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 
-from pylogd.audit.counting import Origin
-from pylogd.audit.tables import Look, NotAudited, TableReader, stamped
+from pylogd.audit.columns import count_columns
+from pylogd.audit.counting import Counted, Origin
+from pylogd.audit.ledger import Ledger
+from pylogd.audit.tables import Look, NotAudited, TableReader, TableStage, divided
+from pylogd.audit.topics import Since
 from pylogd.tables.columns import HEADERS
 from pylogd.tables.interface import DataFile
 from pylogd.tables.position import Position
-from tests.audits import START, TOPIC, WIDTH, header
+from tests.audits import SERVING, START, TABLE, TOPIC, WIDTH, header, options
 
 ALICE = Origin(("alice",), 0, "here")
 
@@ -168,8 +174,59 @@ def test_stamps_of_rows_with_several_headers_and_of_rows_with_none() -> None:
             "headers": pa.array(headers, HEADERS),
         }
     )
-    assert stamped(batch, None) == {
-        ("u", 0): [(3, [header("alice", 1), header("bob", 2)])], ("t", 0): [(4, [header("alice", 3)])]
-    }  # fmt: skip
-    assert stamped(batch.slice(4), "v") == {("v", 0): [(4, [header("alice", 3)])]}
-    assert stamped(batch.slice(0, 2), "v") == {}
+    parts = [(topic, partition, rows.column("offset").to_pylist()) for topic, partition, rows in divided(batch, None)]
+    assert parts == [("t", 0, [0, 1, 2, 4]), ("u", 0, [3])]
+    for given, seen in ((batch, {1, 2, 3}), (batch.slice(4), {3}), (batch.slice(0, 2), set())):
+        counted = Counted()
+        count_columns(counted, 0, given, WIDTH, START, {})
+        assert {
+            n for window in counted.windows.values() for tally in window.tallies.values() for n in tally.numbers
+        } == seen
+
+
+def test_rows_without_stamps_are_counted_by_their_time_stamps(lake: FileTable, tmp_path: Path) -> None:
+    """Those of the quarantine too, which has them as numbers. Of a table without time stamps nothing is known."""
+    looker = reader(lake)
+    lake.add("1", [0, 1])
+    assert looker.look({}, {}, START).counted[TOPIC].restamped is False, "every row has a stamp"
+    for name, column, times in (
+        (
+            "2",
+            "timestamp",
+            pa.array([START * 1000, START * 1000 + 1, (START + WIDTH) * 1000], pa.timestamp("us", "UTC")),
+        ),
+        ("3", "timestampMs", pa.array([START, START + WIDTH, None], pa.int64())),
+        ("4", "timestamp", pa.array(["", "", ""])),
+    ):
+        lake.add(name, [2, 3, 4])
+        rows = table([2, 3, 4], [TOPIC] * 3)
+        rows = rows.set_column(3, "headers", pa.array([None, [], [{"key": "a", "value": b"1"}]], HEADERS))
+        pq.write_table(rows.append_column(column, times), tmp_path / name)
+    counted = looker.look({}, {}, START).counted[TOPIC]
+    assert {start: window.unstamped for start, window in counted.windows.items()} == {START: 3, START + WIDTH: 2}
+    assert (counted.invalid, counted.restamped) == (1, True)
+
+
+class UnthreadedStage(TableStage):
+    """Looks at its table at once, so that a test has the time in its hands."""
+
+    def _thread(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        return maybeDeferred(function, *arguments)
+
+
+def test_a_file_that_a_commit_is_moving_is_no_error_unless_it_stays_away(lake: FileTable) -> None:
+    clock, ledger = Clock(), Ledger([SERVING, TABLE], [TOPIC], options())
+    stage = UnthreadedStage(clock, TABLE, lambda: cast("Any", lake), ledger, Since(0), lambda: START, interval=5.0)
+    lake.add("1", [0, 1])
+    path, hidden = Path(lake.files()[0].path), lake.files()[0].path + ".staged"
+    path.rename(hidden)
+    with capturedLogs() as events:
+        stage.start({})
+        clock.pump([1.0] * 12)
+        assert (ledger.failures, [event for event in events if event["log_level"].name == "error"]) == (0, [])
+        clock.pump([1.0] * 60)
+    assert (ledger.failures, sum("Can't read the table" in event["log_format"] for event in events)) == (1, 1)
+    Path(hidden).rename(path)
+    clock.pump([1.0])
+    assert ledger.windows[TOPIC, START].stages["table"].tallies[ALICE].rows == 2
+    stage.stop()

@@ -3,50 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.configs import _as_text, _changes
 from pylogd.cli.debug import hide_secrets
 from pylogd.cli.logdirs import add_up
 from pylogd.client import TopicPartition
-from pylogd.client.core.admin.maintenance import cordon_value, leads_again, led_by_others
-from pylogd.client.core.admin.replica_plan import lead_evenly, plan
+from pylogd.client.core.admin.cordons import cordon_value
 from pylogd.client.core.model import Broker, ConfigEntry, LogDir
-
-REPLICAS = st.lists(st.integers(1, 5), min_size=1, max_size=4, unique=True).map(tuple)
-
-
-@given(st.lists(REPLICAS, max_size=20), st.integers(1, 5))
-def test_a_broker_in_maintenance_is_the_last_replica_of_what_it_was_preferred_for(
-    replicas: list[tuple[int, ...]], broker: int
-) -> None:
-    targets = led_by_others({TopicPartition("t", number): one for number, one in enumerate(replicas)}, broker)
-    assert {at.partition for at in targets} == {
-        number for number, one in enumerate(replicas) if one[0] == broker and len(one) > 1
-    }
-    for at, nodes in targets.items():
-        assert nodes[-1] == broker and sorted(nodes) == sorted(replicas[at.partition]), "nothing is copied"
-
-
-@given(st.lists(REPLICAS, max_size=20))
-def test_leading_evenly_moves_no_replica(replicas: list[tuple[int, ...]]) -> None:
-    current = {TopicPartition("t", number): one for number, one in enumerate(replicas)}
-    even = lead_evenly(current)
-    assert {at: sorted(nodes) for at, nodes in even.items()} == {at: sorted(nodes) for at, nodes in current.items()}
-
-
-def test_leading_evenly_is_even() -> None:
-    current = {TopicPartition("t", number): (1, 2, 3) for number in range(9)}
-    assert sorted(nodes[0] for nodes in lead_evenly(current).values()) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
-
-
-def test_after_its_maintenance_a_broker_leads_its_share() -> None:
-    current = {TopicPartition("t", number): (1 + number % 2, 3) for number in range(9)}
-    targets = leads_again(current, 3)
-    assert len(targets) == 3 and all(nodes[0] == 3 for nodes in targets.values())
-    assert all(set(nodes) == set(current[at]) for at, nodes in targets.items()), "nothing is copied"
 
 
 def test_machines_are_a_column_if_brokers_name_one() -> None:
@@ -61,16 +25,6 @@ def test_what_is_cordoned() -> None:
     before = {"/a": False, "/b": True}
     assert cordon_value(before, ["/a"], True) == "/a,/b" and cordon_value(before, ["/b"], False) == ""
     assert cordon_value(before, [], True) == "*" and cordon_value(before, [], False) == ""
-
-
-def test_without_balance_only_what_has_to_move_moves() -> None:
-    current = {TopicPartition("t", number): (1, 2) for number in range(6)}
-    current[TopicPartition("t", 6)] = (3, 1)
-    racks = dict.fromkeys((1, 2, 4))
-    kept = plan(current, racks, balance=False)
-    assert all(set(kept[at]) == {1, 2} for at in list(current)[:6])
-    assert set(kept[TopicPartition("t", 6)]) == {1, 4}, "broker 4 has the fewest"
-    assert any(4 in nodes for at, nodes in plan(current, racks).items() if at.partition < 6)
 
 
 def test_sizes_are_added_up() -> None:

@@ -40,7 +40,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def test_a_file_is_checked(file: str) -> None:
-    assert run("check", file, "--output", "tsv") == (0, "a-b\ta\tb\ta.{topic}\nb-a\tb\ta\t{topic}\n")
+    assert run("check", file, "--file-only", "--output", "tsv") == (0, "a-b\ta\tb\ta.{topic}\nb-a\tb\ta\t{topic}\n")
 
 
 def test_mistakes_are_one_line(file: str) -> None:

@@ -87,14 +87,31 @@ def test_partitions_are_ignored_unless_asked_for_and_options_add_to_json() -> No
         (b'{"value_base64": "?"}', "value_base64 is not base64"),
         (b'{"value_base64": 7}', "value_base64 is not base64"),
         (b'{"partition": -1}', "partition has to be a number"),
-        (b'{"timestamp": "now"}', "timestamp has to be a number"),
-        (b'{"headers": {"a": "b"}}', "headers has to be a list"),
+        (b'{"value": "v", "timestamp": "now"}', "timestamp has to be a number"),
+        (b'{"value": "v", "headers": {"a": "b"}}', "headers has to be a list"),
+        (b'{"value": "v", "headers": {}}', "headers has to be a list"),
+        (b'{"value": "v", "headers": [{"name": 7, "value": ""}]}', "headers has to be a list"),
+        (b'{"value": "v", "headers": [{"name": "h"}]}', 'the header h has no value: null is written as "value": null'),
+        (b'{"value": "v", "headers": [{"name": "h", "valeu": "x"}]}', 'unknown field "valeu": did you mean value?'),
+        (b'{"key": "k"}', 'the record has no value: null is written as "value": null'),
+        (b"{}", "the record has no value"),
+        (b'{"key": "k", "vaule": "v"}', 'unknown field "vaule": did you mean value?'),
+        (b'{"value": "v", "Key": "k"}', 'unknown field "Key": did you mean key?'),
+        (b'{"value": "v", "payload": "x"}', 'unknown field "payload": there are headers, key, key_base64, offset'),
+        (b'{"value": "v", "value_base64": "dg=="}', "value and value_base64 exclude each other"),
         (b"[" * 100_000, "not JSON"),
     ],
 )
 def test_mistakes_in_json(line: bytes, error: str) -> None:
     with pytest.raises(BadInput, match=error):
         JsonFormat(Fixed(), keep_partitions=True).read(line)
+
+
+def test_only_null_that_is_written_deletes_a_key() -> None:
+    form = JsonFormat(Fixed())
+    assert form.read(b'{"key": "k", "value": null}')[:2] == (b"k", None)
+    assert form.read(b'{"key": "k", "value_base64": null}')[:2] == (b"k", None)
+    assert form.read(b'{"value": "", "key": null, "headers": null}')[:2] == (None, b"")
 
 
 def test_lines_with_a_schema_are_json() -> None:

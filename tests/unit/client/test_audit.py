@@ -55,10 +55,10 @@ class ListProducer(Producer):
         """Empty the producer's buffer."""
         self._accumulator.buffered -= 1 << 50
 
-    def _make_room(self) -> None:
+    def _make_room(self) -> float:
         raise BufferFull("no room")
 
-    def _learn(self, _topic: str, _partition: int | None = None) -> int:
+    def _learn(self, topic: str, partition: int | None = None, deadline: float | None = None) -> int:
         return 1
 
     def add(self, topic: str, *args: Any) -> Batch:

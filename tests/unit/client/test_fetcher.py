@@ -11,7 +11,7 @@ from pylogd.client import CorruptRecords, TopicPartition
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.aborted_transactions import AbortedTransactions
 from pylogd.client.core.consumer.fetcher import Fetcher, FetchSettings
-from pylogd.client.core.consumer.reader import PolledRecords, Reader
+from pylogd.client.core.consumer.reader import Reader
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Partition, Topic
@@ -23,8 +23,9 @@ from pylogd.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from pylogd.wire.records import CONTROL, TRANSACTIONAL, Record, encode_batch, parse_header
+from pylogd.wire.records import CONTROL, TRANSACTIONAL, encode_batch, parse_header
 from pylogd.wire.values import ZERO_UUID
+from tests.fakes.reading import gather
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LEADER, NEAR = 1, 2
@@ -117,6 +118,20 @@ def test_dropped_partitions_free_their_buffers_and_late_responses_are_ignored() 
     assert fetcher.request_bytes == free
 
 
+def test_a_partition_that_gave_records_is_named_last() -> None:
+    """Brokers serve in the request's order: in a fixed one a busy partition would starve those behind it."""
+    fetcher, order = make(T0, T1), [0, 1]
+    for _ in range(3):
+        _, request, asked = ask(fetcher)
+        assert [partition.partition for partition in request.topics[0].partitions] == order
+        first = fetcher.partitions[TopicPartition("t", order[0])]
+        answer(fetcher, asked, PartitionData(order[0], records=batch(first.offset, 3)), PartitionData(order[1]))
+        fetched = fetcher.take()
+        assert fetched is not None
+        fetcher.used(fetched)
+        order.reverse()
+
+
 def test_nothing_is_fetched_from_the_end_of_a_range_on() -> None:
     fetcher = make(T0, T1)
     fetcher.ends = {T0: 4, T1: 2}
@@ -152,7 +167,7 @@ def test_paused_partitions_give_up_what_they_hold_when_others_need_the_room() ->
     reader.move(T0, 0)
     _, _, asked = ask(fetcher)
     answer(fetcher, asked, PartitionData(0, records=batch(0, 100)))
-    assert reader.gather(5)
+    assert gather(reader, 5)
     reader.pause(T0, True)
     reader.move(T1, 0)
     assert fetcher.starved
@@ -184,7 +199,7 @@ def test_aborted_transactions() -> None:
     assert request.isolation_level == 1
     part = PartitionData(0, aborted_transactions=[AbortedTransaction(7, 0)], records=b"".join(data))
     answer(fetcher, asked, part)
-    assert [r.offset for _, records in reader.gather(100) for r in records] == [2, 3, 4, 6]
+    assert [r.offset for _, records in gather(reader, 100) for r in records] == [2, 3, 4, 6]
     assert reader.positions[T0] == 7
 
 
@@ -205,11 +220,11 @@ def reading(*parts: tuple[TopicPartition, Sequence[bytes]], aborted: list[Aborte
 
 def test_a_limit_cuts_batches_and_pausing_loses_nothing() -> None:
     reader = reading((T0, [batch(0, 5), batch(5, 5)]), (T1, [batch(0, 5)]))
-    assert [len(records) for _, records in reader.gather(3)] == [3]
+    assert [len(records) for _, records in gather(reader, 3)] == [3]
     reader.pause(T0, True)
-    assert [(p, r[0].offset, len(r)) for p, r in reader.gather(100)] == [(T1, 0, 5)]
+    assert [(p, r[0].offset, len(r)) for p, r in gather(reader, 100)] == [(T1, 0, 5)]
     reader.pause(T0, False)
-    assert [(p, r[0].offset, len(r)) for p, r in reader.gather(100)] == [(T0, 3, 7)]
+    assert [(p, r[0].offset, len(r)) for p, r in gather(reader, 100)] == [(T0, 3, 7)]
     assert reader.positions == {T0: 10, T1: 5}
 
 
@@ -217,14 +232,14 @@ def test_valid_batches_are_returned_before_the_damaged_one() -> None:
     damaged = bytearray(batch(5, 5))
     damaged[-1] ^= 1
     reader = reading((T0, [batch(0, 5), bytes(damaged)]))
-    assert [len(records) for _, records in reader.gather(100)] == [5]
+    assert [len(records) for _, records in gather(reader, 100)] == [5]
     assert reader.positions == {T0: 5}
 
 
 def test_columns_and_objects_by_turns() -> None:
     pytest.importorskip("pyarrow")
     reader = reading((T0, [batch(0, 5)]), (T1, [batch(0, 5)]))
-    assert [len(records) for _, records in reader.gather(2)] == [2]
+    assert [len(records) for _, records in gather(reader, 2)] == [2]
     [(partition, position, columns)] = reader.gather_columns(headers=False, max_bytes=1 << 20)
     assert (partition, position, columns.num_rows) == (T1, 0, 5)
     assert reader.positions == {T0: 2, T1: 5}  # the rest of the other partition is fetched again
@@ -267,7 +282,7 @@ def test_objects_go_on_where_columns_ended() -> None:
     reader = reading((T0, [batch(0, 5), batch(5, 5)]))
     [(_, _, columns)] = reader.gather_columns(headers=False, max_bytes=1)
     assert columns.num_rows == 5
-    assert [record.offset for _, records in reader.gather(100) for record in records] == [5, 6, 7, 8, 9]
+    assert [record.offset for _, records in gather(reader, 100) for record in records] == [5, 6, 7, 8, 9]
 
 
 def test_batches_are_taken_as_they_were_received_without_control_and_aborted_ones() -> None:
@@ -294,22 +309,3 @@ def test_batches_before_damage_are_taken_and_the_damage_is_reported_once_it_is_r
     reader = reading((T0, [bytes(damaged)]))
     with pytest.raises(CorruptRecords):
         reader.take_batches()
-
-
-def test_what_is_not_processed() -> None:
-    def records(partition: int, first: int, count: int) -> list[Record]:
-        return [Record("t", partition, n, 0, None, None) for n in range(first, first + count)]
-
-    chunks = [(T0, records(0, 5, 2)), (T1, records(1, 0, 2)), (T0, records(0, 7, 1))]
-    handed = PolledRecords(chunks)
-    assert handed.unprocessed(last_is_done=True) == {T0: 5, T1: 0}
-    iterator = iter(handed)
-    next(iterator)
-    assert handed.unprocessed(last_is_done=True) == {T0: 6, T1: 0}
-    assert handed.unprocessed(last_is_done=False) == {T0: 5, T1: 0}
-    next(iterator)
-    assert handed.unprocessed(last_is_done=True) == {T0: 7, T1: 0}
-    assert handed.unprocessed(last_is_done=False) == {T0: 6, T1: 0}
-    assert len(list(iterator)) == 3
-    assert handed.unprocessed(last_is_done=True) == {}
-    assert handed.unprocessed(last_is_done=False) == {T0: 7}

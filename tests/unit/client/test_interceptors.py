@@ -167,8 +167,8 @@ def test_a_consumers_interceptors(caplog: pytest.LogCaptureFixture) -> None:
     upper = Upper()
     hooks = ConsumerHooks([FaultyConsumer(), upper])
     some, none = Record("t", 0, 0, 7, None, b"a"), Record("t", 1, 0, 7, None, b"")
-    chunks = [(T0, [some]), (TopicPartition("t", 1), [none])]
-    assert hooks.consumed(chunks) == [(T0, [some._replace(value=b"A")])]
+    assert hooks.consumed([some]) == [some._replace(value=b"A")]
+    assert hooks.consumed([none]) == []
     offsets = {T0: OffsetAndMetadata(1)}
     hooks.committed(offsets)
     hooks.close()
@@ -177,9 +177,9 @@ def test_a_consumers_interceptors(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_without_interceptors_records_are_handed_out_as_they_are() -> None:
-    chunks = [(T0, [Record("t", 0, 0, 7, None, b"a")])]
-    assert ConsumerHooks([]).consumed(chunks) is chunks
-    assert ConsumerHooks([ConsumerInterceptor()]).consumed(chunks) is chunks
+    records = [Record("t", 0, 0, 7, None, b"a")]
+    assert ConsumerHooks([]).consumed(records) is records
+    assert ConsumerHooks([ConsumerInterceptor()]).consumed(records) is records
     assert not ProducerHooks(ProducerOptions(interceptors=[ProducerInterceptor()])).prepares
 
 

@@ -2,41 +2,45 @@
 
 A lease may lapse and hold again without an event, when the session was alive but the client could not know it for a
 while. The records fetched before then still belong to this consumer, and have to be returned.
+
+A process may also be frozen between the check of the lease and the moment in which records are handed out: while it
+decodes them, while it commits before it hands them out, or while an interceptor looks at them.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from pylogd.client import Consumer, deferred
-from pylogd.client.core.consumer.start_offsets import Committed
+from pylogd.client.core.consumer import reader
+from pylogd.client.core.consumer.interceptors import ConsumerInterceptor
 from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.member_model import Assign, Event, Revoke
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.errors import PylogdError
-from pylogd.wire.records import encode_batch
+from pylogd.wire.records import Record, encode_batch
 from tests.faces import FACES, Face, Patient
 from tests.fakes.broker import FakeBroker
+from tests.fakes.scripted_group import ScriptedGroup
 
 T0 = TopicPartition("t", 0)
 COUNT = 20
 LAPSE = 30  # how often a lapsed lease is checked
+TAKEN = 12  # up to here another consumer has read
 
 
-class LeasedGroup:
+class LeasedGroup(ScriptedGroup):
     """A group whose lease the test lets lapse: for `in_vain` checks, or until its partitions are assigned again."""
 
-    wakes = False
+    leased = True
 
     def __init__(self) -> None:
-        self.events: deque[Event] = deque()
+        super().__init__()
         self.holds = True
         self.in_vain = 0
-        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.lapsed = self.lapses_in_commits = False
 
     @property
     def may_fetch(self) -> bool:
@@ -45,43 +49,28 @@ class LeasedGroup:
             return False
         return self.holds
 
-    @property
-    def has_event(self) -> bool:
-        return bool(self.events)
-
     def next_event(self) -> Event | None:
-        event = self.events.popleft() if self.events else None
+        event = super().next_event()
         self.holds = self.holds or isinstance(event, Assign)
         return event
 
     def subscribe(self, topics: Topics) -> None:
         self.events.append(Assign(frozenset({T0}), frozenset({T0})))
 
-    def look_up(
-        self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
-    ) -> None:
-        done({partition: self.committed.get(partition) for partition in partitions}, None)
-
-    def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self.committed.update(offsets)
-
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
-        self.committed.update(offsets)
-
-    def on_commit(self, call: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], object]) -> None: ...
-
     def stream_of(self, partition: TopicPartition) -> int | None:
         return 0
 
-    def polled(self, polling: bool) -> None: ...
+    def lapse(self) -> None:
+        """End the lease once, as if the process had been frozen: another consumer had the partition meanwhile."""
+        if not self.lapsed:
+            self.lapsed, self.holds = True, False
+            self.committed[T0] = OffsetAndMetadata(TAKEN)
+            self.events += [Revoke(frozenset({T0}), lost=True), Assign(frozenset({T0}), frozenset({T0}))]
 
-    def done(self, event: Event) -> None: ...
-
-    def stop(self) -> None: ...
-
-    async def leave(self) -> None: ...
-
-    async def close(self, timeout: float) -> None: ...
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
+        await super().commit(offsets, timeout)
+        if self.lapses_in_commits:
+            self.lapse()
 
 
 @pytest.fixture
@@ -142,3 +131,97 @@ def test_partitions_that_are_lost_with_the_lease_are_read_from_what_was_committe
     group.events += [Revoke(frozenset({T0}), lost=True), Assign(frozenset({T0}), frozenset({T0}))]
     seen += [record.offset for record in face.take(source, COUNT - 12)]
     assert seen == [*range(5), *range(12, COUNT)]
+
+
+def polled(face: Face, **options: Any) -> list[int]:
+    """Return the offsets that `poll` returns, up to the last one."""
+    consumer = subscribed(face, **options)
+    return until_last(lambda: [record.offset for record in consumer.poll(0.1)])
+
+
+def polled_in_parts(face: Face, **options: Any) -> list[int]:
+    """As `polled`, a few records at a time: the rest of them waits decoded."""
+    consumer = subscribed(face, **options)
+    return until_last(lambda: [record.offset for record in consumer.poll(0.1, 3)])
+
+
+def polled_columns(face: Face, **options: Any) -> list[int]:
+    """As `polled`, as columns."""
+    consumer = subscribed(face, **options)
+    return until_last(
+        lambda: [o for _, columns in consumer.poll_columns(0.1) for o in columns.column("offset").to_pylist()]
+    )
+
+
+def iterated(face: Face, **options: Any) -> list[int]:
+    """Return the offsets that an iteration yields, up to the last one."""
+    records = iterator(face, **options)
+    return until_last(lambda: [face.step(records).offset])
+
+
+def streamed(face: Face, **options: Any) -> list[int]:
+    """As `iterated`, of a stream."""
+    records = stream(face, **options)
+    return until_last(lambda: [record.offset for record in face.take(records, 1)])
+
+
+def subscribed(face: Face, **options: Any) -> Any:
+    consumer = face.consumer(group_id="g", **options)
+    consumer.subscribe("t")
+    return consumer
+
+
+def until_last(more: Callable[[], list[int]]) -> list[int]:
+    seen: list[int] = []
+    while COUNT - 1 not in seen:
+        seen += more()
+    return seen
+
+
+EACH = [polled, polled_in_parts, polled_columns, iterated, streamed]
+
+
+@pytest.mark.parametrize("read", EACH)
+def test_records_that_were_decoded_while_the_lease_ended_are_not_handed_out(
+    face: Face, group: LeasedGroup, monkeypatch: pytest.MonkeyPatch, read: Callable[..., list[int]]
+) -> None:
+    def decode_slowly(function: Callable[..., Any]) -> Callable[..., Any]:
+        def decode(*arguments: Any, **options: Any) -> Any:
+            found = function(*arguments, **options)
+            group.lapse()
+            return found
+
+        return decode
+
+    for name in ("decode_batch", "decode_batches"):
+        monkeypatch.setattr(reader, name, decode_slowly(getattr(reader, name)))
+    assert read(face, auto_commit="off") == [*range(TAKEN, COUNT)]
+    assert group.lapsed
+
+
+@pytest.mark.parametrize("read", EACH)
+def test_records_that_were_committed_while_the_lease_ended_are_not_handed_out(
+    face: Face, group: LeasedGroup, read: Callable[..., list[int]]
+) -> None:
+    group.lapses_in_commits = True
+    assert read(face, auto_commit="before") == [*range(TAKEN, COUNT)]
+    assert group.lapsed
+
+
+class SlowInterceptor(ConsumerInterceptor):
+    """Is frozen once."""
+
+    def __init__(self, group: LeasedGroup) -> None:
+        self._group = group
+
+    def on_consume(self, records: list[Record]) -> list[Record]:
+        self._group.lapse()
+        return records
+
+
+@pytest.mark.parametrize("read", [polled, polled_in_parts, iterated, streamed])
+def test_records_that_an_interceptor_saw_while_the_lease_ended_are_not_handed_out(
+    face: Face, group: LeasedGroup, read: Callable[..., list[int]]
+) -> None:
+    assert read(face, auto_commit="off", interceptors=[SlowInterceptor(group)]) == [*range(TAKEN, COUNT)]
+    assert group.lapsed

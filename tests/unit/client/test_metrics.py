@@ -126,7 +126,8 @@ def test_a_consumer() -> None:
     assert meters.snapshot(10.0).records_lag_max == -1
     core.fetcher.partitions[T0].high_watermark = 100
     core.fetcher.partitions[T1].high_watermark = 7
-    meters.consumed([(T0, 30), (T0, 10), (T1, 5)])
+    for partition, count in ((T0, 30), (T0, 10), (T1, 5)):
+        core.reader.buffer.on_handed_out(partition, count)
     found = meters.snapshot(10.0)
     assert (found.records_consumed_total, found.records_consumed_rate) == (45, 4.5)
     assert (found.records_lag_max, found.partitions[T0].records_lag, found.partitions[T1].records_lag) == (60, 60, 0)

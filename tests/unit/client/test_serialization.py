@@ -14,6 +14,7 @@ from pylogd.client.core.consumer.reader import Reader
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.serialization import RecordDeserializer, RecordSerializer
 from pylogd.wire.records import encode_batch, iter_batches
+from tests.fakes.reading import gather
 
 T0 = TopicPartition("t", 0)
 
@@ -105,15 +106,15 @@ def make_reader(values: list[bytes], deserializer: RecordDeserializer) -> Reader
 
 def test_the_position_stays_at_a_record_that_fails_until_the_application_seeks() -> None:
     reader = make_reader([b"0", b"1", b"2", b"x", b"4"], RecordDeserializer(None, int))
-    [(_, records)] = reader.gather(100)
+    [(_, records)] = gather(reader, 100)
     assert values(records) == [0, 1, 2]
     for _ in range(2):
         with pytest.raises(DeserializationFailed) as raised:
-            reader.gather(100)
+            gather(reader, 100)
         assert reader.position(T0) == 3
     reader.move(T0, raised.value.next_offset)
     reader.come(4)  # type: ignore[attr-defined]
-    [(_, records)] = reader.gather(100)
+    [(_, records)] = gather(reader, 100)
     assert [found.offset for found in records] == values(records) == [4]
 
 
@@ -126,7 +127,7 @@ def test_limits_hold_and_nothing_is_deserialized_twice() -> None:
 
     reader = make_reader([b"%d" % n for n in range(6)], RecordDeserializer(None, count))
     found: list[Record] = []
-    while chunks := reader.gather(1):
+    while chunks := gather(reader, 1):
         [(_, records)] = chunks
         assert len(records) == 1
         found += records
@@ -145,10 +146,10 @@ def test_an_interrupt_in_a_deserializer_loses_nothing() -> None:
 
     reader = make_reader([b"%d" % n for n in range(5)], RecordDeserializer(None, interrupt_once))
     with pytest.raises(KeyboardInterrupt):
-        reader.gather(100)
+        gather(reader, 100)
     assert reader.position(T0) == 0
     reader.come(0)  # type: ignore[attr-defined]
-    [(_, records)] = reader.gather(100)
+    [(_, records)] = gather(reader, 100)
     assert values(records) == list(range(5))
 
 

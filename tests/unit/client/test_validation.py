@@ -31,6 +31,7 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
 )
 from pylogd.wire.records import encode_batch
 from pylogd.wire.values import ZERO_UUID
+from tests.fakes.reading import gather
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -77,7 +78,7 @@ class World:
         """Read records of an epoch in partition 0, up to the last."""
         call, _ = self.ask(FetchRequest)
         self.fetched(call, data(0, base, count, epoch))
-        assert sum(len(records) for _, records in self.core.reader.gather(1000)) == count
+        assert sum(len(records) for _, records in gather(self.core.reader, 1000)) == count
 
     def epoch_ends(
         self, call: Call, epoch: int, end: int, code: ErrorCode = ErrorCode.NONE, partition: int = 0
@@ -138,14 +139,14 @@ def test_fetched_records_that_were_not_returned_are_fetched_from_the_new_leader(
     world.core.move(T0, 0)
     call, _ = world.ask(FetchRequest)
     world.fetched(call, PartitionData(0, records=batch(0, 4, 4) + batch(4, 4, 5)))
-    assert [len(records) for _, records in world.core.reader.gather(2)] == [2]
+    assert [len(records) for _, records in gather(world.core.reader, 2)] == [2]
     world.lead(2, 6)
     call, request = world.ask(OffsetForLeaderEpochRequest)
     assert request.topics[0].partitions[0].leader_epoch == 4, "that of the record that was handed out last"
     world.epoch_ends(call, 4, 3)
     _, request = world.ask(FetchRequest)
     assert request.topics[0].partitions[0].fetch_offset == 2
-    assert not world.core.reader.gather(100) and not world.warnings
+    assert not gather(world.core.reader, 100) and not world.warnings
 
 
 def test_with_a_reset_policy_reading_goes_on_where_the_log_diverges() -> None:
@@ -295,18 +296,18 @@ def test_a_leader_that_changes_while_batches_are_taken_costs_no_record_and_doubl
     world.core.move(T0, 0)
     call, _ = world.ask(FetchRequest)
     world.fetched(call, data(0, 0, 4, 5))
-    assert len(world.core.reader.gather(2)) == 1
+    assert len(gather(world.core.reader, 2)) == 1
     [ahead] = sent  # requested while the first batch was processed
     ahead.build(12)
     world.fetched(ahead, data(0, 4, 4, 5))
-    assert [r.offset for _, records in world.core.reader.gather(2) for r in records] == [2, 3]
+    assert [r.offset for _, records in gather(world.core.reader, 2) for r in records] == [2, 3]
     sent.clear()
     world.lead(2, 6)
-    assert not world.core.reader.gather(100), "what came from the former leader is dropped"
+    assert not gather(world.core.reader, 100), "what came from the former leader is dropped"
     assert world.core.reader.positions == {T0: 4}
     [call] = sent
     world.epoch_ends(call, 5, 8)
     call, request = world.ask(FetchRequest)
     assert request.topics[0].partitions[0].fetch_offset == 4
     world.fetched(call, data(0, 4, 4, 5))
-    assert [r.offset for _, records in world.core.reader.gather(100) for r in records] == [4, 5, 6, 7]
+    assert [r.offset for _, records in gather(world.core.reader, 100) for r in records] == [4, 5, 6, 7]

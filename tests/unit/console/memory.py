@@ -12,6 +12,7 @@ from twisted.internet.testing import StringTransport
 
 from pylogd.client.core.admin.calls import Question
 from pylogd.client.core.admin.operations import Operations
+from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.metadata import Metadata
 from pylogd.console.clusters import ClusterOptions
 from pylogd.console.login import Login
@@ -32,6 +33,8 @@ class MemoryCalls:
     silent: brokers that accept connections and do not answer. versions: the highest version of an API. seen: the
     requests. changes: answers to APIs that the record has none for.
     """
+
+    request_timeout = 10.0
 
     def __init__(self, record: Record, clock: Clock) -> None:
         self.metadata = Metadata([("127.0.0.1", 9001)])
@@ -76,7 +79,7 @@ class MemoryCalls:
                 outcomes.append(error)
         return outcomes
 
-    async def call(self, attempt: Any, timeout: float | None = None) -> Any:
+    async def call(self, attempt: Any, timeout: float | None = None, backoff: Backoff | None = None) -> Any:
         """Try once."""
         return await attempt()
 
@@ -95,6 +98,10 @@ class MemoryCluster:
         self.mirrors: Any = None
         self.audit: Any = None
         self.tables: Any = None
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function at once."""
+        return function(*arguments)
 
 
 class Response(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pylogd.wire.messages import alter_partition_reassignments as alter
+from pylogd.wire.messages import describe_configs as described
 from pylogd.wire.messages import incremental_alter_configs as configs
 from pylogd.wire.messages import list_partition_reassignments as listing
 from tests.unit.console.memory import MemoryConsole, Response
@@ -20,20 +21,38 @@ class Moving(MemoryConsole):
     """A console that may write, on a cluster in which two partitions of a topic move from broker 3 to broker 2."""
 
     def __init__(self) -> None:
+        self.moving: tuple[int, ...] = (0, 1)
+        self.throttle: str | None = "20000"
         super().__init__(topics=2, partitions=8, groups=0, allow_writes=True)
         self.topic = max(self.calls.record.topics, key=self.calls.record.topics.__getitem__)
         self.calls.changes = {
             listing.ListPartitionReassignmentsRequest: self._list,
             alter.AlterPartitionReassignmentsRequest: self._alter,
+            described.DescribeConfigsRequest: self._describe,
             configs.IncrementalAlterConfigsRequest: lambda _: configs.IncrementalAlterConfigsResponse(),
         }
         self.sample()
 
     def _list(self, _: Any) -> Any:
-        moves = [listing.OngoingPartitionReassignment(index, [1, 2, 3], [2], [3]) for index in (0, 1)]
+        moves = [listing.OngoingPartitionReassignment(index, [1, 2, 3], [2], [3]) for index in self.moving]
         return listing.ListPartitionReassignmentsResponse(
             topics=[listing.OngoingTopicReassignment(self.topic, moves)]
         )  # fmt: skip
+
+    def _describe(self, request: Any) -> Any:
+        """Answer the throttles that were set at run time."""
+        sources = {2: 1, 4: 2}
+        return described.DescribeConfigsResponse(results=[
+            described.DescribeConfigsResult(
+                resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[
+                    described.DescribeConfigsResourceResult(
+                        name, self.throttle, config_source=sources[resource.resource_type]
+                    )
+                    for name in resource.configuration_keys or () if "throttled" in name and self.throttle is not None
+                ],
+            )
+            for resource in request.resources
+        ])  # fmt: skip
 
     def _alter(self, request: Any) -> Any:
         return alter.AlterPartitionReassignmentsResponse(responses=[
@@ -80,8 +99,8 @@ def test_moves_are_shown_with_how_far_they_are(console: Moving) -> None:
 
 
 def test_a_move_is_planned_and_begun(console: Moving) -> None:
-    for topic in console.sampler.last.topics.values():
-        topic.replicas = [(1, 2)] * len(topic)
+    console.calls.record.replicas = (1, 2)
+    console.moving = ()
     form = {"topic": console.topic, "brokers": "1, 2, 3", "throttle": "1000000"}
     plan = console.post("/reassign", **form)
     _, document, *_ = shlex.split(commands(plan))

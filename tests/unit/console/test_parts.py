@@ -21,7 +21,7 @@ from pylogd.console.oidc import read_options
 from pylogd.console.reading import Message, Wanted, parse_time
 from pylogd.console.rendering import duration, rate, size, sparkline
 from pylogd.console.roles import Identity, Role
-from pylogd.console.sessions import Sessions
+from pylogd.console.sessions import IDLE_SECONDS, Sessions
 from pylogd.console.tables import TableOptions
 from tests.docs.kinds import blocks_of_kind
 
@@ -31,10 +31,17 @@ RULES = Masking([MaskingRule("pay.*", ("card.number", "iban")), MaskingRule("sec
 @pytest.mark.parametrize(
     ("topic", "value", "shown"),
     [
-        ("pay.eu", {"card": {"number": "4111", "type": "x"}}, {"card": {"number": MASK, "type": "x"}}),
+        ("pay.eu", {"card": {"number": "4111", "type": "x"}, "iban": None},
+         {"card": {"number": MASK, "type": "x"}, "iban": MASK}),
+        ("pay.eu", {"card": {"number": "4111", "type": "x"}}, MASK),
+        ("pay.eu", {"card": {"pan": "4111"}, "iban": "DE"}, {"card": MASK, "iban": MASK}),
+        ("pay.eu", {"card": [{"number": 1}, {"pan": 2}, None], "iban": "DE"},
+         {"card": [{"number": MASK}, MASK, None], "iban": MASK}),
+        ("pay.eu", {"card": None, "iban": "DE"}, {"card": None, "iban": MASK}),
+        ("pay.eu", {"payload": {"iban": "DE"}}, MASK),
         ("pay.eu", {"card": [{"number": 1}, {"number": 2}], "iban": "DE"},
          {"card": [{"number": MASK}, {"number": MASK}], "iban": MASK}),
-        ("pay.eu", {"other": 1}, {"other": 1}),
+        ("pay.eu", {"other": 1}, MASK),
         ("pay.eu", "not decoded: 4111", MASK),
         ("secret", {"a": 1}, MASK),
         ("secret", None, None),
@@ -123,10 +130,26 @@ def test_numbers_for_people() -> None:
 def test_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pylogd.console.sessions._MOST", 3)
     sessions = Sessions(lambda: 0.0)
-    ids = [sessions.open(str(number), Role.VIEWER)[0] for number in range(4)]
-    assert sessions.find(ids[0]) is None and sessions.find(ids[3]) is not None
+    ids = [sessions.open(user, Role.VIEWER).session_id for user in ("eve", "ada", "eve", "eve")]
+    assert len(sessions) == 3 and sessions.find(ids[0]) is None and sessions.find(ids[3]) is not None
     found = sessions.find(ids[1])
     assert found is not None and found.is_mine(found.token) and not found.is_mine("")
+
+
+def test_a_browser_without_a_login_keeps_its_session_itself() -> None:
+    now = 0.0
+    sessions = Sessions(lambda: now)
+    session = sessions.open("", Role.NONE)
+    session.wanted, session.pending = "/c/cluster", {"state": "s"}
+    cookie = sessions.cookie(session)
+    found = sessions.find(cookie, Role.ADMIN)
+    assert found is not None and not len(sessions)
+    assert (found.user, found.role, found.token, found.wanted) == ("", Role.ADMIN, session.token, "/c/cluster")
+    assert found.pending == {"state": "s"} and sessions.cookie(found) == cookie
+    for other in ("~", "~.", cookie[:-1], cookie.replace("~", "~A"), "~é.é", Sessions(lambda: now).cookie(session)):
+        assert sessions.find(other) is None
+    now = IDLE_SECONDS + 1
+    assert sessions.find(cookie) is None
 
 
 PAGE = """\
@@ -154,7 +177,7 @@ def test_a_configuration(tmp_path: Path) -> None:
     path.write_text(
         '[clusters.main]\nbootstrap = "a:1,b:2"\ncommand-config = "client.properties"\n'
         'schema-registry = "http://r:1"\nmetrics = ["http://a:9/metrics"]\nlinks = {"Audit" = "https://x/"}\n'
-        'mirrors = ["http://m/metrics"]\naudit = "http://audit/"\n'
+        'mirrors = ["http://m/metrics"]\naudit = "http://audit/"\nzookeeper = "z:2181/x"\n'
         '[clusters.main.tables.flights]\nlocation = "delta:/data"\nproperties = {region = "eu"}\n'
         '[clusters.other]\nbootstrap = "c"\n[[masking]]\ntopics = "pay.*"\nfields = ["iban"]\n'
         '[roles]\nadmin = ["user:ada"]\nothers = "viewer"\n'
@@ -165,6 +188,7 @@ def test_a_configuration(tmp_path: Path) -> None:
     assert main.registry_settings == {"schema.registry.basic.auth.user.info": "a:b"}
     assert found.masking == [MaskingRule("pay.*", ("iban",))]
     assert (list(main.mirrors), main.audit) == (["http://m/metrics"], "http://audit/")
+    assert (main.zookeeper, other.zookeeper) == ("z:2181/x", "")
     assert main.tables == {"flights": TableOptions("delta:/data", {"region": "eu"})} and not other.tables
     assert found.roles is not None
     assert [found.roles.of(Identity(name, "user")) for name in ("ada", "eve")] == [Role.ADMIN, Role.VIEWER]
@@ -184,6 +208,7 @@ def test_the_page_s_files_are_read(tmp_path: Path) -> None:
     [
         ("", "at least one cluster"), ("[clusters.a]\n", "no bootstrap"), ("x = 1\n", "there is no 'x'"),
         ('[clusters.a]\nbootstrap = "b"\nlinks = {a = "javascript:x"}\n', "begin with http"),
+        ('[clusters.a]\nbootstrap = "b"\nzookeeper = "a:b:c:d"\n', "clusters.a"),
         ('[clusters.a]\nbootstrap = 1\n', "has to be a str"), ("[", "console.toml"),
         ('[clusters.a]\nbootstrap = "b"\ncommand-config = "none"\n', "can't read"),
         ('[clusters.a]\nbootstrap = "b"\n[[masking]]\nfields = ["x"]\n', "needs `topics`"),

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred, fail, succeed
 
 from pylogd.client.core.admin.health import Verdict
+from pylogd.console.zookeeper_groups import ZooKeeperGroups
+from pylogd.metadata.errors import NoNode, StoreError
+from pylogd.metadata.interfaces import Node, NodeStat
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
 from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
@@ -151,3 +155,69 @@ def test_the_next_sample_waits_longer_where_one_takes_long() -> None:
     console.clock.advance(0)
     assert sampler.last.number == 2
     sampler.stop()
+
+
+class Store:
+    """A ZooKeeper with a group, which may be away."""
+
+    def __init__(self) -> None:
+        self.away = True
+
+    def make(self) -> Any:
+        return self
+
+    def start(self) -> Deferred[None]:
+        return fail(StoreError("no server answers")) if self.away else succeed(None)
+
+    def children(self, path: str) -> Deferred[list[str]]:
+        if self.away:
+            return fail(StoreError("the connection is lost"))
+        found = {
+            "/consumers": ["billing", "reader-00003"], "/consumers/billing/offsets": [self.topic],
+            "/consumers/billing/ids": ["one", "two"],
+        }  # fmt: skip
+        return succeed(found[path]) if path in found else fail(NoNode(path))
+
+    def exists(self, _: str) -> Deferred[NodeStat]:
+        return succeed(NodeStat(0, 1, 1, 0))
+
+    def children_data(self, _: str) -> Deferred[dict[str, Node]]:
+        return succeed({"0": Node(b"0", NodeStat(0, 1, 2, 0))})
+
+    topic = ""
+
+
+def test_groups_in_zookeeper_are_shown_like_all_others() -> None:
+    console, store = MemoryConsole(), Store()
+    store.topic = next(iter(console.calls.record.topics))
+    console.sampler._groups._registered = ZooKeeperGroups(store.make)
+    console.sample()
+    gap = "ZooKeeper does not tell its groups: "
+    assert [text for text in console.sampler.last.gaps if gap in text] == [f"{gap}no server answers"]
+    store.away = False
+    console.sample()
+    sample = console.sampler.last
+    group = sample.groups["billing"]
+    assert (group.kind, group.state, group.members, group.coordinator) == ("zookeeper", "Stable", 2, -1)
+    assert group.lag == sample.topics[store.topic].series.ends[0] and group.lag
+    assert sample.groups["reader-00003"].kind == "classic", "a broker has a group of this name too"
+    assert sample.groups["reader-00003 (zookeeper)"].state == "Empty"
+    assert "billing" in sample.by_topic[store.topic] and not sample.gaps
+    store.away = True
+    console.sample()
+    assert console.sampler.last.groups["billing"].members == 2, "as it was read before"
+    assert console.sampler.last.gaps == [f"{gap}the connection is lost"]
+
+
+def test_groups_in_zookeeper_are_not_changed() -> None:
+    console, store = MemoryConsole(allow_writes=True), Store()
+    store.topic, store.away = next(iter(console.calls.record.topics)), False
+    console.sampler._groups._registered = ZooKeeperGroups(store.make)
+    console.sample()
+    for page in ("groups/billing", "groups/billing/members", "groups"):
+        shown = console.ask(f"/c/cluster/{page}")
+        assert shown.status == 200 and "billing" in shown.body
+    assert "Reset offsets" not in console.ask("/c/cluster/groups/billing").body
+    for action in ("reset", "delete"):
+        refused = console.ask(f"/c/cluster/groups/billing/{action}")
+        assert (refused.status, "changes none" in refused.body) == (400, True)

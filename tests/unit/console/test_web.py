@@ -6,12 +6,14 @@ import re
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred, maybeDeferred
 
 from pylogd.console import events
 from pylogd.console.login import Login
 from pylogd.console.roles import EVERYTHING, Identity, Role, Roles
 from pylogd.console.sample import TopicState
 from pylogd.console.series import TopicSeries
+from pylogd.limits.shares import FairWork
 from tests.unit.console.memory import MemoryConsole, parse
 
 PAGES = (
@@ -138,20 +140,23 @@ class Users:
     def is_right(self, user: str, password: str) -> bool:
         return (user, password) == ("ada", "secret")
 
+    def remembers(self, user: str, password: str) -> bool:
+        return False
+
 
 class ClockedLogin(Login):
     """Checks passwords on the caller's thread."""
 
     async def check(self, name: str, password: str, host: str) -> Identity:
-        self._pool = Direct()  # type: ignore[assignment]
+        self._work = FairWork(Direct().defer, 1, 1)
         return await super().check(name, password, host)
 
 
 class Direct:
     """A pool without threads."""
 
-    async def defer(self, function: Any, *arguments: Any) -> Any:
-        return function(*arguments)
+    def defer(self, function: Any, *arguments: Any) -> Deferred[Any]:
+        return maybeDeferred(function, *arguments)
 
     def stop(self) -> None:
         """Nothing runs."""
@@ -180,6 +185,18 @@ def test_without_a_session_pages_lead_to_the_login_and_back() -> None:
     assert console.ask("/c/cluster/groups", cookie=first.cookie).status == 303
     out = console.ask("/logout", {"csrf": console.ask("/c/cluster", cookie=done.cookie).token}, cookie=done.cookie)
     assert out.status == 303 and console.ask("/c/cluster", cookie=done.cookie).status == 303
+
+
+def test_requests_without_a_login_end_nobodys_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5,200 requests for /login logged everybody out."""
+    monkeypatch.setattr("pylogd.console.sessions._MOST", 3)
+    console = with_login()
+    page = console.ask("/login")
+    done = console.ask("/login", {"csrf": page.token, "user": "ada", "password": "secret"}, cookie=page.cookie)
+    for path in ("/login", "/health", "/c/cluster", "/static/none.js") * 2:
+        console.ask(path)
+    assert console.ask("/c/cluster", cookie=done.cookie).status == 200
+    assert "set-cookie" not in console.ask("/c/cluster", cookie=done.cookie).headers
 
 
 def test_a_session_ends_when_it_was_idle() -> None:

@@ -78,6 +78,7 @@ def test_the_last_replica_in_sync_is_waited_for(three: FakeCluster) -> None:
     assert three.state().leader == NO_LEADER
     three.come(3)
     assert (three.state().leader, three.state().isr, three.state().leader_epoch) == (3, (3,), 4)
+    assert sum(one.unclean_elections for one in three.controllers.values()) == 0
 
 
 def test_an_unclean_election_where_the_topic_allows_it(three: FakeCluster) -> None:
@@ -88,6 +89,7 @@ def test_an_unclean_election_where_the_topic_allows_it(three: FakeCluster) -> No
     three.come(1)
     assert three.state("clean").leader == NO_LEADER
     assert (three.state("unclean").leader, three.state("unclean").isr) == (1, (1,))
+    assert sum(one.unclean_elections for one in three.controllers.values()) == 1
 
 
 def test_unclean_elections_may_be_allowed_while_it_runs(three: FakeCluster) -> None:
@@ -485,3 +487,4 @@ def test_the_last_known_leader_leads_on_where_nobody_else_has_the_records(three:
     result_of(three.peers[1].topics.write_states([TopicUpdate(three.topic(), (back,))]))
     three.settle()
     assert (three.state().leader, three.state().isr, three.state().last_known_elr) == (2, (2,), ())
+    assert sum(one.unclean_elections for one in three.controllers.values()) == 1, "as Kafka counts it"

@@ -59,8 +59,14 @@ def commit(
     parts: Parts, offset: int, topic: str = "t", group_id: str = "g", joined: JoinAnswer | None = None, index: int = 0
 ) -> Any:
     member, generation = (joined.member_id, joined.generation) if joined else ("", -1)
-    committed = Committed(offset, -1, "note", parts.groups.now_ms)
+    committed = Committed(offset, -1, "note", parts.groups.now_ms, topic_id=topic_id(parts, topic))
     return parts.groups.commit(group_id, member, None, generation, [((topic, index), committed)])
+
+
+def topic_id(parts: Parts, name: str) -> bytes:
+    topic = parts.topics.get(name)
+    assert topic is not None
+    return topic.topic_id
 
 
 def offsets(parts: Parts, group_id: str = "g") -> dict[tuple[str, int], int] | ErrorCode:
@@ -98,7 +104,7 @@ class TestOffsets:
     def test_a_client_without_a_group_commits_and_fetches(self, parts: Parts) -> None:
         assert commit(parts, 7) == NONE
         found = parts.groups.fetch("g")
-        assert found == {("t", 0): Committed(7, -1, "note", parts.groups.now_ms, NEVER)}
+        assert found == {("t", 0): Committed(7, -1, "note", parts.groups.now_ms, NEVER, topic_id(parts, "t"))}
         assert offsets(parts, "other") == {}
 
     def test_a_member_commits_in_its_generation_only(self, parts: Parts) -> None:
@@ -409,8 +415,7 @@ class TestRefusals:
         [
             ({"session": 5.999}, ErrorCode.INVALID_SESSION_TIMEOUT),
             ({"session": 1800.001}, ErrorCode.INVALID_SESSION_TIMEOUT),
-            ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
-            ({"instance_id": "i" * 250}, ErrorCode.INVALID_REQUEST),
+            ({"instance_id": "i" * 1025}, ErrorCode.INVALID_REQUEST),
             ({"protocol_type": "p" * 40_000}, ErrorCode.INVALID_REQUEST),
             ({"member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ],

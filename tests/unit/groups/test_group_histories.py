@@ -174,3 +174,26 @@ def test_a_rolling_change_of_clients_to_the_newer_protocol_and_back(cooperative:
     replace(ClassicConsumer)
     assert world.coordinator._consumers.get("g") is None
     assert world.coordinator._groups["g"].generation > upgraded
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_topic_that_is_made_anew_is_assigned_by_its_new_id(down: bool) -> None:
+    """Subscriptions name topics, assignments have ids: also if no coordinator ran when the topic was deleted."""
+    history = History(0)
+    world = history.world
+    for _ in range(3):
+        history.add(NewConsumer)
+        world.consumers[-1].topics = {"t", "u"}
+    history.settle()
+    world.topics["t"] = topic("t", 5, version=1)
+    if down:
+        world.load()
+    else:
+        world.coordinator._consumers.topics_changed()
+    history.settle()
+    consumers = world.coordinator._consumers.get("g")
+    assert consumers is not None
+    wanted = {(one.topic_id, index) for one in world.topics.values() for index in range(len(one.partitions))}
+    assert set().union(*consumers.target.values()) == wanted
+    assert {partition for member in consumers.members.values() for partition in member.assigned} == wanted
+    assert world.owned() == sorted(world.all_partitions())

@@ -23,6 +23,8 @@ from pylogd.replica.internal_records import InvalidRecord
 from pylogd.replica.internal_topic import partition_of
 
 MEMBER = StoredMember("m", "i", "c", "/h", 60_000, 10_000, b"sub", b"share")
+TOPIC_ID = bytes(range(1, 17))
+WITH_ID = Committed(7, 2, "hi", 9, topic_id=TOPIC_ID)
 GROUP = StoredGroup("consumer", 3, "range", "m", 1_700_000_000_000, (MEMBER,))
 
 
@@ -37,6 +39,20 @@ class TestBytes:
     def test_an_offset_with_an_expiry(self) -> None:
         value = offset_value(Committed(7, 2, "", 9, 10))
         assert value.hex() == "0001000000000000000700000000000000000009000000000000000a"
+
+    def test_the_id_of_an_offsets_topic(self) -> None:
+        """Kafka 4.3.1 reads the values of versions 3 and 1, and ignores the tagged fields behind them."""
+        tags = "010010" + TOPIC_ID.hex()
+        value = offset_value(Committed(7, 2, "hi", 9, topic_id=TOPIC_ID))
+        assert value.hex() == "0003000000000000000700000002000268690000000000000009" + tags
+        value = offset_value(Committed(7, 2, "", 9, 10, TOPIC_ID))
+        assert value.hex() == "0001000000000000000700000000000000000009000000000000000a" + tags
+
+    def test_kafkas_version_with_the_id_is_read(self) -> None:
+        value = "00040000000000000007000000020368690000000000000009"
+        assert read_offset_value(bytes.fromhex(value + "00")) == Committed(7, 2, "hi", 9)
+        with_id = bytes.fromhex(value + "010010" + TOPIC_ID.hex())
+        assert read_offset_value(with_id) == Committed(7, 2, "hi", 9, topic_id=TOPIC_ID)
 
     def test_a_group(self) -> None:
         assert group_key("g").hex() == "0002000167"
@@ -57,7 +73,8 @@ class TestReading:
         assert read_key(offset_key("g", "t", 5)) == OffsetKey("g", "t", 5)
         assert read_key(group_key("g")) == GroupKey("g")
         assert read_group_value(group_value(GROUP)) == GROUP
-        for committed in (Committed(7, 2, "hi", 9), Committed(7, -1, "ü", 9, 10)):
+        expiring = Committed(7, -1, "ü", 9, 10)
+        for committed in (Committed(7, 2, "hi", 9), expiring, WITH_ID, expiring._replace(topic_id=TOPIC_ID)):
             assert read_offset_value(offset_value(committed)) == committed
 
     def test_older_versions(self) -> None:
@@ -84,6 +101,10 @@ class TestReading:
             read_offset_value(bytes.fromhex(data))
         with pytest.raises(InvalidRecord):
             read_group_value(bytes.fromhex(data))
+
+    def test_a_topic_id_of_another_length(self) -> None:
+        with pytest.raises(InvalidRecord, match="15 bytes"):
+            read_offset_value(offset_value(Committed(7, 2, "", 9)) + b"\1\0\x0f" + bytes(15))
 
     def test_more_members_than_bytes(self) -> None:
         data = group_value(StoredGroup("c", 1, None, None, 0, ()))[:-4] + b"\x7f\xff\xff\xff"

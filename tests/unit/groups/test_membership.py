@@ -8,7 +8,7 @@ from pylogd.errors import ErrorCode
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.records import StoredGroup, StoredMember
 from pylogd.groups.states import GroupEvent, GroupState
-from pylogd.groups.values import LeavingMember
+from pylogd.groups.values import LAST_GENERATION, LeavingMember
 from pylogd.machine import UnexpectedEvent
 from tests.fakes.groups import DELAY, REBALANCE, SESSION, GroupFixture
 
@@ -55,6 +55,18 @@ class TestFirstMembers:
         assert parts.forgotten == [parts.group]
         assert parts.idle
         assert not parts.stored
+
+
+def test_the_last_generation_is_followed_by_1() -> None:
+    parts = GroupFixture(delay=0)
+    parts.group.generation = LAST_GENERATION - 1
+    member_id = ""
+    for expected in (LAST_GENERATION, 1, 2):
+        joined = parts.join(member_id).answer  # a leader that joins again begins another generation
+        assert (joined.error, joined.generation) == (NONE, expected)
+        assert parts.sync(joined, {joined.member_id: b"share"}).answer.error == NONE
+        assert parts.heartbeat(joined) == NONE
+        member_id = joined.member_id
 
 
 class TestKnownIds:

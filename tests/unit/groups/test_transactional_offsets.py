@@ -23,7 +23,17 @@ from pylogd.wire.records import CONTROL, TRANSACTIONAL, encode_batch
 from tests.fakes.groups import PendingResult
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import NODE, Parts
-from tests.unit.groups.test_group_coordinator import DAY_MS, TOPIC, commit, form, home, offsets, request, restart
+from tests.unit.groups.test_group_coordinator import (
+    DAY_MS,
+    TOPIC,
+    commit,
+    form,
+    home,
+    offsets,
+    request,
+    restart,
+    topic_id,
+)
 
 NONE = ErrorCode.NONE
 _CONTROL_VALUE = struct.pack(">hi", 0, 0)
@@ -55,7 +65,7 @@ def in_transaction(
     **fields: Any,
 ) -> Any:
     member, generation = (joined.member_id, joined.generation) if joined else ("", -1)
-    committed = Committed(offset, -1, "note", parts.groups.now_ms)
+    committed = Committed(offset, -1, "note", parts.groups.now_ms, topic_id=topic_id(parts, topic))
     entries = [((topic, index), committed)]
     records = [offset_record(group_id, *entry) for entry in entries]
     wanted = {"epoch": 0, "member_id": member, "instance_id": None, "generation": generation, **fields}
@@ -72,8 +82,8 @@ def end(parts: Parts, producer_id: int = 1, *, committed: bool = True) -> None:
         producer_id=producer_id, producer_epoch=0, attributes=TRANSACTIONAL | CONTROL,
     )  # fmt: skip
     partition.log.open()
-    parts.replicas.append(partition, batch, True, own=True)
-    parts.groups.transaction_ended(0, producer_id, committed)
+    result = parts.replicas.append(partition, batch, True, own=True)
+    parts.groups.transaction_ended(0, producer_id, result.base_offset, committed)
 
 
 def test_offsets_count_once_the_transaction_is_committed(parts: Parts) -> None:
@@ -127,9 +137,9 @@ def test_the_end_of_a_transaction_while_groups_are_loaded(parts: Parts) -> None:
     partition = home(parts)
     shard = parts.groups._shards[partition.index]
     shard.loading = True
-    parts.groups.transaction_ended(partition.index, 1, True)
+    end(parts)
     assert offsets(parts) == {}
-    assert shard.ended == [(1, True)]
+    assert shard.markers == [(1, 1, True)]
 
 
 @pytest.mark.parametrize("after", [False, True])

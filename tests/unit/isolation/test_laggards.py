@@ -187,6 +187,17 @@ def test_the_end_wakes_whoever_waits(lab: Lab) -> None:
     assert lab.clock.getDelayedCalls() == []
 
 
+def test_who_waits_after_the_end_is_woken_at_once(lab: Lab) -> None:
+    """A request of many partitions lets others run between the answer that it has to wait and its wait."""
+    reader, woken = Reader(lab.throttle, "a"), []
+    lab.limit(1.0)
+    while reader.throttle.take(reader, reader.client, "t-0"):
+        lab.throttle.charge(None, MIB, 1)
+    lab.throttle.end()
+    lab.throttle.wait(reader, lambda: woken.append(True))
+    assert woken == [True]
+
+
 class TestClients:
     def test_only_the_last_minute_is_recent(self) -> None:
         clients = ThrottledClients()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.isolation.disk_meter import DirtyPages, DiskUsage, Pressure, parse_dirty
+from pylogd.isolation.disk_meter import DirtyPages, Disk, DiskMeter, DiskUsage, Pressure, parse_dirty
 from pylogd.isolation.pace import LEAST_CALM, MOST_CALM, DiskPace, Pace
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.fakes.metadata import result_of
@@ -205,6 +205,92 @@ def test_a_directory_that_is_opened_again_begins_as_a_slow_one(paced: Parts) -> 
     paced.disks.reopened("/a")
     assert [disk.queued for disk in paced.disks] == [True, False]
     assert paced.disks.any_queued
+
+
+def test_a_broker_writes_as_long_as_one_of_its_disks_does(paced: Parts) -> None:
+    """A write that hangs says nothing of the other disk, nor does one to a disk that was given up."""
+    assert paced.disks is not None
+    first, second = paced.disks
+    for disk in (first, second):
+        writer = disk.queues[0].writer
+        assert isinstance(writer, HeldWorkers)
+        writer.hold = True
+        writer.run(lambda: None).addErrback(lambda _: None)
+        writer.begin()
+        assert not paced.disks.stand_still(1.0)
+        paced.time.advance(0.5)
+    paced.time.advance(0.4)
+    assert not paced.disks.stand_still(1.0), "the second disk's is not so old"
+    paced.time.advance(0.1)
+    assert paced.disks.stand_still(1.0)
+    second.queues[0].writer.release()  # type: ignore[attr-defined]
+    assert not paced.disks.stand_still(1.0)
+    paced.disks.failed(second.path, OSError("offline"))
+    assert paced.disks.stand_still(1.0), "the other one is the only disk in use now"
+    first.queues[0].writer.release()  # type: ignore[attr-defined]
+    assert not paced.disks.stand_still(1.0)
+
+
+def test_a_broker_is_still_if_a_write_hangs_and_every_call_to_its_other_disk(paced: Parts) -> None:
+    """The other disk may get no appends for a while; but a call to it alone, such as a long flush, says nothing."""
+    disks = paced.disks
+    assert disks is not None
+    first, second = disks
+    for workers in (second.threads, first.queues[0].writer):
+        assert isinstance(workers, HeldWorkers)
+        workers.hold = True
+        workers.run(lambda: None)
+        workers.begin()
+        paced.time.advance(0.9)
+        assert not disks.stand_still(1.0)
+    paced.time.advance(0.1)
+    assert disks.stand_still(1.0)
+    second.threads.release()  # type: ignore[attr-defined]
+    assert not disks.stand_still(1.0)
+
+
+def test_a_broker_is_still_if_one_disk_hangs_for_certain(paced: Parts) -> None:
+    """Its device completes nothing, and a write does not return: only slow disks complete something now and then."""
+    disks = paced.disks
+    assert disks is not None
+    first, _ = disks
+    disks.start()
+    readings = Readings()
+    meter = DiskMeter(readings)
+    meter.watch({first.path: Disk("sda", "stat")})
+
+    def sample(writes: int) -> bool:
+        readings.writes += writes
+        paced.time.advance(1.0)
+        meter.sample(paced.time.seconds())
+        disks.observe(meter)
+        return disks.stand_still(1.0)
+
+    assert not any(sample(0) for _ in range(5)), "nothing is to be written"
+    writer = first.queues[0].writer
+    assert isinstance(writer, HeldWorkers)
+    writer.hold = True
+    writer.run(lambda: None)
+    writer.begin()
+    assert not any(sample(1) for _ in range(5)), "a slow disk"
+    assert [sample(0) for _ in range(3)] == [False, True, True]
+    assert not sample(1)
+    assert [sample(0) for _ in range(2)] == [False, True]
+    writer.release()
+    assert not sample(0)
+    disks.stop()
+
+
+class Readings:
+    """The kernel's files: the device has completed so many writes."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+
+    def __call__(self, path: str) -> str:
+        if path != "stat":
+            raise OSError(path)
+        return f"0 0 0 0 {self.writes} 0 {self.writes * 8} 0 0 0 0"
 
 
 class TakenSince:

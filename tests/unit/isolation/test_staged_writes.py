@@ -248,7 +248,7 @@ def test_a_full_disk_fails_the_write_and_not_the_next(parts: Parts, outcomes: Ou
 
 
 def test_a_roll_makes_its_file_in_the_thread(parts: Parts, outcomes: Outcomes) -> None:
-    parts.create("t", segment_bytes=200)
+    parts.create("t", internal_segment_bytes=200)
     partition = parts.partitions.by_name["t", 0]
     workers = writer_of(parts, partition)
     append(parts, partition, bytes(100))

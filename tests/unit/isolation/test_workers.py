@@ -106,3 +106,42 @@ def test_what_hangs_is_given_up_and_its_thread_is_counted(reactor: Reactor, make
     reactor.turn()
     assert workers.stuck == 0
     assert len(failures) == 3
+
+
+def test_more_threads_begin_the_calls_that_wait(make: Callable[[int], Workers], reactor: Reactor) -> None:
+    workers = make(1)
+    calls = [Hanging() for _ in range(3)]
+    made = [workers.run(call) for call in calls]
+    assert calls[0].begun.wait(SOON) and not calls[1].begun.is_set()
+    workers.resize(3)
+    assert all(call.begun.wait(SOON) for call in calls)
+    for call in calls:
+        call.released.set()
+    reactor.turn(3)
+    assert [one.result for one in made] == ["returned"] * 3
+
+
+def test_fewer_threads_end_after_earlier_calls(make: Callable[[int], Workers], reactor: Reactor) -> None:
+    workers = make(3)
+    calls = [Hanging() for _ in range(3)]
+    for call in calls:
+        workers.run(call)
+    assert all(call.begun.wait(SOON) for call in calls)
+    workers.resize(1)
+    later = [Hanging(), Hanging()]
+    for call in later:
+        workers.run(call)
+    for call in calls:
+        call.released.set()
+    reactor.turn(3)
+    assert any(call.begun.wait(SOON) for call in later)
+    first = next(call for call in later if call.begun.is_set())
+    (other,) = [call for call in later if call is not first]
+    assert not other.begun.wait(0.05)
+    first.released.set()
+    reactor.turn()
+    assert other.begun.wait(SOON)
+    other.released.set()
+    reactor.turn()
+    workers.give_up(OSError())
+    workers.resize(5)  # ignored

@@ -131,7 +131,64 @@ def test_few_expressions_are_kept() -> None:
     matches = Matches(threads.call, lambda: ["a", "b"])
     for number in range(1000):
         assert matches.find(f"a|x{number}") == {"a"}
-    assert len(matches._found) < 100
+    assert len(matches._found) == expressions._KEPT and matches._matches == expressions._KEPT
     found = matches.among("a.*", ["ab", "cd"])
     threads.run()
     assert CASE.successResultOf(found) == {"ab"}
+
+
+class Turns(Threads):
+    """Calls that are made one by one. made: the expressions of the calls so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[str] = []
+
+    def turn(self) -> None:
+        deferred, function, arguments = self.waiting.pop(0)
+        self.made.append(arguments[0])
+        execute(function, *arguments).chainDeferred(deferred)
+
+
+def test_a_slow_expression_is_matched_in_turns_with_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,500 topics and slow expressions held one lock, and other groups' heartbeats waited for 154 s."""
+    monkeypatch.setattr(expressions, "_TURN_SECONDS", 0.0)  # a name each
+    monkeypatch.setattr(expressions._piece, "__defaults__", (0.0,))
+    threads, names = Turns(), [f"topic-{number}" for number in range(50)]
+    matches = Matches(threads.call, lambda: names)
+    for number in range(20):
+        matches.prepare(f"slow{number}.*", "crowd")
+    other = matches.prepare("topic-1", "other")
+    assert other is not None
+    while not other.called:
+        threads.turn()
+    assert threads.made.count("topic-1") == 50
+    assert len(threads.made) <= 101, "every other turn is the client's"
+    assert matches.find("topic-1") == {"topic-1"}
+
+
+def test_an_expression_of_a_member_goes_before_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, names = Turns(), [f"topic-{number}" for number in range(50)]
+    matches = Matches(threads.call, lambda: names)
+    for number in range(100):
+        matches.prepare(f"{number}.*", f"stranger-{number}")
+    member = matches.prepare("topic-.*", "member", member=True)
+    threads.turn()
+    threads.turn()
+    assert member is not None and member.called
+
+
+def test_many_expressions_of_one_client_do_not_make_others_be_forgotten() -> None:
+    matches = Matches(Threads().call, lambda: ["a", "b"])
+    matches.find("a", "quiet")
+    for number in range(2 * expressions._KEPT):
+        matches.find(f"a|x{number}", "crowd")
+    assert "a" in matches._found and len(matches._found) == expressions._KEPT
+
+
+def test_what_is_kept_of_all_expressions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expressions, "_MOST_MATCHES", 5)
+    matches = Matches(Threads().call, lambda: ["a", "b"])
+    for number in range(10):
+        assert matches.find(f"a|b|x{number}") == {"a", "b"}
+    assert matches._matches == 4 and len(matches._found) == 2

@@ -18,7 +18,6 @@ from pylogd.log.errors import (
     RecordTooLarge,
     StorageFailure,
     UnsupportedCompressionType,
-    UnsupportedMessageFormat,
 )
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.compression import CompressionType
@@ -42,12 +41,15 @@ def test_offsets_and_epoch_are_written_into_the_batch() -> None:
     storage.check()
 
 
-def test_batches_of_one_request_are_written_together() -> None:
+def test_batches_of_a_leader_are_written_together() -> None:
     storage = MemoryStorage()
     log = storage.create()
     append(log, b"first")
     storage.fs.calls.clear()
-    result = log.append(batch(b"a", b"b") + batch(b"c"), leader_epoch=0)
+    records = b"".join(
+        with_header(one, base_offset=base, leader_epoch=0) for one, base in ((batch(b"a", b"b"), 1), (batch(b"c"), 3))
+    )
+    result = log.append(records, leader_epoch=0, origin=AppendOrigin.REPLICATION)
     assert (result.base_offset, result.last_offset) == (1, 3)
     assert [call.split()[0] for call in storage.fs.calls] == ["pwritev"]
     assert values(log, 1) == [b"a", b"b", b"c"]
@@ -57,7 +59,7 @@ def test_batches_of_one_request_are_written_together() -> None:
 def test_more_batches_than_one_call_takes() -> None:
     storage = MemoryStorage()
     log = storage.create()
-    result = log.append(batch(b"x") * 700, leader_epoch=0)
+    result = log.append(batch(b"x") * 700, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
     assert result.last_offset == 699
     assert len(read_all(log)) == 700
     storage.check()
@@ -65,14 +67,15 @@ def test_more_batches_than_one_call_takes() -> None:
 
 DAMAGED = {
     "no batch": (b"", InvalidRecord),
-    "too short": (batch(b"x")[:40], CorruptRecord),
-    "cut": (batch(b"x" * 50)[:-1], CorruptRecord),
+    "too short": (batch(b"x")[:40], InvalidRecord),
+    "cut": (batch(b"x" * 50)[:-1], InvalidRecord),
     "bytes left over": (batch(b"x") + b"\0", CorruptRecord),
     "length below a header": (with_header(batch(), batch_length=10), CorruptRecord),
     "negative length": (with_header(batch(), batch_length=-5), CorruptRecord),
     "CRC": (batch()[:-1] + b"\x7f", CorruptRecord),
-    "magic 1": (with_header(batch(), magic=1), UnsupportedMessageFormat),
-    "magic 0, short": (bytes(16) + b"\0" + bytes(9), UnsupportedMessageFormat),
+    "magic 1": (with_header(batch(), magic=1), InvalidRecord),
+    "magic 3": (with_header(batch(), magic=3), CorruptRecord),
+    "magic 0, short": (bytes(8) + (14).to_bytes(4, "big") + bytes(14), InvalidRecord),
     "codec 5": (with_header(batch(), attributes=5), UnsupportedCompressionType),
     "count": (with_header(batch(), record_count=2), InvalidRecord),
     "no records": (with_header(batch(), record_count=0, last_offset_delta=-1), InvalidRecord),
@@ -83,7 +86,9 @@ DAMAGED = {
     "time stamp type": (with_header(batch(), attributes=LOG_APPEND_TIME), InvalidTimestamp),
     "far ahead": (batch(timestamp=START_MS + HOUR_MS + 1), InvalidTimestamp),
     "too large": (batch(b"x" * 2000), RecordTooLarge),
-    "second of two": (batch() + batch()[:-1] + b"\x7f", CorruptRecord),
+    "two": (batch() * 2, InvalidRecord),
+    "second of two": (batch() + batch()[:-1] + b"\x7f", InvalidRecord),
+    "an older one behind it": (batch() + with_header(batch(), magic=1), InvalidRecord),
 }
 
 
@@ -160,11 +165,11 @@ def test_records_without_time_stamps_are_accepted() -> None:
     storage.check()
 
 
-def test_batches_larger_than_a_segment() -> None:
+def test_a_batch_larger_than_a_segment() -> None:
     storage = MemoryStorage(segment_bytes=500)
     log = storage.create()
     with pytest.raises(RecordListTooLarge):
-        log.append(batch(b"x" * 300) * 2, leader_epoch=0)
+        log.append(batch(b"x" * 600), leader_epoch=0)
     assert log.size == 0
     storage.check()
 

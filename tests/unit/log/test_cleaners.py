@@ -7,8 +7,11 @@ import threading
 
 import pytest
 
+from pylogd.log.compaction import cleaner as cleaner_module
+from pylogd.log.compaction import log_compaction
 from pylogd.log.compaction.cleaner import CleanerConfig
 from pylogd.log.compaction.cleaners import Cleaners
+from pylogd.log.compaction.jobs import CompactionResult
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import StorageFailure
 from pylogd.log.log import Log
@@ -128,3 +131,78 @@ def test_all_cleaners_share_the_memory_of_the_offset_maps(parts: tuple[str | Non
     )
     assert sum(of_each) <= alone
     assert min(of_each) >= alone // len(parts) - 8  # the whole of memory is for a whole number of keys
+
+
+class TestConfigure:
+    """Settings that are changed while the threads run."""
+
+    def test_a_thread_that_sleeps_for_long_is_woken(self) -> None:
+        broker = Broker(CONFIG._replace(backoff_ms=1_000_000_000))
+        log = broker.logs[SOUND]
+        broker.cleaners.start()
+        wait_until(lambda: not broker.cleaners.working, "the threads to sleep")
+        broker.fill(SOUND)
+        assert not log.cleaned_offset
+        broker.cleaners.configure(CONFIG)
+        wait_until(lambda: log.cleaned_offset, "the log to be compacted")
+        broker.cleaners.stop()
+        broker.manager.close()
+
+    def test_threads_are_added_and_end(self) -> None:
+        def running() -> int:
+            return sum(thread.name.startswith("log-cleaner-sound-") for thread in threading.enumerate())
+
+        broker = Broker(CONFIG)
+        broker.cleaners.configure(CONFIG._replace(threads=2))
+        assert not running()  # not before the start
+        broker.cleaners.start()
+        assert running() == 2
+        for threads in (5, 1, 3):
+            broker.cleaners.configure(CONFIG._replace(threads=threads))
+            wait_until(lambda threads=threads: running() == threads, f"{threads} threads")  # type: ignore[misc]
+        broker.fill(SOUND)
+        wait_until(lambda: broker.logs[SOUND].cleaned_offset, "the log to be compacted")
+        broker.cleaners.stop()
+        assert not running()
+        broker.cleaners.configure(CONFIG._replace(threads=4))
+        assert not running()
+        broker.manager.close()
+
+    def test_the_limit_of_bytes_ends_a_sleep(self) -> None:
+        broker = Broker(CONFIG._replace(max_bytes_per_second=0.001))
+        broker.fill(SOUND)
+        broker.cleaners.start()
+        wait_until(
+            lambda: broker.cleaners.working_at(SOUND) and not broker.cleaners.working_at(SICK), "a thread to work"
+        )
+        assert not broker.cleaners.completed
+        broker.cleaners.configure(CONFIG)
+        wait_until(lambda: broker.cleaners.completed, "the log to be compacted")
+        broker.cleaners.stop()
+        broker.manager.close()
+
+    def test_a_runner_gets_the_memory_and_the_load_factor(self) -> None:
+        broker = Broker(CONFIG)
+        broker.cleaners.configure(CONFIG._replace(threads=2, dedupe_buffer_bytes=96_000, load_factor=0.5))
+        (cleaner, _) = broker.cleaners.all
+        # 96,000 bytes for two directories with two threads each, with 24 bytes for a key
+        assert cleaner.new_runner().offset_map.capacity == 498  # half of the slots, whose number is a prime
+        broker.manager.close()
+
+    def test_the_size_of_writes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        sizes: list[int] = []
+
+        def compact(*_arguments: object, io_buffer_bytes: int, **_options: object) -> CompactionResult:
+            sizes.append(io_buffer_bytes)
+            return original(*_arguments, io_buffer_bytes=io_buffer_bytes, **_options)  # type: ignore[arg-type]
+
+        original = log_compaction.compact
+        monkeypatch.setattr(cleaner_module, "compact", compact)
+        broker = Broker(CONFIG)
+        broker.fill(SOUND)
+        broker.cleaners.configure(CONFIG._replace(io_buffer_bytes=777))
+        broker.cleaners.start()
+        wait_until(lambda: broker.cleaners.completed, "the log to be compacted")
+        broker.cleaners.stop()
+        assert sizes[-1] == 777
+        broker.manager.close()

@@ -13,7 +13,6 @@ from pylogd.log.compaction.jobs import CleanerStopped, SourcesChanged
 from pylogd.log.compaction.log_compaction import compact
 from pylogd.log.compaction.offset_map import ENTRY_BYTES, NOT_FOUND, OffsetMap
 from pylogd.log.compaction.rewrite import delete_horizon
-from pylogd.log.compaction.throttle import Throttle
 from pylogd.log.errors import InvalidRecord, KeylessRecords, LogClosed
 from pylogd.log.log import Log
 from pylogd.log.truncation import truncate_to
@@ -451,20 +450,6 @@ def test_threads_start_compact_and_stop() -> None:
     idle.start()
     idle.stop()
     storage.check()
-
-
-def test_the_throttle_accounts_for_every_byte() -> None:
-    now, pauses = [0.0], []
-
-    def wait(seconds: float) -> None:
-        pauses.append(seconds)
-        now[0] += seconds
-
-    throttle = Throttle(100.0, lambda: now[0], wait)
-    throttle.take(50)
-    throttle.take(0)
-    throttle.take(200)
-    assert pauses == [0.5, 2.0]
 
 
 def test_keyless_records_are_refused_where_the_log_is_compacted() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pylogd.log.append_result import AppendResult
-from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence, StorageFailure
+from pylogd.log.errors import InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence, StorageFailure
 from pylogd.log.log import Log
 from pylogd.log.producers import MAX_SEQUENCE, REMEMBERED, Producers, SnapshotCorrupt, read_snapshot
 from pylogd.log.transactions import VerificationGuard
@@ -83,17 +83,18 @@ def test_sequences_start_over() -> None:
     storage.check()
 
 
-def test_several_batches_of_one_producer_in_one_append() -> None:
+def test_a_new_batch_behind_a_repeated_one_is_not_taken_for_a_repetition() -> None:
+    """KIP-98 requests have one batch for a partition: the answer to several could not say which are in the log."""
     storage = MemoryStorage()
     log = storage.create()
     options: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
-    pair = batch(b"a", b"b", base_sequence=0, **options) + batch(b"c", base_sequence=2, **options)
-    log.append(pair, leader_epoch=0)
-    assert log.append(pair, leader_epoch=0).duplicate
-    gap = batch(b"d", base_sequence=3, **options) + batch(b"e", base_sequence=5, **options)
-    with pytest.raises(OutOfOrderSequence):
-        log.append(gap, leader_epoch=0)
-    assert values(log) == [b"a", b"b", b"c"]
+    first, second = batch(b"a", b"b", base_sequence=0, **options), batch(b"c", base_sequence=2, **options)
+    log.append(first, leader_epoch=0)
+    for records in (first + second, second + first, second + batch(b"d", base_sequence=3, **options)):
+        with pytest.raises(InvalidRecord, match="only one record batch"):
+            log.append(records, leader_epoch=0)
+    assert values(log) == [b"a", b"b"]
+    assert not log.append(second, leader_epoch=0).duplicate
     storage.check()
 
 

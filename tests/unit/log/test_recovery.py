@@ -50,6 +50,26 @@ def test_a_killed_process_loses_nothing() -> None:
     assert storage.manager.logs["t", 0].epochs.entries() == [(0, 0), (1, 3), (2, 6), (3, 9)]
 
 
+def test_leader_epochs_survive_several_crashes() -> None:
+    """The first recovery moved the recovery point behind epochs that were in no file: the second one lost them.
+
+    A follower then truncated thousands of records that its leader had too, or a leader let its followers do so.
+    """
+    storage, expected = filled()
+    for at in range(3):
+        storage.manager.checkpoint()
+        assert values(storage.kill()) == expected
+        log = storage.manager.logs["t", 0]
+        assert log.epochs.entries() == [(0, 0), (1, 3), (2, 6), (3, 9), *((4 + n, 10 + n) for n in range(at))]
+        expected.append(b"more")
+        append(log, b"more", timestamp=START_MS, epoch=4 + at)
+    log.flush()
+    storage.manager.checkpoint()
+    before = log.epochs.entries()
+    storage.kill()
+    assert storage.manager.logs["t", 0].epochs.entries() == before
+
+
 @pytest.mark.parametrize("cut", range(1, 92, 7))
 def test_an_incomplete_end_is_truncated_at_the_batch(cut: int, caplog: pytest.LogCaptureFixture) -> None:
     storage, expected = filled()

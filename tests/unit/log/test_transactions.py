@@ -129,6 +129,26 @@ def test_the_index_survives_a_power_loss_after_a_clean_stop() -> None:
     storage.check()
 
 
+def test_no_transaction_is_open_in_a_log_that_lost_its_end() -> None:
+    """Records were deleted up to an offset that is no longer there: the marker may be among what was lost."""
+    storage = MemoryStorage()
+    log = storage.create()
+    write(log, 1, 0)
+    log.flush()
+    end(log, 1)
+    append(log, b"plain")
+    log.delete_records_before(3)
+    storage.manager.checkpoint()
+    storage.lose_power()
+    log = storage.manager.logs["t", 0]
+    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+    for _ in range(2):
+        assert log.producers.unstable.first_open is None
+        assert list(log.producers.entries()) == []
+        log = storage.kill()
+    storage.check()
+
+
 def test_a_damaged_index_is_found_and_rebuilt() -> None:
     storage = MemoryStorage()
     overlapping_log(storage)
@@ -220,6 +240,22 @@ def test_a_marker_raises_the_epoch() -> None:
         assert log.producers.next_sequence(1, 1) == 0
         log = storage.restart()
     assert write(log, 1, 0, epoch=1) == 2
+    storage.check()
+
+
+def test_a_transaction_in_the_highest_epoch_can_be_ended() -> None:
+    """There is no higher epoch for its marker. As in Kafka (KAFKA-20090)."""
+    storage = MemoryStorage()
+    log = storage.create()
+    for epoch, refused in ((32766, True), (32767, False)):
+        write(log, 1, 0, epoch=epoch)
+        if refused:
+            with pytest.raises(InvalidProducerEpoch):
+                end(log, 1, committed=True, epoch=epoch, version=2)
+            end(log, 1, committed=True, epoch=epoch, version=1)
+        else:
+            end(log, 1, committed=True, epoch=epoch, version=2)
+        assert not len(log.producers.unstable)
     storage.check()
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import cast
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -19,7 +19,7 @@ from pylogd.metadata.change_notes import Change, News, decode_change, encode_cha
 from pylogd.metadata.changes import MAX_PATHS, ChangeFeed
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.metadata.errors import ConnectionLost, StoreFailure, TopicExists, UnknownTopic
-from pylogd.metadata.interfaces import Create, IMetadataStore, SessionState, Watch
+from pylogd.metadata.interfaces import Create, IMetadataStore, Node, Operation, Result, SessionState, Watch
 from pylogd.metadata.layout import CHANGE_LOG
 from pylogd.metadata.sqlite import SqliteStore, ThreadWorker
 from tests.fakes.metadata import ThreadsOnly, result_of
@@ -39,6 +39,46 @@ def test_one_write_is_read_alone(feed: ChangeFeed, reader: Reader) -> None:
     write(feed, "a")
     write(feed, "b")
     assert reader.read == [None, ["/a"], ["/b"]]
+
+
+class ShortNumbers:
+    """A store whose versions are signed numbers of 32 bits, as ZooKeeper's, and begin near the highest."""
+
+    def __init__(self, store: SqliteStore, shift: int) -> None:
+        self._store, self._shift = store, shift
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _short(self, version: int) -> int:
+        return (version + self._shift + (1 << 31)) % (1 << 32) - (1 << 31)
+
+    def get(self, path: str, watch: Watch | None = None) -> Deferred[Node]:
+        return self._store.get(path, watch).addCallback(
+            lambda node: node._replace(stat=node.stat._replace(version=self._short(node.stat.version)))
+        )
+
+    def multi(self, operations: Sequence[Operation]) -> Deferred[Sequence[Result]]:
+        return self._store.multi(operations).addCallback(
+            lambda results: [self._short(one) if isinstance(one, int) else one for one in results]
+        )
+
+
+@pytest.mark.parametrize("ahead", [-1, 0, 1, 2, 100])
+@pytest.mark.parametrize("edge", [(1 << 31) - 1, -1])
+def test_versions_start_over(store: SqliteStore, reader: Reader, ahead: int, edge: int) -> None:
+    """Each write is read alone, and a write is done when it was read, on both sides of the edge."""
+    short = cast(IMetadataStore, ShortNumbers(store, edge - ahead))
+    feed, late = ChangeFeed(short), ChangeFeed(short)
+    feed.add(reader)
+    late.add(other := Reader())
+    result_of(feed.start())
+    result_of(late.start())
+    for number, name in enumerate("abcdef", 1):
+        write(feed, name)
+        assert len(reader.read) == len(other.read) == number + 1
+    assert reader.read == other.read == [None, *([f"/{name}"] for name in "abcdef")]
+    result_of(Deferred.fromCoroutine(late.catch_up()))
 
 
 def test_a_write_of_very_many_paths_means_everything(feed: ChangeFeed, reader: Reader) -> None:
@@ -300,23 +340,23 @@ class TestCrossing:
         one, other, reactor = two
         changes = [
             one.topic_admin.alter_topic_configs("a", [ConfigChange("retention.ms", ConfigOperation.SET, "1")]),
-            other.topic_admin.alter_topic_configs("a", [ConfigChange("segment.bytes", ConfigOperation.SET, "100")]),
+            other.topic_admin.alter_topic_configs("a", [ConfigChange("segment.bytes", ConfigOperation.SET, "2000000")]),
         ]
         for change in changes:
             result_of(change, reactor.run_one)
         topic = one.topics.get("a")
         assert topic is not None
-        assert topic.configs == {"retention.ms": "1", "segment.bytes": "100"}
+        assert topic.configs == {"retention.ms": "1", "segment.bytes": "2000000"}
 
     def test_both_changes_to_the_brokers_settings_are_done(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
         changes = [
             one.configs.alter(None, [ConfigChange("log.retention.ms", ConfigOperation.SET, "1")]),
-            other.configs.alter(None, [ConfigChange("log.segment.bytes", ConfigOperation.SET, "100")]),
+            other.configs.alter(None, [ConfigChange("log.segment.bytes", ConfigOperation.SET, "2000000")]),
         ]
         for change in changes:
             result_of(change, reactor.run_one)
-        assert (one.settings["log.retention.ms"], one.settings["log.segment.bytes"]) == (1, 100)
+        assert (one.settings["log.retention.ms"], one.settings["log.segment.bytes"]) == (1, 2000000)
 
     def test_a_topic_that_is_reported_to_exist_is_found(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two

@@ -16,7 +16,7 @@ from pylogd.config.metadata_store import METADATA_FILE
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
-from pylogd.metadata.errors import InvalidConfig, NodeIdInUse, StoreFailure
+from pylogd.metadata.errors import InvalidConfig, NodeIdInUse, ProducerIdsExhausted, StoreFailure
 from pylogd.metadata.feature_levels import RANGES
 from pylogd.metadata.image import Broker, Endpoint, id_from_text
 from pylogd.metadata.interfaces import Create, Delete, SessionState, SetData
@@ -30,6 +30,7 @@ from pylogd.metadata.layout import (
     encode_broker,
     encode_configs,
     encode_incarnations,
+    encode_producer_block,
 )
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.metadata.sqlite import SqliteStore
@@ -211,6 +212,14 @@ def test_concurrent_callers_get_different_producer_ids(peer: Peer) -> None:
     assert [result_of(deferred) for deferred in deferreds] == list(range(10))
 
 
+def test_no_producer_id_is_beyond_the_last_one(peer: Peer, store: SqliteStore) -> None:
+    last = (1 << 63) - 1
+    result_of(store.set("/latest_producer_id_block", encode_producer_block(1, 0, last - PRODUCER_ID_BLOCK)))
+    assert [result_of(peer.cluster.next_producer_id()) for _ in range(PRODUCER_ID_BLOCK)][-1] == last
+    with pytest.raises(ProducerIdsExhausted, match="/latest_producer_id_block"):
+        result_of(peer.cluster.next_producer_id())
+
+
 def test_a_damaged_block_of_producer_ids_is_refused(peer: Peer, store: SqliteStore) -> None:
     result_of(store.set(PRODUCER_IDS, b"{}"))
     with pytest.raises(CorruptMetadata):
@@ -219,9 +228,9 @@ def test_a_damaged_block_of_producer_ids_is_refused(peer: Peer, store: SqliteSto
 
 def test_broker_settings_take_effect_everywhere(store: SqliteStore) -> None:
     one, two = Peer(store, 1), Peer(store, 2)
-    result_of(one.configs.alter(None, [ConfigChange("log.segment.bytes", SET, "100")]))
-    result_of(one.configs.alter(2, [ConfigChange("log.segment.bytes", SET, "200")]))
-    assert (one.settings["log.segment.bytes"], two.settings["log.segment.bytes"]) == (100, 200)
+    result_of(one.configs.alter(None, [ConfigChange("log.segment.bytes", SET, "2000000")]))
+    result_of(one.configs.alter(2, [ConfigChange("log.segment.bytes", SET, "3000000")]))
+    assert (one.settings["log.segment.bytes"], two.settings["log.segment.bytes"]) == (2000000, 3000000)
     result_of(two.configs.replace(None, {"log.retention.ms": "5"}))
     assert (one.settings["log.segment.bytes"], one.settings["log.retention.ms"]) == (1 << 30, 5)
     result_of(two.configs.alter(2, [ConfigChange("log.segment.bytes", DELETE)]))
@@ -236,15 +245,15 @@ def test_bad_broker_settings_are_refused(peer: Peer, broker: int | None) -> None
     for configs in ({"node.id": "2"}, {"no.such": "1"}, {"log.segment.bytes": "x"}, lags):
         with pytest.raises(InvalidConfig):
             result_of(peer.configs.replace(broker, configs))
-    result_of(peer.configs.replace(broker, {"log.segment.bytes": "99"}, validate_only=True))
+    result_of(peer.configs.replace(broker, {"log.segment.bytes": "5000000"}, validate_only=True))
     assert peer.settings["log.segment.bytes"] == 1 << 30
 
 
 def test_stored_settings_that_this_release_does_not_know_are_passed_over(store: SqliteStore) -> None:
     result_of(store.ensure(broker_config_path(None)))
-    stored = {"log.segment.bytes": "100", "of.a.later.release": "1", "log.retention.ms": "x"}
+    stored = {"log.segment.bytes": "2000000", "of.a.later.release": "1", "log.retention.ms": "x"}
     result_of(store.set(broker_config_path(None), encode_configs(stored)))
-    assert Peer(store, 1).settings["log.segment.bytes"] == 100
+    assert Peer(store, 1).settings["log.segment.bytes"] == 2000000
 
 
 def test_the_service_starts_and_stops_its_parts(tmp_path: Path) -> None:
@@ -253,7 +262,7 @@ def test_the_service_starts_and_stops_its_parts(tmp_path: Path) -> None:
     result_of(metadata.start())
     result_of(metadata.cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))
     made = result_of(metadata.topic_admin.create_topic("a"))
-    result_of(metadata.broker_configs.alter(1, [ConfigChange("log.segment.bytes", SET, "100")]))
+    result_of(metadata.broker_configs.alter(1, [ConfigChange("log.segment.bytes", SET, "2000000")]))
     result_of(metadata.stop())
 
     settings = Settings({"log.dirs": [str(tmp_path)]})
@@ -261,7 +270,7 @@ def test_the_service_starts_and_stops_its_parts(tmp_path: Path) -> None:
     metadata = Metadata(settings, open_store(settings, reactor))
     result_of(metadata.start(), reactor.run_one)
     assert metadata.topics.all() == [made]
-    assert settings["log.segment.bytes"] == 100
+    assert settings["log.segment.bytes"] == 2000000
     assert not metadata.cluster.brokers
     result_of(metadata.stop(), reactor.run_one)
 

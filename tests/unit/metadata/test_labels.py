@@ -21,7 +21,7 @@ from pylogd.metadata.errors import (
 )
 from pylogd.metadata.image import Broker, Endpoint, Outages, Topic
 from pylogd.metadata.interfaces import Delete, SessionState
-from pylogd.metadata.labels import ANY_BROKER, carriers, check_within, label_of, misplaced, racks_within
+from pylogd.metadata.labels import ANY_BROKER, candidates, check_within, label_of, misplaced
 from pylogd.metadata.layout import BROKERS, decode_broker, encode_broker
 from pylogd.metadata.sqlite import SqliteStore
 from tests.fakes.metadata import result_of
@@ -100,11 +100,11 @@ class TestRules:
 
     def test_brokers_that_may_get_replicas(self) -> None:
         brokers = {1: labelled(1, "a", "b"), 2: labelled(2, "b"), 3: labelled(3), 4: labelled(4, "b", cordoned=True)}
-        assert racks_within(brokers, "b") == {1: "r", 2: "r"}
-        assert racks_within(brokers, ANY_BROKER) == {1: "r", 2: "r", 3: "r"}
-        assert carriers(brokers, "b") == 'brokers 1, 2, 4 carry the label "b" (broker.labels)'
-        assert carriers(brokers, "a") == 'broker 1 carries the label "a" (broker.labels)'
-        assert carriers(brokers, "c") == 'no live broker carries the label "c" (broker.labels)'
+        found = candidates(brokers)
+        assert found.open("b") == [1, 2] and found.open(ANY_BROKER) == [1, 2, 3]
+        assert found.carriers("b") == 'brokers 1, 2, 4 carry the label "b" (broker.labels)'
+        assert found.carriers("a") == 'broker 1 carries the label "a" (broker.labels)'
+        assert found.carriers("c") == 'no live broker carries the label "c" (broker.labels)'
 
     def test_a_dead_broker_carries_what_it_carried(self) -> None:
         live, known = {1: labelled(1, "a")}, {1: labelled(1), 2: labelled(2, "a"), 3: labelled(3)}

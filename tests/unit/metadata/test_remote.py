@@ -231,3 +231,29 @@ def test_frames_carry_data_as_it_is() -> None:
     header, blobs = decode(encode({"id": 3}, [b"", bytes(range(256))]))
     assert header["id"] == 3
     assert blobs == [b"", bytes(range(256))]
+
+
+def test_a_broker_that_does_no_work_loses_its_session_until_it_works_again(machine: Machine) -> None:
+    one, other = machine.started(), machine.started()
+    states: list[SessionState] = []
+    one.on_session(states.append)
+    machine.wait(one.create("/alive", ephemeral=True))
+    works = False
+    one.vital = lambda: works
+    machine.pass_time(TIMEOUT_SECONDS)
+    assert machine.wait(other.exists("/alive")) is None
+    machine.pass_time(2 * TIMEOUT_SECONDS)
+    assert states == [SessionState.SUSPENDED]
+    works = True
+    machine.pass_time(1.0)
+    assert states == [SessionState.SUSPENDED, SessionState.EXPIRED, SessionState.CONNECTED]
+
+
+def test_a_session_outlasts_a_moment_without_work(machine: Machine) -> None:
+    one = machine.started()
+    states: list[SessionState] = []
+    one.on_session(states.append)
+    for works in (False, True) * 4:
+        one.vital = lambda works=works: works  # type: ignore[misc]
+        machine.pass_time(TIMEOUT_SECONDS / 3)
+    assert states == []

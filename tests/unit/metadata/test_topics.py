@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.metadata import configs
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.metadata.errors import (
     InvalidChange,
@@ -16,17 +17,19 @@ from pylogd.metadata.errors import (
     InvalidReplicationFactor,
     InvalidTopicName,
     StoreClosed,
+    TooManyPartitions,
     TopicDeletionDisabled,
     TopicError,
     TopicExists,
     UnknownTopic,
 )
 from pylogd.metadata.feed_machine import FeedEvent
-from pylogd.metadata.image import PartitionState, TopicChange, TopicUpdate
+from pylogd.metadata.image import NO_LEADER, PartitionState, TopicChange, TopicUpdate
 from pylogd.metadata.layout import (
     BROKERS,
     TOPICS,
     Assignment,
+    CorruptMetadata,
     broker_config_path,
     encode_broker,
     encode_topic,
@@ -78,7 +81,7 @@ def test_replicas_are_spread(store: SqliteStore) -> None:
         ({"name": "there"}, TopicExists),
         ({"name": "with_dot"}, InvalidTopicName),
         ({"name": "x", "partitions": 0}, InvalidPartitions),
-        ({"name": "x", "partitions": 10_001}, InvalidPartitions),
+        ({"name": "x", "partitions": 10_001}, TooManyPartitions),
         ({"name": "x", "replication_factor": 2}, InvalidReplicationFactor),
         ({"name": "x", "replication_factor": 0}, InvalidReplicationFactor),
         ({"name": "x", "assignment": {0: [1], 2: [1]}}, InvalidReplicaAssignment),
@@ -142,6 +145,55 @@ def test_a_deleted_topic_is_gone(peer: Peer, store: SqliteStore) -> None:
         result_of(peer.topic_admin.delete_topic("a"))
 
 
+def test_leaders_of_partitions(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that can't be read is not deleted: markers of transactions wait for its leaders."""
+    result_of(peer.topic_admin.create_topic("a"))
+    assert [peer.topics.leader_of("a", index) for index in range(2)] == [1, None]
+    assert peer.topics.leader_of("b", 0) is None
+    monkeypatch.setattr(peer.topics, "unreadable", {"b": CorruptMetadata("/brokers/topics/b", "broken")})
+    assert peer.topics.leader_of("b", 0) == NO_LEADER
+
+
+class TestAnotherTopicOfTheName:
+    """A change that is meant for a topic is not made to the one that gets its name meanwhile."""
+
+    def recreate(self, peer: Peer) -> None:
+        result_of(peer.topic_admin.delete_topic("a"))
+        result_of(peer.topic_admin.create_topic("a"))
+
+    def test_settings_of_the_old_one_are_not_taken_over(
+        self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two = Peer(store, 1), Peer(store, 2)
+        result_of(one.topic_admin.create_topic("a", configs={"flush.ms": "7"}))
+        reads = iter([True])
+
+        async def read_then_recreate(*args: Any) -> Any:
+            found = await configs.read_configs(*args)
+            if next(reads, False):
+                self.recreate(one)
+            return found
+
+        monkeypatch.setattr("pylogd.metadata.topic_admin.read_configs", read_then_recreate)
+        change = [ConfigChange("retention.ms", ConfigOperation.SET, "1")]
+        assert result_of(two.topic_admin.alter_topic_configs("a", change)).configs == {"retention.ms": "1"}
+        assert one.topics.all() == two.topics.all()
+
+    def test_a_deletion_by_id_deletes_no_other(self, store: SqliteStore) -> None:
+        one, two = Peer(store, 1), Peer(store, 2)
+        old = result_of(one.topic_admin.create_topic("a"))
+        two.feed._machine.handle(FeedEvent.STOP)  # it hears of nothing
+        self.recreate(one)
+        two.feed._machine.handle(FeedEvent.START)
+        two.feed._machine.handle(FeedEvent.BROKE)
+        with pytest.raises(UnknownTopic):
+            result_of(two.topic_admin.delete_topic("a", old.topic_id))
+        new = one.topics.get("a")
+        assert new is not None and new.topic_id != old.topic_id
+        result_of(two.topic_admin.delete_topic("a", new.topic_id))
+        assert one.topics.get("a") is None
+
+
 def test_deletion_can_be_forbidden(store: SqliteStore) -> None:
     peer = Peer(store, 1, delete_topic_enable=False)
     result_of(peer.topic_admin.create_topic("a"))
@@ -167,8 +219,11 @@ def test_partitions_are_added(peer: Peer) -> None:
         ("none", 2, None, UnknownTopic),
         ("a", 1, None, InvalidPartitions),
         ("a", 0, None, InvalidPartitions),
-        ("a", 20_000, None, InvalidPartitions),
-        ("a", 3, [[1]], InvalidChange),
+        ("a", 20_000, None, TooManyPartitions),
+        ("a", 3, [[1]], InvalidReplicaAssignment),
+        ("a", 2, [[1], [1]], InvalidReplicaAssignment),
+        ("a", 2, [], InvalidReplicaAssignment),
+        ("a", 2, [[1, 2]], InvalidReplicaAssignment),
         ("a", 2, [[9]], InvalidReplicaAssignment),
         ("a", 2, [[]], InvalidReplicaAssignment),
     ],
@@ -182,7 +237,7 @@ def test_partitions_that_cannot_be_added(
 
 
 def test_settings_are_replaced_and_altered(peer: Peer) -> None:
-    result_of(peer.topic_admin.create_topic("a", configs={"retention.ms": "1", "segment.bytes": "100"}))
+    result_of(peer.topic_admin.create_topic("a", configs={"retention.ms": "1", "segment.bytes": "2000000"}))
     assert result_of(peer.topic_admin.set_topic_configs("a", {"retention.ms": "2"})).configs == {"retention.ms": "2"}
     changes = [
         ConfigChange("retention.ms", ConfigOperation.DELETE),
@@ -201,7 +256,6 @@ def test_settings_are_replaced_and_altered(peer: Peer) -> None:
     ("change", "error"),
     [
         (ConfigChange("no.such", ConfigOperation.SET, "1"), InvalidConfig),
-        (ConfigChange("no.such", ConfigOperation.DELETE), InvalidConfig),
         (ConfigChange("retention.ms", ConfigOperation.SET, "soon"), InvalidConfig),
         (ConfigChange("retention.ms", ConfigOperation.SET, None), InvalidChange),
         (ConfigChange("retention.ms", ConfigOperation.APPEND, "1"), InvalidConfig),
@@ -215,6 +269,12 @@ def test_changes_that_are_refused(peer: Peer, change: ConfigChange, error: type[
         result_of(peer.topic_admin.alter_topic_configs("a", [change]))
     with pytest.raises(UnknownTopic):
         result_of(peer.topic_admin.alter_topic_configs("b", [change]))
+
+
+def test_deleting_a_setting_that_does_not_exist_changes_nothing(peer: Peer) -> None:
+    result_of(peer.topic_admin.create_topic("a", configs={"retention.ms": "1"}))
+    changed = result_of(peer.topic_admin.alter_topic_configs("a", [ConfigChange("no.such", ConfigOperation.DELETE)]))
+    assert changed.configs == {"retention.ms": "1"}
 
 
 def test_a_setting_named_twice_is_refused(peer: Peer) -> None:

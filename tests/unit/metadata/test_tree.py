@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.metadata import spare_room
 from pylogd.metadata.errors import NodeExists, StoreFailure
 from pylogd.metadata.interfaces import Create, SetData, WatchEvent
 from pylogd.metadata.sqlite import SqliteStore
@@ -190,3 +191,53 @@ def test_a_call_that_fails_leaves_no_garbage(path: Path) -> None:
     finally:
         gc.enable()
         tree.close()
+
+
+class CrampedTree(Tree):
+    """A tree on a disk that is full while the spare room is kept."""
+
+    full = False
+
+    def _check_room(self) -> None:
+        if self.full and self._path.with_name(self._path.name + "-spare").exists():
+            raise sqlite3.OperationalError("database or disk is full")
+
+    def _open(self) -> None:
+        super()._open()
+        self._check_room()
+
+    def _sql(self, statement: str, parameters: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        if statement == "COMMIT":
+            self._check_room()
+        return super()._sql(statement, parameters)
+
+
+def test_a_full_disk_leaves_room_for_the_metadata(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result_of(opened(path).close())
+    spare = path.with_name("metadata.sqlite-spare")
+    assert spare.stat().st_size == 2 << 20
+    tree = CrampedTree(path)
+    tree.full = True
+    with monkeypatch.context() as patched:
+        patched.setattr(spare_room, "_LEAST_FREE", 1 << 60)
+        tree.open()
+        assert not spare.exists()
+    tree.full = False
+    outcomes, _ = tree.run([lambda: tree.multi([Create("/a", b"x")])])
+    assert outcomes[0][1] is None and spare.exists(), "it is made again when there is room"
+    tree.full = True
+    events: list[WatchEvent] = []
+    outcomes, fired = tree.run([lambda: tree.get("/a", events.append), lambda: tree.multi([SetData("/a", b"y")])])
+    assert [error for _, error in outcomes] == [None, None] and len(fired) == 1
+    assert not spare.exists()
+    tree.close()
+
+
+def test_a_start_on_a_full_disk_gives_up_the_spare_room(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result_of(opened(path).close())
+    spare = path.with_name("metadata.sqlite-spare")
+    spare_room.SpareRoom(path).give_up_if_full()
+    assert spare.exists()
+    monkeypatch.setattr(spare_room, "_BYTES", 1 << 60)
+    spare_room.SpareRoom(path).give_up_if_full()
+    assert not spare.exists()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import MemoryReactorClock, StringTransport
@@ -49,9 +50,10 @@ class Case:
     def _broken(self, accept: str) -> Reply:
         raise RuntimeError("planted")
 
-    def connect(self) -> tuple[Any, Transport]:
-        protocol = self.factory.buildProtocol(None)
-        transport = Transport()
+    def connect(self, host: str = "10.0.0.1") -> tuple[Any, Transport]:
+        address = IPv4Address("TCP", host, 5)
+        protocol = self.factory.buildProtocol(address)
+        transport = Transport(peerAddress=address)
         if protocol is not None:
             protocol.makeConnection(transport)
         return protocol, transport
@@ -128,12 +130,22 @@ def test_a_body_is_refused_before_it_comes(case: Case, header: str) -> None:
     assert transport.value().count(b"HTTP/1.1") == 1
 
 
-def test_connections_are_bounded(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_MOST_CONNECTIONS", 2)
-    (first, _), (second, _), (third, _) = (case.connect() for _ in range(3))
-    assert first is not None and second is not None and third is None
-    first.connectionLost(_lost())
-    assert case.connect()[0] is not None
+def test_silent_connections_keep_no_health_check_out(case: Case) -> None:
+    """Of the bounded number of connections, those of the address that has most give way, without a request first."""
+    neighbour = case.connect("10.0.0.7")[1]
+    silent = [case.connect("10.0.0.9")[1] for _ in range(http._MOST_CONNECTIONS)]
+    assert [transport.disconnecting for transport in silent] == [True] + [False] * (len(silent) - 1)
+    assert not neighbour.disconnecting
+    protocol, transport = case.connect("10.0.0.9")
+    protocol.dataReceived(b"GET /now HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert transport.value().startswith(b"HTTP/1.1 200")
+
+
+def test_a_request_that_is_being_answered_does_not_give_way_to_silent_connections(case: Case) -> None:
+    _, busy = case.ask(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n")
+    for _ in range(2 * http._MOST_CONNECTIONS):
+        case.connect()
+    assert not busy.disconnecting
 
 
 def test_a_request_has_a_minute(case: Case) -> None:

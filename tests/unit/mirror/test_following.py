@@ -37,3 +37,9 @@ def test_what_is_set_follows_and_the_largest_batch_always() -> None:
         "retention.ms": ("1", True), "cleanup.policy": ("compact", True), "segment.bytes": ("9", False),
         "min.insync.replicas": ("2", True), "max.message.bytes": ("1048588", False),
     }) == {"cleanup.policy": "compact", "max.message.bytes": "1048588"}  # fmt: skip
+
+
+def test_the_label_of_the_brokers_of_one_cluster_does_not_follow() -> None:
+    """A target without such brokers would refuse the topic: no replica could be placed."""
+    follower = TopicFollower(RouteSettings("r", "a", "b", TopicPatterns(["x"])), None, None)  # type: ignore[arg-type]
+    assert not follower.wanted({"placement.label": ("online", True)})

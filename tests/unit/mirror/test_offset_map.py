@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pylogd.client.core.model import OffsetAndMetadata, Topic
+from pylogd.mirror.describing import RouteView
 from pylogd.mirror.offset_map import OffsetMap, Run, joined, runs_of
+from pylogd.mirror.partition_copy import PartitionRoute
+from pylogd.mirror.starting import LogRange
+from pylogd.mirror.target import Checkpoint, SourcePartition
 
 
 def make(*runs: Run, end: tuple[int, int] | None = None) -> OffsetMap:
@@ -76,3 +84,31 @@ def test_a_consumer_that_moves_over_misses_nothing_and_repeats_nothing(parts: li
         assert moved is not None
         left = [at for at, _ in copied if at >= position]
         assert [at for at, there in copied if there >= moved] == left
+
+
+def test_runs_of_a_copy_that_was_deleted_are_dropped() -> None:
+    """The topic at the target was created again: the offsets of its records begin anew."""
+    offsets = make(Run(100, 0, 50), Run(150, 60, 50))
+    offsets.add([Run(200, 0, 10)])
+    assert offsets.runs == [Run(200, 0, 10)]
+    assert offsets.translate(120) is None
+    assert offsets.translate(205) == 5
+    assert make(Run(0, 0, 5), Run(5, 0, 5)).runs == [Run(5, 0, 5)]
+
+
+def test_a_copy_that_ends_before_the_checkpoint_was_deleted() -> None:
+    """Nothing was copied since it was created again."""
+    topic = Topic("t", bytes(15) + b"\2", internal=False, partitions=())
+    path = PartitionRoute("r", "t", 0, "t")
+    key = SourcePartition("c", "t", 0, "t")
+    table = SimpleNamespace(maps={key: make(Run(0, 0, 100))}, topic_ids={key: topic.topic_id})
+    checkpoint = Checkpoint(topic.topic_id, 100, 0, 100, 7)
+    seen = SimpleNamespace(_key=lambda path: key, _checkpoint=lambda path, topic: checkpoint)
+
+    def translated(end: int) -> int:
+        committed, log = OffsetAndMetadata(40), LogRange(0, end)
+        found = RouteView._translated(cast(Any, seen), path, topic, cast(Any, table), committed, log)
+        return found.target
+
+    assert translated(100) == 40
+    assert translated(99) == 0

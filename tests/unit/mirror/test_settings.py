@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.config import Settings
 from pylogd.mirror.errors import InvalidMirrorFile
 from pylogd.mirror.settings import parse, read_file
 from pylogd.tables.interface import Layout
@@ -43,6 +44,11 @@ def test_a_good_file() -> None:
     assert route.patterns.select(topics) == ["events-1", "orders"]
     assert route.target_name("orders") == "orders"
     assert settings.options_of("logs").client_id == "pylogd-mirror-events"
+
+
+def test_a_dead_worker_is_missed_as_soon_as_a_dead_broker() -> None:
+    assert parse(GOOD).session_timeout_ms == Settings({}).integer("zookeeper.session.timeout.ms")
+    assert parse("zookeeper.session.timeout.ms = 9000" + GOOD).session_timeout_ms == 9000
 
 
 def test_names_are_mapped() -> None:

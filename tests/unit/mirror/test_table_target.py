@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+from pyiceberg.types import StringType
 
 from pylogd.client.core.errors import CorruptRecords
 from pylogd.mirror.table_load import Slice, TableLoader
 from pylogd.mirror.table_target import TableCheckpoints
 from pylogd.mirror.target import Checkpoint, SourcePartition
 from pylogd.tables.errors import LayoutChanged, OffsetsMoved, TableError
+from pylogd.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.tables.interface import Layout
 from pylogd.tables.opening import open_table
 from pylogd.wire.records import NewRecord, encode_batch
@@ -209,8 +213,33 @@ def test_a_lake_on_s3_takes_its_properties_from_the_file(server: S3Server, tmp_p
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("delta:", "names no table"), ("iceberg:flights", "does not name an Iceberg table"), ("hdfs://h/x", "local")],
+    [("delta:", "names no table"), ("iceberg:flights", "does not name an Iceberg table"), ("gs://h/x", "local")],
 )
 def test_names_that_stand_for_no_table_that_can_be_written(name: str, text: str) -> None:
     with pytest.raises(TableError, match=text):
         open_table(name)
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_columns_of_other_programs_do_not_stop_a_worker(tmp_path: Path, kind: str) -> None:
+    """As it was found: KeyError, for ever."""
+    name = {"iceberg": f"iceberg:{tmp_path}/warehouse/demo.events", "delta": f"delta:{tmp_path}/delta"}[kind]
+    worker = loader(name)
+    worker.begin(P0, known(worker), 0, ID)
+    load(worker, Slice(P0, 0, [batch(0, b"a")]), ends={P0: at(1)})
+    if kind == "delta":
+        DeltaTable(f"{tmp_path}/delta").alter.add_columns([Field("note", PrimitiveType("string"))])
+    else:
+        foreign = TableName.parse(f"{tmp_path}/warehouse/demo.events")
+        table = open_catalog(foreign, {}).load_table(("demo", "events"))
+        with table.update_schema() as update:
+            update.add_column("note", StringType())
+    load(worker, Slice(P0, 1, [batch(1, b"b")]), ends={P0: at(2)})
+    assert rows(name) == [(0, 0, b"a"), (0, 1, b"b")]
+    if kind == "delta":
+        DeltaTable(f"{tmp_path}/delta").alter.add_constraint({"young": '"offset" < 2'})
+    else:
+        with open_catalog(foreign, {}).load_table(("demo", "events")).update_schema() as update:
+            update.rename_column("value", "payload")
+    with pytest.raises(TableError, match=r"checkConstraints|'value' .* was renamed to 'payload'"):
+        load(worker, Slice(P0, 2, [batch(2, b"c")]), ends={P0: at(3)})

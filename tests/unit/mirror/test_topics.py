@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.client.core.model import NewTopic, Partition, Topic
 from pylogd.errors import ErrorCode, KafkaError
+from pylogd.mirror import following, topics
 from pylogd.mirror.cluster_topics import ClusterTopics
 from pylogd.mirror.names import TopicPatterns
 from pylogd.mirror.partition_copy import PartitionRoute
@@ -30,13 +32,34 @@ class FakeAdmin:
     def __init__(self, topics: dict[str, Topic]) -> None:
         self._topics = topics
         self.refuses: set[str] = set()
+        self.knows = {"retention.ms", "max.message.bytes", "min.compaction.lag.ms", "max.compaction.lag.ms"}
+        self.configs: dict[str, dict[str, str]] = {}
 
-    async def create_topics(self, new: Sequence[NewTopic]) -> dict[str, KafkaError | None]:
+    def check(self, configs: Mapping[str, str | None]) -> KafkaError | None:
+        unknown = sorted(configs.keys() - self.knows)
+        if unknown:
+            return KafkaError(ErrorCode.INVALID_CONFIG, f"unknown setting {unknown[0]}")
+        if {"min.compaction.lag.ms", "max.compaction.lag.ms"} <= configs.keys():
+            return KafkaError(ErrorCode.INVALID_CONFIG, "the lags contradict each other")
+        return None
+
+    async def alter_configs(self, kind: str, name: str, changes: Mapping[str, str | None]) -> None:
+        error = self.check(changes)
+        if error is not None:
+            raise error
+        self.configs[name].update({key: value for key, value in changes.items() if value is not None})
+
+    async def create_topics(
+        self, new: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, KafkaError | None]:
         results: dict[str, KafkaError | None] = {}
         for topic in new:
             if topic.name in self.refuses:
                 results[topic.name] = KafkaError(ErrorCode.POLICY_VIOLATION, "no")
+            elif validate_only or self.check(topic.configs) is not None:
+                results[topic.name] = self.check(topic.configs)
             else:
+                self.configs[topic.name] = dict(topic.configs)
                 self._topics[topic.name] = make(topic.name, topic.partitions)
                 results[topic.name] = None
         return results
@@ -78,10 +101,12 @@ def make(name: str, count: int) -> Topic:
     return Topic(name, bytes(16), False, tuple(Partition(n, 1, 0, (1,), (1,), ()) for n in range(count)))
 
 
-def route(source: FakeClusterTopics, target: FakeClusterTopics, rename: str = "{topic}") -> RouteTopics:
+def route(
+    source: FakeClusterTopics, target: FakeClusterTopics, rename: str = "{topic}", *, sync_configs: bool = False
+) -> RouteTopics:
     settings = RouteSettings(
         f"{source.name}-{target.name}", source.name, target.name, TopicPatterns(["e.*"], ["except"]), rename,
-        sync_configs=False, sync_acls=False,
+        sync_configs=sync_configs, sync_acls=False,
     )  # fmt: skip
     return RouteTopics(settings, source, target, 7)
 
@@ -193,3 +218,65 @@ def test_a_typed_table_has_one_topic() -> None:
         found = routes["one-lake"]
         assert found.partitions == frozenset(PartitionRoute("one-lake", "events", index, "events") for index in (0, 1))
         assert found.refused == {"orders": "lake is a typed table, which has one topic: events"}
+
+
+class TestSettingsThatTheTargetRefuses:
+    """A topic is copied without them."""
+
+    @pytest.fixture
+    def settings(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, bool]]:
+        """The settings of every topic of the source."""
+        found: dict[str, tuple[str, bool]] = {}
+
+        async def topic_configs(admin: FakeAdmin, topics: Sequence[str]) -> dict[str, dict[str, tuple[str, bool]]]:
+            known = {name: {key: (value, True) for key, value in set_.items()} for name, set_ in admin.configs.items()}
+            return {name: known.get(name, found) for name in topics}
+
+        for module in (following, topics):
+            monkeypatch.setattr(module, "topic_configs", topic_configs)
+        return found
+
+    def test_a_topic_is_created_without_them_and_they_are_named(
+        self, settings: dict[str, tuple[str, bool]], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        settings.update(
+            {"retention.ms": ("5", True), "confluent.tier": ("on", True), "message.format.version": ("2", True)}
+        )
+        a, b = FakeClusterTopics("a", events=3), FakeClusterTopics("b")
+        assert len(refresh(route(a, b, sync_configs=True))) == 3
+        assert b.admin.configs["events"] == {"retention.ms": "5"}
+        told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(told) == 2
+        assert "confluent.tier = on" in told[0] and "message.format.version = 2" in told[1]
+
+    def test_settings_that_contradict_each_other_are_left_out(self, settings: dict[str, tuple[str, bool]]) -> None:
+        settings.update({"min.compaction.lag.ms": ("5", True), "max.compaction.lag.ms": ("1", True)})
+        a, b = FakeClusterTopics("a", events=3), FakeClusterTopics("b")
+        assert len(refresh(route(a, b, sync_configs=True))) == 3
+        assert b.admin.configs["events"] == {}
+
+    def test_a_topic_that_is_refused_for_another_reason_is_not_copied(
+        self, settings: dict[str, tuple[str, bool]], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        settings.update({"retention.ms": ("5", True)})
+        a, b = FakeClusterTopics("a", events=3), FakeClusterTopics("b")
+        b.admin.refuses.add("events")
+        routes = route(a, b, sync_configs=True)
+        assert refresh(routes) == set() and "events" in routes.refused
+        assert "without the setting" not in caplog.text
+
+    def test_the_others_still_follow_and_a_refusal_is_told_once(
+        self, settings: dict[str, tuple[str, bool]], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        a, b = FakeClusterTopics("a", events=1), FakeClusterTopics("b")
+        routes = route(a, b, sync_configs=True)
+        refresh(routes)
+        settings.update({"confluent.tier": ("on", True), "retention.ms": ("7", True)})
+        for now in (100.0, 200.0, 300.0):
+            result_of(Deferred.fromCoroutine(routes.refresh(now)))
+        assert b.admin.configs["events"] == {"retention.ms": "7"}
+        assert b.table.origins["events", "id of a", "events"].configs == ("retention.ms",)
+        assert caplog.text.count("confluent.tier = on") == 1
+        settings.update({"confluent.tier": ("off", True)})
+        result_of(Deferred.fromCoroutine(routes.refresh(400.0)))
+        assert caplog.text.count("confluent.tier = off") == 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pylogd.mirror.errors import MirrorError
@@ -207,6 +208,23 @@ def test_without_a_subject_nothing_is_loaded(name: str, registry: CountingRegist
     first.begin(P0, None, 0, ID)
     with pytest.raises(NoSchema, match="no subject 'events-value'"):
         first.commit({P0: at(0)}, at_ms=1)
+
+
+def test_records_wait_in_the_quarantine_while_no_version_can_be_columns(name: str, registry: CountingRegistry) -> None:
+    """As it was found: NoSchema, for ever."""
+    registry.schemas[:] = [record(("n", "null"))]
+    first = loader(name)
+    first.begin(P0, None, 0, ID)
+    first.write([Slice(P0, 0, [batch(0, framed(1, b""), None)])])
+    first.commit({P0: at(2)}, at_ms=1)
+    table = open_table(name)
+    assert sum(file.rows for file in table.files()) == 1, "the tombstone is a row"
+    assert [offset for offset, *_ in quarantine(name)] == [0]
+    registry.schemas.append(OLD)
+    first.write([Slice(P0, 2, [batch(2, framed(2, avro_body(OLD, {"id": 7})))])])
+    first.commit({P0: at(3)}, at_ms=1)
+    assert sum(file.rows for file in open_table(name).files()) == 2
+    assert "id" in (open_table(name).columns or pa.schema([])).names
 
 
 def test_a_typed_table_has_one_topic_and_stays_typed(name: str, registry: CountingRegistry) -> None:

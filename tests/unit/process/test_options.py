@@ -10,7 +10,7 @@ from pylogd.config import ConfigError
 from pylogd.process.options import load_settings
 from pylogd.tap import Options
 
-CONFIG = '"node.id" = 3\n"log.segment.bytes" = 1000\n'
+CONFIG = '"node.id" = 3\n"log.segment.bytes" = 1500000\n'
 
 
 def test_options_override_assignments_and_those_the_file(tmp_path: Path) -> None:
@@ -18,10 +18,10 @@ def test_options_override_assignments_and_those_the_file(tmp_path: Path) -> None
     file.write_text(CONFIG)
     found = load_settings(
         file, listen=["127.0.0.1:1"], data=["/a", "/b"], advertised="host:9",
-        assignments=["log.dirs=/c", "log.segment.bytes=2000", "num.partitions = 7"],
+        assignments=["log.dirs=/c", "log.segment.bytes=2500000", "num.partitions = 7"],
     )  # fmt: skip
     assert found.words("log.dirs") == ("/a", "/b")
-    assert [found.integer(name) for name in ("node.id", "log.segment.bytes", "num.partitions")] == [3, 2000, 7]
+    assert [found.integer(name) for name in ("node.id", "log.segment.bytes", "num.partitions")] == [3, 2500000, 7]
     assert (found.listeners[0].port, found.advertised_listeners[0].host) == (1, "host")
 
 
@@ -40,7 +40,7 @@ def test_twistd_reads_the_same(tmp_path: Path) -> None:
     )
     found = options.settings()
     assert found.words("log.dirs") == ("/a", "/b")
-    assert [found.integer(name) for name in ("node.id", "log.segment.bytes", "num.partitions")] == [4, 1000, 7]
+    assert [found.integer(name) for name in ("node.id", "log.segment.bytes", "num.partitions")] == [4, 1500000, 7]
 
 
 def test_twistds_help_has_the_texts_of_the_options() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
+from twisted.logger import capturedLogs
 
 from pylogd.errors import BrokerUnavailable, ErrorCode
 from pylogd.replica.fetcher import FetcherConfig, ReplicaFetcher
@@ -32,6 +33,7 @@ from pylogd.wire.messages.list_offsets import (
 )
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts
+from tests.fakes.workers import HeldWorkers
 from tests.unit.replica.test_followed_partition import placed
 
 LEADER = 2
@@ -275,6 +277,39 @@ def test_invalid_batches_of_a_leader_are_refused_and_fetched_again(case: Case) -
     assert not case.leader.asked
     case.turn(1.0)
     assert case.wants() == {0: 0}
+
+
+def test_records_that_are_being_written_come_again_with_the_answer_to_a_nudge(tmp_path: Path) -> None:
+    """The leader's session has the position before them until the next request that names the partition."""
+    parts = Parts(tmp_path, log_write_queues="always")
+    case = Case(parts, partitions=2)
+    try:
+        first, second = case.partitions
+        assert parts.disks is not None
+        writer = parts.disks.at(first.log.directory).queue_of("t").writer
+        assert isinstance(writer, HeldWorkers)
+        case.answer(case.records(0), case.records(1))
+        parts.set_state("t", 1, leader_epoch=4)
+        case.fetcher.follow(second)
+        case.turn()
+        writer.hold = True
+        case.answer(case.records(0, placed(0, 3, 2)))
+        case.turn(0.1)
+        assert first.log.log_end_offset == 0
+        case.answer(case.records(0, placed(0, 3, 2)))
+        writer.hold = False
+        with capturedLogs() as logged:
+            writer.release()
+            case.turn()
+        assert not logged
+        assert first.log.log_end_offset == 2
+        assert case.wants() == {1: 0}
+        case.answer()
+        case.answer()  # to the nudge for the partition whose records are written now
+        assert case.wants() == {0: 2}
+    finally:
+        case.fetcher.stop()
+        parts.close()
 
 
 def test_a_throttled_replica_waits_for_its_allowance(parts: Parts) -> None:

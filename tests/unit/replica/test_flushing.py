@@ -38,7 +38,7 @@ def test_without_settings_nothing_is_flushed(parts: Parts) -> None:
 
 
 def test_a_partition_without_flush_settings_has_a_flusher_from_its_first_roll_on(parts: Parts) -> None:
-    partition = topic(parts, segment_bytes="200")
+    partition = topic(parts, internal_segment_bytes="200")
     flushers = parts.replicas._flushers
     append(parts, partition, 2)
     assert partition.key not in flushers
@@ -72,7 +72,7 @@ def test_by_time_to_the_millisecond(parts: Parts) -> None:
 
 
 def test_a_rolled_segment_is_made_durable_at_once(parts: Parts) -> None:
-    partition = topic(parts, segment_bytes="200")
+    partition = topic(parts, internal_segment_bytes="200")
     append(parts, partition, 5)
     log = partition.log
     assert len(log.segments) > 1
@@ -81,7 +81,7 @@ def test_a_rolled_segment_is_made_durable_at_once(parts: Parts) -> None:
 
 
 def test_a_roll_during_a_flush_is_seen_to_after_it(parts: Parts) -> None:
-    partition = topic(parts, segment_bytes="200", flush_messages="1")
+    partition = topic(parts, internal_segment_bytes="200", flush_messages="1")
     parts.threads.hold = True
     append(parts, partition, 8)
     assert len(parts.threads.held) == 1
@@ -161,3 +161,20 @@ class TestVisible:
         assert len(result_of(done)) == 1
         parts.threads.release()
         assert not parts.logs.logs
+
+
+def test_more_threads_flush_more_partitions_at_the_same_time(parts: Parts) -> None:
+    """Half of `background.threads` are for flushes."""
+    parts.create("t", 3, flush_messages="1")
+    parts.threads.hold = True
+    parts.replica_parts.resize(2)
+    for index in range(3):
+        parts.replicas.append(parts.partitions.by_name["t", index], batch(b"v"), True)
+    assert len(parts.threads.held) == 1
+    parts.replica_parts.resize(6)
+    parts.threads.release()
+    parts.threads.hold = True
+    for index in range(3):
+        parts.replicas.append(parts.partitions.by_name["t", index], batch(b"v"), True)
+    assert len(parts.threads.held) == 3
+    parts.threads.release()

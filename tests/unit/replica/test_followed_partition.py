@@ -220,6 +220,17 @@ class TestConversation:
             talk.answered(FetchResponse(session_id=0))
             assert talk.next == (0, 0)
 
+    def test_without_a_session_what_gave_records_is_named_last(self) -> None:
+        """A leader serves in the request's order: in a fixed one a busy partition would starve those behind it."""
+        talk, keys = FetchSessionHandler(), [(bytes([number]) * 16, 0) for number in range(3)]
+        talk.request(dict.fromkeys(keys, self.ASKED), [], 100)
+        for offset in (1, 2):
+            talk.answered(FetchResponse(session_id=0))
+            first = keys.pop(0)
+            topics, _ = talk.request({first: replace_offset(self.ASKED, offset)}, [], 100)
+            keys.append(first)
+            assert [topic.topic_id for topic in topics] == [topic_id for topic_id, _ in keys]
+
     def test_epochs_start_over(self) -> None:
         assert next_epoch(0x7FFFFFFF) == 1
 

@@ -106,7 +106,7 @@ def test_a_full_disk_fails_the_produce_and_passes(parts: Parts) -> None:
 
 
 def test_a_flush_that_finds_no_room_is_tried_again(parts: Parts) -> None:
-    result_of(parts.topic_admin.set_topic_configs("t", {"flush.visible": "true", "segment.bytes": "100"}))
+    result_of(parts.topic_admin.set_topic_configs("t", {"flush.visible": "true", "internal.segment.bytes": "100"}))
     assert produce(parts, 0) == 0
     partition = parts.partitions.by_name["t", 0]
     with parts.fs.failing("open", errno.ENOSPC, path=".snapshot", lasting=True):

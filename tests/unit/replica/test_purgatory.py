@@ -48,7 +48,32 @@ class PurgatoryTests(SynchronousTestCase):
         operation = WaitFor()
         self.purgatory.watch(operation, ["a"], 1.0)
         self.assertEqual(self.purgatory.check("b"), 0)
-        self.assertEqual(operation.asked, [])
+        self.assertEqual(operation.asked, ["a"])
+
+    def test_what_is_over_when_it_begins_to_wait_ends_at_once(self) -> None:
+        """A caller has looked, then something happened, then it calls `watch`."""
+        operation = WaitFor()
+        operation.satisfied = True
+        done = self.purgatory.watch(operation, ["a", "b"], 1.0)
+        self.assertEqual(self.successResultOf(done), "completed")
+        self.assertEqual(operation.asked, ["a"])
+        self.assert_nothing_left()
+
+    def test_it_looks_at_every_key_when_it_begins_to_wait(self) -> None:
+        class Second(WaitFor):
+            def try_complete(self, key: Hashable) -> bool:
+                self.satisfied = key == "b"
+                return super().try_complete(key)
+
+        done = self.purgatory.watch(Second(), ["a", "b"], 1.0)
+        self.assertEqual(self.successResultOf(done), "completed")
+        self.assert_nothing_left()
+
+    def test_what_breaks_when_it_begins_to_wait_fails_at_once(self) -> None:
+        failed = self.purgatory.watch(WaitFor(raises=True), ["a"], 1.0)
+        self.failureResultOf(failed, ValueError)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.assert_nothing_left()
 
     def test_completes_on_an_event(self) -> None:
         operation = WaitFor()
@@ -58,7 +83,7 @@ class PurgatoryTests(SynchronousTestCase):
         operation.satisfied = True
         self.assertEqual(self.purgatory.check("b"), 1)
         self.assertEqual(self.successResultOf(done), "completed")
-        self.assertEqual(operation.asked, ["a", "b"])
+        self.assertEqual(operation.asked, ["a", "b", "a", "b"])
         self.assert_nothing_left()
 
     def test_expires(self) -> None:
@@ -108,10 +133,10 @@ class PurgatoryTests(SynchronousTestCase):
         self.assertEqual(self.purgatory.watched_keys(), {"a"})
 
     def test_a_broken_operation_fails_alone(self) -> None:
-        broken, sound = WaitFor(raises=True), WaitFor()
-        sound.satisfied = True
+        broken, sound = WaitFor(), WaitFor()
         failed = self.purgatory.watch(broken, ["a"], 1.0)
         completed = self.purgatory.watch(sound, ["a"], 1.0)
+        broken.raises = sound.satisfied = True
         self.assertEqual(self.purgatory.check("a"), 1)
         self.failureResultOf(failed, ValueError)
         self.assertEqual(self.successResultOf(completed), "completed")
@@ -119,36 +144,40 @@ class PurgatoryTests(SynchronousTestCase):
         self.assert_nothing_left()
 
     def test_an_expiry_that_raises_fails_the_operation(self) -> None:
-        done = self.purgatory.watch(WaitFor(raises=True), ["a"], 1.0)
+        operation = WaitFor()
+        done = self.purgatory.watch(operation, ["a"], 1.0)
+        operation.raises = True
         self.clock.advance(1)
         self.failureResultOf(done, ValueError)
         self.assert_nothing_left()
 
     def test_completing_one_may_end_another_under_the_same_key(self) -> None:
         first, second = WaitFor(), WaitFor()
-        first.satisfied = second.satisfied = True
         self.purgatory.watch(first, ["a"], 1.0).addCallback(lambda _: second.done.cancel())
         withdrawn = self.purgatory.watch(second, ["a"], 1.0)
+        first.satisfied = second.satisfied = True
         self.assertEqual(self.purgatory.check("a"), 1)
         self.failureResultOf(withdrawn, CancelledError)
-        self.assertEqual(second.asked, [])
+        self.assertEqual(second.asked, ["a"])
         self.assert_nothing_left()
 
     def test_completing_one_may_file_another_under_the_same_key(self) -> None:
         first, second = WaitFor(), WaitFor()
-        first.satisfied = second.satisfied = True
         self.purgatory.watch(first, ["a"], 1.0).addCallback(lambda _: self.purgatory.watch(second, ["a"], 1.0))
+        first.satisfied = True
         self.assertEqual(self.purgatory.check("a"), 1)
         self.assertIs(second.state, OperationState.WAITING)
+        second.satisfied = True
         self.assertEqual(self.purgatory.check("a"), 1)
         self.assert_nothing_left()
 
     def test_operations_are_checked_in_order(self) -> None:
         order: list[int] = []
-        for number in range(3):
-            operation = WaitFor()
-            operation.satisfied = True
+        operations = [WaitFor() for _ in range(3)]
+        for number, operation in enumerate(operations):
             self.purgatory.watch(operation, ["a"], 1.0).addCallback(lambda _, n: order.append(n), number)
+        for operation in operations:
+            operation.satisfied = True
         self.purgatory.check("a")
         self.assertEqual(order, [0, 1, 2])
 

@@ -8,8 +8,10 @@ import pytest
 from twisted.internet.task import Clock
 
 from pylogd.errors import ErrorCode, KafkaError
+from pylogd.limits.shares import Share
 from pylogd.replica.purgatory import Purgatory
-from pylogd.replica.sessions import EVICTABLE_AFTER_MS, FetchSession, FetchSessions, SessionPartition
+from pylogd.replica.session_cache import EVICTABLE_AFTER_MS, FetchSessions
+from pylogd.replica.sessions import FetchSession, SessionPartition
 
 
 @dataclass
@@ -152,7 +154,8 @@ def test_a_follower_takes_the_place_of_a_client_in_use(sessions: FetchSessions[W
     assert sessions.create(entries(0), False, privileged=True) is None
     assert sessions.resume(follower.session_id, 1, False) is follower
     now.now = EVICTABLE_AFTER_MS
-    assert sessions.create(entries(0), False) is not None  # a session unused for so long is evicted, even a follower's
+    assert sessions.create(entries(0), False) is None  # though one has not been used for long
+    assert sessions.create(entries(0), False, privileged=True) is not None
 
 
 def test_a_larger_session_takes_the_place_of_the_smallest_that_is_not_new(
@@ -188,3 +191,124 @@ def test_no_client_however_large_takes_the_place_of_a_follower_in_use(sessions: 
     now.now = EVICTABLE_AFTER_MS
     assert sessions.create(entries(*range(100)), False) is None
     assert sessions.create(entries(0, 1), False, privileged=True) is not None  # but a follower's larger session does
+
+
+ANN, BOB = Share("User:ann", True), Share("User:bob", True)
+EVE, MALLORY = Share("10.0.0.1", False), Share("10.0.0.2", False)
+
+
+def opened(sessions: FetchSessions[Want], share: Share, partitions: int = 1) -> FetchSession[Want] | None:
+    return sessions.create(entries(*range(partitions)), False, share=share)
+
+
+def live(sessions: FetchSessions[Want], *wanted: FetchSession[Want] | None) -> list[bool]:
+    return [session is not None and sessions._sessions.get(session.session_id) is session for session in wanted]
+
+
+def shared(now: Time, slots: int = 10, most_partitions: int = 1000) -> FetchSessions[Want]:
+    return FetchSessions(slots, now, Purgatory(Clock()), most_partitions)
+
+
+def test_the_share_with_most_sessions_gives_way_and_takes_none_from_others(now: Time) -> None:
+    sessions = shared(now)
+    mine = opened(sessions, MALLORY)
+    flood = [opened(sessions, EVE) for _ in range(2000)]
+    assert live(sessions, mine) == [True]
+    assert sum(live(sessions, *flood)) == 9
+    assert sessions.evictions == 0, "a flood is refused; it does not replace its own sessions over and over"
+    more = [opened(sessions, MALLORY) for _ in range(9)]
+    assert sum(live(sessions, mine, *more)) == 5, "until both have as many"
+
+
+def test_strangers_give_way_to_principals_though_they_have_fewer_sessions_each(now: Time) -> None:
+    sessions = shared(now)
+    crowd = [opened(sessions, Share(f"10.0.1.{number}", False)) for number in range(20)]
+    mine = [opened(sessions, ANN) for _ in range(5)]
+    assert sum(live(sessions, *crowd)) == 5
+    assert live(sessions, *mine) == [True] * 5
+    opened(sessions, Share("10.0.2.1", False))
+    assert live(sessions, *mine) == [True] * 5
+    assert opened(sessions, ANN) is not None, "it has half, not more"
+    assert opened(sessions, ANN) is None, "it has more than half"
+    assert opened(sessions, BOB) is not None
+
+
+def test_a_principal_with_more_than_half_gives_way_to_strangers(now: Time) -> None:
+    sessions = shared(now)
+    mine = [opened(sessions, ANN) for _ in range(10)]
+    flood = [opened(sessions, EVE) for _ in range(100)]
+    assert sum(live(sessions, *mine)) == sum(live(sessions, *flood)) == 5
+
+
+def test_an_unused_session_of_a_principal_does_not_go_for_a_stranger(now: Time) -> None:
+    sessions = shared(now, slots=2)
+    first, second = opened(sessions, ANN), opened(sessions, BOB)
+    now.now = EVICTABLE_AFTER_MS
+    assert opened(sessions, EVE) is None
+    assert opened(sessions, BOB) is not None
+    assert live(sessions, first, second) == [False, True]
+
+
+def test_a_larger_session_replaces_a_smaller_one_of_its_own_share_only(now: Time) -> None:
+    sessions = shared(now, slots=2)
+    his, hers = opened(sessions, BOB), opened(sessions, ANN)
+    now.now = EVICTABLE_AFTER_MS - 1
+    for session in (his, hers):
+        assert session is not None
+        sessions.resume(session.session_id, 1, False)
+    now.now = EVICTABLE_AFTER_MS
+    assert opened(sessions, EVE, 50) is None
+    assert opened(sessions, ANN, 2) is not None
+    assert live(sessions, his, hers) == [True, False]
+
+
+def test_a_follower_takes_the_place_of_the_share_with_most(now: Time) -> None:
+    sessions = shared(now)
+    mine = [opened(sessions, ANN) for _ in range(2)]
+    crowd = [opened(sessions, EVE, 5) for _ in range(8)]
+    for _ in range(6):
+        assert sessions.create(entries(0), False, privileged=True) is not None
+    assert live(sessions, *mine) == [True] * 2
+    assert sum(live(sessions, *crowd)) == 2
+    for _ in range(4):
+        assert sessions.create(entries(0), False, privileged=True) is not None
+    assert [opened(sessions, share) for share in (EVE, ANN)] == [None, None]
+
+
+def test_partitions_are_shared_too(now: Time) -> None:
+    sessions = shared(now, slots=1000, most_partitions=100)
+    crowd = [opened(sessions, EVE, 20) for _ in range(6)]
+    assert sum(live(sessions, *crowd)) == 5
+    mine = opened(sessions, MALLORY, 20)
+    assert live(sessions, mine) == [True], "the other share has more"
+    assert sum(live(sessions, *crowd)) == 4
+    assert opened(sessions, MALLORY, 50) is None, "it would have more than the other"
+    known = opened(sessions, ANN, 60)
+    assert live(sessions, known) == [True]
+    assert sum(live(sessions, *crowd)) == 1
+
+
+def test_a_session_that_grows_takes_partitions_of_the_share_with_most(now: Time) -> None:
+    sessions = shared(now, slots=1000, most_partitions=100)
+    flood = [opened(sessions, EVE, 30) for _ in range(3)]
+    mine = opened(sessions, MALLORY, 10)
+    assert mine is not None
+    for index in range(10, 20):
+        mine.want("t", Want(index))
+    sessions.resized(mine)
+    assert sum(live(sessions, *flood)) == 2
+    for index in range(20, 90):
+        mine.want("t", Want(index))
+    with pytest.raises(KafkaError):
+        sessions.resized(mine)
+    assert sum(live(sessions, mine, *flood)) == 2
+    assert opened(sessions, MALLORY, 40) is not None, "what was closed counts no more"
+
+
+def test_what_shrinks_counts_less(now: Time) -> None:
+    sessions = shared(now, most_partitions=100)
+    mine = opened(sessions, ANN, 100)
+    assert mine is not None
+    mine.forget("t", range(60))
+    sessions.resized(mine)
+    assert opened(sessions, ANN, 60) is not None

@@ -15,6 +15,7 @@ from pylogd.metadata.consumers import committed_offsets
 from pylogd.metadata.errors import IneligibleReplica
 from pylogd.metadata.image import SmoothWait
 from pylogd.replica.smooth import LOOK_SECONDS, PRODUCER_SECONDS, Key, SmoothJoins
+from pylogd.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -134,6 +135,17 @@ def test_a_group_in_zookeeper_is_waited_for(case: Case) -> None:
     assert case.look() == [("t", 0)]
 
 
+def test_an_offset_in_zookeeper_that_an_earlier_topic_of_the_name_left(parts: Parts) -> None:
+    """It is no reason to wait, and no sign that the group has read."""
+    path = "/consumers/h/offsets/t/0"
+    result_of(parts.metadata.store.ensure(path))
+    result_of(parts.metadata.store.set(path, b"9"))
+    case = Case(parts)
+    case.fetched()
+    assert case.look() == [("t", 0)]
+    case.joins.stop()
+
+
 def test_a_wait_is_ended_for_the_registration_that_was_seen(case: Case) -> None:
     case.fetched(epoch=7)
     assert case.look() == [("t", 0)]
@@ -170,6 +182,26 @@ def test_a_producer_that_writes_no_more_is_waited_for_as_long_as_it_may_send_aga
     case.fetched(BEGIN + 1)
     looks = [case.look() for _ in range(int(PRODUCER_SECONDS / LOOK_SECONDS) + 1)]
     assert looks == [[]] * (len(looks) - 1) + [[("t", 0)]]
+
+
+def test_the_leader_tells_which_producer_is_waited_for_and_until_when(case: Case) -> None:
+    case.parts.smooth_joins = case.joins
+
+    def awaited() -> dict[int, int]:
+        answer = case.parts.call(DescribeProducersRequest([TopicRequest("t", [0])]), 0)
+        return {one.producer_id: one.awaited_until_ms for one in answer.topics[0].partitions[0].active_producers}
+
+    case.produce(producer=1, sequence=0)
+    case.fetched(BEGIN + 1)
+    case.produce(producer=2, sequence=0)
+    assert awaited() == {1: -1, 2: -1}, "the new replica has not been seen yet"
+    assert case.look() == []
+    until = case.parts.now_ms() + int(PRODUCER_SECONDS * 1000)
+    assert awaited() == {1: until, 2: -1}
+    case.look()
+    assert awaited() == {1: until, 2: -1}, "the time stays"
+    case.produce(producer=1, sequence=1)
+    assert awaited() == {1: -1, 2: -1}
 
 
 def test_an_unreachable_coordinator_may_have_a_group_that_is_behind(case: Case) -> None:

@@ -45,7 +45,7 @@ class Fixture:
         self.registry = Registry()
 
     def write(self, records: list[TopicRecord]) -> None:
-        for record in records:
+        for record in self.registry.completed(records):
             self.topic.append(record)
             self.registry.apply(record.key, record.value)
 

@@ -109,11 +109,11 @@ class TestAuthenticator:
         authenticator = Authenticator(clock, users)
         called: list[Any] = []
 
-        async def at_once(function: Any, *arguments: Any) -> Any:
+        def at_once(function: Any, *arguments: Any) -> Deferred[Any]:
             called.append(function)
-            return await maybeDeferred(function, *arguments)
+            return maybeDeferred(function, *arguments)
 
-        monkeypatch.setattr(authenticator, "_in_thread", at_once)
+        monkeypatch.setattr(authenticator._work, "_call", at_once)
         return authenticator, called
 
     def test_without_users_and_tokens_everybody_is_let_in(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,24 @@ class TestAuthenticator:
             held.append(Deferred())
             return held[-1]
 
-        monkeypatch.setattr("pylogd.threads.ThreadPool.defer", never)
-        waiting = [self.ask(authenticator, basic("ada", SECRET)) for _ in range(51)]
-        assert not any(waiting[:50])
-        assert isinstance(waiting[50][0].value, Overloaded)
+        monkeypatch.setattr(authenticator._work, "_call", never)
+        waiting = [self.ask(authenticator, basic("ada", SECRET)) for _ in range(52)]
+        assert not any(waiting[:51])
+        assert isinstance(waiting[51][0].value, Overloaded)
+
+    def test_a_user_whose_password_was_right_does_not_wait_for_strangers(
+        self, clock: Clock, users: UsersFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        authenticator = Authenticator(clock, users)
+        held: list[tuple[Any, ...]] = []
+
+        def later(*call: Any) -> Deferred[Any]:
+            held.append(call)
+            return Deferred()
+
+        monkeypatch.setattr(authenticator._work, "_call", later)
+        assert users.is_right("ada", SECRET)
+        for number in range(50):
+            self.ask(authenticator, basic("ada", f"wrong {number}"))
+        self.ask(authenticator, basic("ada", SECRET))
+        assert [call[-1] for call in held] == ["wrong 0", SECRET]

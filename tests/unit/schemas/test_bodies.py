@@ -10,6 +10,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
 
 from pylogd.schemas import bodies
 from pylogd.schemas.bodies import BoundedSite
@@ -21,6 +22,9 @@ class Echo(Resource):
     def render_POST(self, request: Any) -> bytes:
         body: bytes = request.content.read()
         return body
+
+    def render_GET(self, request: Any) -> int:
+        return NOT_DONE_YET
 
 
 class Connection:
@@ -74,24 +78,35 @@ def connect(site: Any) -> Any:
 
 
 def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MOST_CONNECTIONS", 3)
     monkeypatch.setattr(bodies, "_MOST_REFUSED", 2)
     clock: Any = Clock()
     site: Any = BoundedSite(Echo(), clock, lambda *_: "")
     site.log = lambda _request: None
+    site.places.most = 3
     good = [connect(site) for _ in range(3)]
+    for one in good:
+        one.dataReceived(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n")
     refused = [connect(site) for _ in range(2)]
     for one in refused:
         assert one.transport.value().startswith(b"HTTP/1.1 503 ") and one.transport.disconnecting
         assert one.transport.value().endswith(b"try again later\n")
-    assert connect(site) is None, "too many are being refused already"
+    assert connect(site).transport.disconnected, "too many are being refused already"
     clock.advance(5)
     assert all(one.transport.disconnected for one in refused), "who does not close is not waited for"
     for one in refused:
         one.connectionLost(Failure(ConnectionDone()))
-    assert (site.connections, site.refused) == (3, 0)
+    assert (len(site.places), site.refused) == (3, 0)
     good[0].connectionLost(Failure(ConnectionDone()))
     after = connect(site)
     after.dataReceived(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
     assert after.transport.value().endswith(b"hi")
     assert not any(one.transport.disconnecting for one in good[1:]), "others are not disturbed"
+
+
+def test_bodies_of_one_address_leave_room_for_those_of_others() -> None:
+    memory = bodies.BodyMemory(64)
+    taken = sum(memory.take("flood", 1) for _ in range(100))
+    assert taken == 32 and memory.take("other", 16) and not memory.take("other", 1)
+    memory.give_back("flood", 32)
+    memory.give_back("other", 16)
+    assert memory.total == 0 and memory.take("other", 32)

@@ -8,7 +8,14 @@ import pytest
 
 from pylogd.schemas.contexts import EVERY
 from pylogd.schemas.contracts import rule_types
-from pylogd.schemas.errors import ContextNotEmpty, InvalidRequest, InvalidRuleSet, InvalidSchema, SchemaNotFound
+from pylogd.schemas.errors import (
+    ContextNotEmpty,
+    IncompatibleSchema,
+    InvalidRequest,
+    InvalidRuleSet,
+    InvalidSchema,
+    SchemaNotFound,
+)
 from pylogd.schemas.model import JSON, Compatibility, Reference
 from pylogd.schemas.modes import Mode
 from pylogd.schemas.reading import given_schema
@@ -24,7 +31,7 @@ class TestContexts:
         text = record_of({"name": "carrier", "type": "Carrier"})
         schema = given_schema({"schema": text, "references": [used.as_json()]})
         assert [name for name, _ in fixture.registry.definitions(":.a:flight", schema)] == ["Carrier", ""]
-        with pytest.raises(InvalidSchema, match="subject 'carrier' has no version 1"):
+        with pytest.raises(InvalidSchema, match='subject "carrier" and version 1'):
             fixture.registry.definitions("flight", schema)
         version, records = fixture.registry.register(":.a:flight", schema)
         fixture.write(records)
@@ -167,7 +174,7 @@ class TestMetadata:
 def test_another_type_of_schema_is_not_compatible() -> None:
     fixture = Fixture()
     fixture.register("s", '"string"')
-    with pytest.raises(InvalidSchema, match="different schema type"):
+    with pytest.raises(IncompatibleSchema, match="different schema type"):
         fixture.register("s", '{"type":"string"}', kind=JSON)
     fixture.set_level("s", "NONE")
     assert fixture.register("s", '{"type":"string"}', kind=JSON) == 2

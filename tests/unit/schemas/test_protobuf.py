@@ -245,8 +245,8 @@ def test_imports_that_clients_take_for_granted(known: str) -> None:
         ('syntax = "proto3"; message A { B b = 1; }', '"B" is not defined'),
         ('syntax = "proto3"; import "other.proto";', "other.proto"),
         ('syntax = "proto3"; import "/etc/passwd";', "/etc/passwd"),
-        ('{"type": "string"}', "not a Protobuf schema"),
-        ("\0", "not a Protobuf schema"),
+        ('{"type": "string"}', "Invalid schema of type PROTOBUF"),
+        ("\0", "Invalid schema of type PROTOBUF"),
     ],
 )
 def test_texts_that_are_no_schema(text: str, why: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def test_tasks_are_done_in_order() -> None:
         compare(Compatibility.FORWARD, '"long"', '"int"'),
     )  # fmt: skip
     assert code == 0
-    assert outcomes[0] == {"text": '"string"'} and "not an Avro schema" in str(outcomes[1]["invalid"])
+    assert outcomes[0] == {"text": '"string"'} and "Invalid schema of type AVRO" in str(outcomes[1]["invalid"])
     assert outcomes[2] == {"reasons": []} and "version 3 can't read its data" in str(outcomes[3]["reasons"])
 
 

@@ -20,7 +20,7 @@ from pylogd.errors import ErrorCode
 from pylogd.security import audit as module
 from pylogd.security.audit import LONGEST, WINDOW_SECONDS, AuditLog, Limiter
 from pylogd.security.authorizer import AclOperation, ResourceType
-from pylogd.security.principal import Principal
+from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.wire import schema
 from pylogd.wire.fast import compiled
 from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
@@ -77,10 +77,7 @@ def deny(log: AuditLog, name: str = "t", who: Principal = ALICE) -> None:
 
 def write(log: AuditLog) -> list[dict[str, Any]]:
     """Write the queued lines, without the thread; return the contents of the file."""
-    events = []
-    while not log._queue.empty():
-        events.append(log._queue.get_nowait())
-    log.write(events)
+    log.write(log._queue.take(0))
     return read(Path(log.path))
 
 
@@ -138,6 +135,33 @@ def test_clients_beyond_a_number_are_counted_together(monkeypatch: pytest.Monkey
     assert limiter.over(WINDOW_SECONDS) == [{"event": "denied", "not_written": 2}]
 
 
+def test_a_flood_of_one_client_loses_its_own_events_only(make: Callable[..., AuditLog]) -> None:
+    log = make(max_queued=100, denials_per_minute=1000)
+    for number in range(10):
+        deny(log, f"mine-{number}")
+    for number in range(500):
+        log.denied(
+            ANONYMOUS, f"10.0.1.{number % 5}", "app", "Produce", AclOperation.WRITE, ResourceType.TOPIC, f"{number}"
+        )
+    for number in range(10, 30):
+        deny(log, f"mine-{number}")
+    *written, dropped = write(log)
+    assert [line["name"] for line in written if line["principal"] == str(ALICE)] == [f"mine-{at}" for at in range(30)]
+    assert len(written) == 100
+    assert dropped["event"] == "queue full" and dropped["not_written"] == 430
+
+
+def test_a_principal_that_denies_itself_loses_its_own_events_only(make: Callable[..., AuditLog]) -> None:
+    log = make(max_queued=100, denials_per_minute=1000)
+    for number in range(500):
+        deny(log, f"{number}", Principal("User", "mallory"))
+    for number in range(30):
+        deny(log, f"mine-{number}")
+    assert [line["name"] for line in write(log) if line.get("principal") == str(ALICE)] == [
+        f"mine-{at}" for at in range(30)
+    ]
+
+
 def test_what_does_not_fit_into_the_queue_is_counted(make: Callable[..., AuditLog]) -> None:
     log = make(max_queued=3)
     for number in range(10):
@@ -152,7 +176,7 @@ def test_reopen_follows_a_renamed_file(make: Callable[..., AuditLog]) -> None:
     log.reopen()
     deny(log, "after")
     path = Path(log.path)
-    write_first = log._queue.get_nowait()
+    (write_first,) = log._queue.take(0, 1)
     log.write([write_first])
     path.rename(path.with_suffix(".1"))
     assert [line["name"] for line in write(log)] == ["after"]
@@ -166,7 +190,7 @@ def test_a_file_that_cannot_be_written_loses_lines_and_no_more(make: Callable[..
     with pytest.raises(OSError):
         log.start()
     deny(log, "lost")
-    log.write([log._queue.get_nowait()])
+    log.write(log._queue.take(0, 1))
     log.path = target
     deny(log, "kept")
     missing, kept = write(log)
@@ -192,13 +216,13 @@ def test_what_a_full_disk_loses_is_counted_and_leaves_whole_lines(
     monkeypatch.setattr(os, "write", write_some)
     for number in range(4):
         deny(log, f"t{number}")
-    log.write([log._queue.get_nowait() for _ in range(4)])
+    log.write(log._queue.take(0, 4))
     log.write([])
     deny(log, "t4")
-    log.write([log._queue.get_nowait()])
+    log.write(log._queue.take(0, 1))
     room = 10_000
     deny(log, "kept")
-    log.write([log._queue.get_nowait()])
+    log.write(log._queue.take(0, 1))
     whole = [json.loads(line) for line in Path(log.path).read_text().splitlines() if line.endswith("}")]
     assert [line.get("name") for line in whole] == ["t0", None, "kept"]
     assert (whole[1]["event"], whole[1]["not_written"]) == ("write failed", 4)
@@ -228,7 +252,7 @@ def test_a_device_that_is_full(make: Callable[..., AuditLog]) -> None:
     log.path = "/dev/full"
     for _ in range(3):
         deny(log)
-        log.write([log._queue.get_nowait()])
+        log.write(log._queue.take(0, 1))
     assert log._failing
 
 
@@ -250,7 +274,7 @@ def test_refused_requests_leave_short_lines_and_little_memory(make: Callable[...
         creations = [AclCreation(2, f"{number}" * 8000, 3, "User:bob", "*", 3, 3) for _ in range(5)]
         request = CreateAclsRequest(creations)
         log.administrative(ALICE, "10.0.0.1", None, "CreateAcls", partial(describe, request, refused))
-        log.write([log._queue.get_nowait()])
+        log.write(log._queue.take(0, 1))
     assert max(len(line) for line in Path(log.path).read_text().splitlines()) < 50_000
     assert log._limiter._size <= module.MOST_BYTES
     clocks.seconds += WINDOW_SECONDS

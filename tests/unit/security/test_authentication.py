@@ -15,6 +15,7 @@ from zope.interface import implementer
 from pylogd.api.authentication_gate import AuthenticationGate
 from pylogd.api.dispatch import Dispatcher
 from pylogd.errors import CloseConnection, ErrorCode
+from pylogd.limits.shares import FairWork
 from pylogd.security.authentication import Authentication, AuthenticationLimits, AuthenticationState, Authenticator
 from pylogd.security.principal import USER, Principal
 from pylogd.security.sasl.conversation import (
@@ -57,6 +58,9 @@ class ScriptedConversation:
     def is_slow(self, message: bytes) -> bool:
         return message.startswith(b"slow ")
 
+    def is_remembered(self, message: bytes) -> bool:
+        return b"remembered" in message
+
     def step(self, message: bytes) -> Step:
         verb, _, name = message.decode().removeprefix("slow ").partition(" ")
         if verb == "more":
@@ -87,6 +91,9 @@ class Client(FakeConnection):
         self.gate = gate
         self.served = False
         self.finished = False
+
+    def spoke(self) -> None:
+        pass
 
     def authentication_succeeded(self, principal: Principal) -> None:
         assert not self.served, "told once"
@@ -124,12 +131,16 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
     made.close()
 
 
-def make_gate(parts: Parts, session_ms: int = 0) -> AuthenticationGate:
+def make_gate(parts: Parts, session_ms: int = 0, work: FairWork | None = None) -> AuthenticationGate:
     mechanisms = {name: Script(name, parts) for name in ("A", "B")}
     limits = AuthenticationLimits({"A": session_ms}, DELAY_MS)
-    return AuthenticationGate(
-        Dispatcher(parts), Authenticator(mechanisms, limits, parts.clock, parts.threads, parts.now_ms)
-    )
+    work = work or FairWork(parts.threads, 2, 100)
+    authenticator = Authenticator(mechanisms, limits, parts.clock, work, parts.now_ms)
+
+    async def make(_values: object) -> Authenticator:
+        return authenticator
+
+    return AuthenticationGate(Dispatcher(parts), authenticator, make)
 
 
 @pytest.fixture
@@ -409,3 +420,24 @@ def test_the_state_of_a_new_connection(client: Client) -> None:
     client.send(ApiVersionsRequest("test", "1"), 4)
     assert client.authentication is not None
     assert client.authentication.state is AuthenticationState.WAITING
+
+
+def test_remembered_credentials_do_not_wait_for_those_of_strangers(parts: Parts) -> None:
+    """500 strangers at the same address, with wrong passwords, kept a user out for 14 s."""
+    held: list[bytes] = []
+
+    def in_thread(_function: Any, message: bytes) -> Deferred[Any]:
+        held.append(message)
+        return Deferred()
+
+    gate = make_gate(parts, work=FairWork(in_thread, 4, 1000))
+
+    def ask(message: bytes) -> None:
+        client = Client(gate)
+        client.handshake()
+        client.send(SaslAuthenticateRequest(message), 2)
+
+    for _ in range(500):
+        ask(b"slow refuse eve")
+    ask(b"slow remembered alice")
+    assert held == [b"slow refuse eve"] * 3 + [b"slow remembered alice"]

@@ -211,3 +211,13 @@ def test_malformed_jaas(text: str) -> None:
 def test_any_jaas_raises_value_errors_only(text: str) -> None:
     with contextlib.suppress(ValueError):
         parse_jaas(text)
+
+
+def test_a_message_with_a_password_that_was_right_is_remembered(tmp_path: Path) -> None:
+    add_user(tmp_path / "users", "ada", "secret")
+    server = PlainMechanism(UsersFile(str(tmp_path / "users"))).start()
+    assert not server.is_remembered(b"\0ada\0secret")
+    server.step(b"\0ada\0secret")
+    assert server.is_remembered(b"\0ada\0secret") and server.is_remembered(b"ada\0ada\0secret")
+    for message in (b"\0ada\0wrong", b"\0ada", b"\xff\0\xff\0\xff", b"\0ada\0secret" + bytes(5000)):
+        assert not server.is_remembered(message)

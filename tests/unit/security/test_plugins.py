@@ -76,13 +76,13 @@ def test_kafka_s_names_mean_the_authorizer_by_acls(name: str) -> None:
 def test_classes_of_an_operator_s_own() -> None:
     made: Any = make_authorizer(settings(node_id=7, authorizer_class_name=f"{__name__}.Policy"))
     assert isinstance(made, Policy) and made.node == 7
-    builder = make_principal_builder(settings(principal_builder_class=f"{__name__}.Teams"))
+    builder = make_principal_builder(Settings(), f"{__name__}.Teams")
     assert builder is not None
     assert builder.build(Authentication("SSL", "SSL", "h", "web-17")) == Principal("Team", "web")
 
 
 def test_without_the_setting_there_is_no_builder() -> None:
-    assert make_principal_builder(Settings()) is None
+    assert make_principal_builder(Settings(), None) is None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_the_principal_builder_in_the_documentation_works(monkeypatch: pytest.Mo
     module = ModuleType("company_principals")
     exec(example("class TeamPrincipals"), module.__dict__)
     monkeypatch.setitem(sys.modules, "company_principals", module)
-    builder = make_principal_builder(settings(principal_builder_class="company_principals.TeamPrincipals"))
+    builder = make_principal_builder(Settings(), "company_principals.TeamPrincipals")
     assert builder is not None
     assert builder.build(Authentication("SSL", "SSL", "h", "web-17")) == Principal("Team", "web")
     assert builder.build(Authentication("PLAINTEXT", "PLAINTEXT", "h")) == ANONYMOUS

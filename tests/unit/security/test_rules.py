@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pylogd.errors import ErrorCode, KafkaError
@@ -114,3 +116,23 @@ def test_a_filter_with_unknown_codes_is_refused() -> None:
     with pytest.raises(KafkaError) as refused:
         make_filter(2, None, 0, None, None, 1, 1)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_whether_anything_is_allowed_looks_at_a_principal_s_patterns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    authorizer = allowing("*")
+    others = [AclEntry(Principal("User", "bob"), "*", Op.READ, Permission.ALLOW)]
+    for number in range(100):
+        authorizer.index.put(ResourcePattern(Kind.TOPIC, f"other-{number}", PatternType.LITERAL), others)
+    looked: list[ResourcePattern] = []
+    effects = AclAuthorizer._effects
+
+    def counted(self: AclAuthorizer, pattern: ResourcePattern, *rest: Any) -> Any:
+        looked.append(pattern)
+        return effects(self, pattern, *rest)
+
+    monkeypatch.setattr(AclAuthorizer, "_effects", counted)
+    assert all(authorizer.authorize_any(ALICE, "h", Op.READ, Kind.TOPIC) for _ in range(3))
+    assert len(looked) == 1
+    authorizer.index.put(ResourcePattern(Kind.TOPIC, "t", PatternType.LITERAL), [])
+    authorizer.changed()
+    assert not authorizer.authorize_any(ALICE, "h", Op.READ, Kind.TOPIC) and len(looked) == 1

@@ -13,6 +13,7 @@ from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import Dispatcher
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode
+from pylogd.limits.shares import FairWork
 from pylogd.net.server import BrokerFactory, BrokerProtocol, ListenerSecurity, ServerLimits
 from pylogd.security.principal import ANONYMOUS, USER, Principal
 from pylogd.security.principal_builder import Authentication
@@ -98,7 +99,7 @@ class Rig:
                     settings.for_listener("CLIENTS"),
                     self.parts.scram_users,
                     clock,
-                    self.parts.threads,
+                    FairWork(self.parts.threads, 2, 100),
                     self.parts.now_ms,
                 )
             )

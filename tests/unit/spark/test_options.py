@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,7 @@ from pylogd.client.core.security import SecurityOptions
 from pylogd.spark.errors import OptionError
 from pylogd.spark.options import EARLIEST, LATEST, OffsetBound, SourceOptions, offsets_json, parse_offsets
 from pylogd.spark.sink_options import SinkOptions
+from pylogd.spark.spark_options import ASYNC_PROGRESS, METADATA_TTL, OPTIONS_OF_SPARK
 
 BASE = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
 
@@ -63,6 +67,8 @@ def test_option_names_are_case_insensitive() -> None:
         ({"maxRecordsPerPartition": "9"}, "max_records_per_partition", 9),
         ({"invalidTimestamps": "NULL"}, "null_timestamps", True),
         ({"includeTimestampMs": "true"}, "include_timestamp_ms", True),
+        ({"invalidUtf8": "replace"}, "valid_utf8", True),
+        ({"invalidUtf8": "keep"}, "valid_utf8", False),
         ({"maxOffsetsPerTrigger": "10"}, "max_offsets_per_trigger", 10),
         ({"minOffsetsPerTrigger": "4"}, "min_offsets_per_trigger", 4),
         ({"maxTriggerDelay": "2m"}, "max_trigger_delay_ms", 120_000),
@@ -182,6 +188,10 @@ ERRORS = [
     ({"startingOffsets": "begin"}, 'Expected e.g. {"topicA":'),
     ({"startingOffset": "earliest"}, "unknown option 'startingoffset'; did you mean 'startingOffsets'?"),
     ({"colour": "red"}, "unknown option 'colour'"),
+    ({"queryNames": "q"}, "unknown option 'querynames'; did you mean 'queryName'?"),
+    ({"processingTime": "1 second"}, "unknown option 'processingtime'"),
+    ({"partition.metadata.cache.ttl.ms": "0"}, "partition.metadata.cache.ttl.ms"),
+    ({"partition.metadata.cache.ttl.ms": "-2"}, "partition.metadata.cache.ttl.ms"),
 ]
 
 
@@ -203,6 +213,39 @@ def test_options_that_both_refuse(read: object, options: dict[str, str], text: s
     with pytest.raises(OptionError) as raised:
         read(BASE | options)  # type: ignore[operator]
     assert text in str(raised.value)
+
+
+VALUES = {METADATA_TTL: "30000", ASYNC_PROGRESS: "true"}
+
+
+@pytest.mark.parametrize("read", [SourceOptions.for_batch, SourceOptions.for_stream, SinkOptions.read])
+@pytest.mark.parametrize("name", OPTIONS_OF_SPARK)
+def test_options_of_spark_itself_are_accepted(read: Callable[[dict[str, str]], object], name: str) -> None:
+    value = VALUES.get(name, "x")
+    assert read(BASE | {name: value}) == read(BASE)
+    assert read(BASE | {name.lower(): value}) == read(BASE)
+
+
+def test_a_path_names_no_topic(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        batch(path="flights")
+    assert "option 'path' is ignored: a topic has no path" in caplog.text
+    with pytest.raises(OptionError, match=r"must be specified for Kafka source: .* A path does not name a topic"):
+        SourceOptions.for_batch({"kafka.bootstrap.servers": "here:9092", "path": "flights"})
+
+
+def test_transactions_need_spark_to_note_each_epoch() -> None:
+    given = {**BASE, "transactional": "me", ASYNC_PROGRESS: "true"}
+    with pytest.raises(OptionError, match=f"'transactional' can't be combined with {ASYNC_PROGRESS}"):
+        SinkOptions.read(given)
+    assert SinkOptions.read(given | {ASYNC_PROGRESS: "false"}).transactional == "me"
+
+
+def test_the_documentation_has_all_options_of_spark() -> None:
+    page = Path(__file__).resolve().parents[3].joinpath("docs", "spark.md").read_text("utf-8")
+    section = page.partition("## Options of Spark itself\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`([^`]+)`", row)} == set(OPTIONS_OF_SPARK)
 
 
 def test_required_options() -> None:

@@ -118,10 +118,12 @@ def test_versions_that_do_not_fit_are_logged_once(client: MemoryRegistry, caplog
     )
 
 
-def test_without_a_schema_there_is_no_table(client: MemoryRegistry) -> None:
+def test_a_subject_whose_versions_can_not_be_columns_gets_a_table_without_them(client: MemoryRegistry) -> None:
     client.schemas = [record(("n", "null"))]
-    with pytest.raises(NoSchema, match="no version of 'events-value' can be columns"):
-        prepared(MemoryTable())
+    table = MemoryTable()
+    assert prepared(table) == ([], 1)
+    client.schemas.append(OLD)
+    assert prepared(table) == (["id int32"], 2)
 
 
 def test_without_a_subject_there_is_no_table(client: MemoryRegistry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pylogd.limits.shares import Share
 from pylogd.telemetry import values
 from pylogd.telemetry.otlp import Gauge, Pushed
 from pylogd.telemetry.values import REST, PushedValues
@@ -53,6 +54,32 @@ def test_the_first_ids_have_values_of_their_own() -> None:
     kept.forget(b"0")
     kept.put(b"y", "c9", gauge(a=0.5))
     assert ("c9", "a") in gauges(kept)
+
+
+def test_who_has_most_ids_gives_way_strangers_before_principals() -> None:
+    ann, eve = Share("User:ann", True), Share("10.0.0.1", False)
+    kept = PushedValues(lambda: 4)
+    kept.put(b"ann", "ann-1", gauge(a=1.0), ann)
+    for number in range(100):
+        kept.put(b"%d" % number, f"e{number}", Pushed({"a": Gauge(1.0, 1.0)}, deltas={"n": 1.0}), eve)
+    assert {label for label, _ in gauges(kept)} == {"ann-1", "e0", "e1", "e2", REST}
+    kept.put(b"0", "e0", Pushed(totals={"t": 5.0}, deltas={"n": 1.0}), eve)
+    kept.put(b"bob", "bob-1", gauge(a=2.0), Share("User:bob", True))
+    assert {label for label, _ in gauges(kept)} == {"ann-1", "e1", "e2", "bob-1", REST}
+    assert "e0" not in kept.sums
+    kept.put(b"0", "e0", Pushed(totals={"t": 7.0}), eve)
+    assert kept.sums[REST]["t"] == 2.0, "what it has counted since"
+    for instance in (b"bob", *(b"%d" % number for number in range(100))):
+        kept.forget(instance)
+    assert {label for label, _ in gauges(kept)} == {"ann-1"} and kept.sums.keys() == {REST}
+    kept.put(b"9", "e9", gauge(a=1.0), eve)
+    assert ("e9", "a") in gauges(kept)
+
+
+def test_no_id_has_values_of_its_own_where_none_may() -> None:
+    kept = PushedValues(lambda: 0)
+    kept.put(b"1", "app", gauge(a=1.0))
+    assert gauges(kept) == {(REST, "a"): (1.0, 1.0)}
 
 
 def test_an_id_that_looks_like_the_rest_is_the_rest() -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import struct
 from typing import cast
 
 import pytest
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
 from pylogd.errors import ErrorCode
 from pylogd.metadata.image import NO_LEADER
 from pylogd.transactions.markers import Marker, MarkerSender
+from pylogd.wire.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from tests.fakes.transactions import Leaders
 
 
@@ -170,13 +179,43 @@ def test_a_partition_that_can_not_have_the_marker_is_left_out(sending: Sending, 
     assert sending.done == ["x"]
 
 
-def test_a_newer_coordinator_ends_the_transaction(sending: Sending) -> None:
+def test_a_coordinator_that_is_refused_as_an_earlier_one_tries_until_it_hears_of_the_newer_one(
+    sending: Sending,
+) -> None:
+    owner = object()
     sending.leaders.errors["t", 0] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
-    sending.leaders.errors["t", 1] = ErrorCode.NOT_ENOUGH_REPLICAS
-    sending.send(0, 1)
+    sending.send(0, 1, owner=owner)
     sending.time.pump([1.0] * 3)
-    assert len(sending.leaders.requests) == 1
     assert sending.done == []
+    assert {index for (_, index), *_ in sending.leaders.markers} == {1}
+    sending.sender.cancel(owner)
+    count = len(sending.leaders.requests)
+    sending.time.pump([1.0] * 3)
+    assert len(sending.leaders.requests) == count
+    assert not sending.sender.waiting
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_unexpected_error_of_a_request_is_not_the_end_of_its_markers(sending: Sending, late: bool) -> None:
+    """It leaves neither the markers nor what waits for the same broker behind."""
+    ask, errors = sending.leaders.ask, [struct.error("too large"), ValueError("999 is not an error code")]
+
+    def failing(node_id: int, request: WriteTxnMarkersRequest) -> Deferred[WriteTxnMarkersResponse]:
+        if not errors:
+            return ask(node_id, request)
+        error = errors.pop()
+        if not late:
+            raise error
+        answer = WriteTxnMarkersResponse([WritableTxnMarkerResult(7, [WritableTxnMarkerTopicResult("t", [
+            WritableTxnMarkerPartitionResult(0, ErrorCode.NONE), WritableTxnMarkerPartitionResult(1, 999),
+        ])])])  # fmt: skip
+        return succeed(answer)
+
+    sending.sender._ask = failing
+    sending.send(0, 1)
+    sending.send(1, name="y", producer_id=8)
+    sending.time.pump([1.0] * 3)
+    assert sorted(sending.done) == ["x", "y"]
     assert not sending.sender.waiting
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 
 from pylogd.errors import BrokerUnavailable, ErrorCode, UnsupportedByBroker
 from pylogd.transactions.values import ProducerAnswer
@@ -138,3 +139,19 @@ def test_a_broker_that_stops_answers_what_is_queued(fixture: TransactionFixture)
     queued = remote.verify(producer)
     remote.verifier.stop()
     assert set(queued.answer.values()) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_unexpected_error_leaves_no_question_without_an_answer(fixture: TransactionFixture, late: bool) -> None:
+    """Or the producer's requests would wait for ever, and all others to that coordinator behind it."""
+    producer, remote = fixture.ready(), Remote(fixture)
+
+    def ask(node: int, request: AddPartitionsToTxnRequest) -> Deferred[AddPartitionsToTxnResponse]:
+        if not late:
+            raise struct.error("too large")
+        return succeed(AddPartitionsToTxnResponse(error_code=999))
+
+    remote.verifier._ask = ask
+    for _ in range(2):
+        answer = remote.verify(producer).answer
+        assert answer == {T0: ErrorCode.NETWORK_EXCEPTION, T1: ErrorCode.NETWORK_EXCEPTION}

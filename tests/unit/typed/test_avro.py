@@ -178,6 +178,20 @@ def test_times_beyond_the_year_9999_do_not_fit(logical: str, kind: str) -> None:
         reader.node.applied(reader.array([read]))
 
 
+@pytest.mark.parametrize(
+    ("logical", "kind", "day"), [("time-millis", "int", 86_400_000), ("time-micros", "long", 86_400_000_000)]
+)
+@pytest.mark.parametrize("of_day", [-1, 0, 1])
+def test_times_of_day_are_within_a_day(logical: str, kind: str, day: int, of_day: int) -> None:
+    reader = AvroReader(avro(record(("t", {"type": kind, "logicalType": logical}))))
+    read = [reader.read(avro_body(record(("t", kind)), {"t": each})) for each in (of_day, day - of_day)]
+    if of_day > 0:
+        assert reader.node.applied(reader.array(read)).to_pylist() == [{"t": 1}, {"t": day - 1}]
+        return
+    with pytest.raises(Misfit, match="a time of day lies outside of a day"):
+        reader.node.applied(reader.array(read))
+
+
 def test_a_decimal_with_too_many_digits_does_not_fit() -> None:
     reader = AvroReader(avro(record(("d", {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}))))
     read = reader.node.prepared(reader.read(b"\x06\x7f\xff\xff"))

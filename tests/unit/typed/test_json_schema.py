@@ -183,3 +183,35 @@ def test_a_small_schema_that_expands_without_end_is_refused() -> None:
     definitions["d30"] = {"type": "integer"}
     with pytest.raises(NotColumns, match="more than 2000 fields"):
         JsonReader(json_schema({"$ref": "#/definitions/d0", "definitions": definitions}))
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "123456789012345678901234567890", "-123456789012345678901234567890", "18446744073709551615",
+        "18446744073709551616", "-9223372036854775808", "-9223372036854775809", "0.12345678901234567890123",
+        "12345678901234567.5", "1" + "0" * 300, "0", "-0.0", "1.0000000000000000000000000001E-20",
+    ],
+)  # fmt: skip
+def test_json_text_keeps_all_digits_of_numbers(number: str) -> None:
+    """As it was found: 123456789012345678901234567890 became 1.2345678901234568e+29."""
+    schema = {"type": "object", "properties": {"any": {}, "list": {"type": "array", "items": {}}}}
+    reader = JsonReader(json_schema(schema))
+    more = f'{{"é\\\\":[{number},"{number}"]}}'
+    value = reader.node.prepared(reader.read(f'{{"more":{more},"any":{number},"list":[{number}]}}'.encode()))
+    (found,) = reader.node.applied(reader.array([value])).to_pylist()
+    assert found == {"additional_properties": f'{{"more":{more}}}', "any": number, "list": [number]}
+
+
+def test_numbers_with_many_digits_are_doubles_in_columns_of_numbers() -> None:
+    reader = JsonReader(json_schema(of({"n": {"type": "number"}})))
+    numbers = ["0.12345678901234567890123", "123456789012345678901234567890", "1.5"]
+    values = [reader.read(f'{{"n": {number}}}'.encode()) for number in numbers]
+    assert [row["n"] for row in reader.array(values).to_pylist()] == [float(number) for number in numbers]
+
+
+def test_integers_of_more_than_64_bits_do_not_fit_columns_of_integers() -> None:
+    reader = JsonReader(json_schema(of({"i": {"type": "integer"}})))
+    value = reader.read(b'{"i": 123456789012345678901234567890}')
+    with pytest.raises((pa.ArrowException, OverflowError)):
+        reader.array([value])

@@ -143,6 +143,21 @@ def test_replies_out_of_order_or_without_request_are_refused() -> None:
         stranger.next_event()
 
 
+def test_correlation_ids_start_over_behind_the_last_one() -> None:
+    """They are signed numbers of 32 bits; brokers send back whatever they got."""
+    client, server = ClientSession(MAX_FRAME), ServerSession(MAX_FRAME, SERVED)
+    client._correlation_id = (1 << 31) - 2
+    seen = []
+    for _ in range(3):
+        server.receive_data(flat(client.encode_request(produce(b"batch"), 9)))
+        event = server.next_event()
+        assert isinstance(event, RequestReceived)
+        seen.append(event.correlation_id)
+        client.receive_data(flat(server.encode_reply(event, ProduceResponse())))
+        assert client.next_event() is not None
+    assert seen == [(1 << 31) - 1, 0, 1]
+
+
 def test_a_produce_without_acks_awaits_no_reply() -> None:
     client = ClientSession(MAX_FRAME)
     client.encode_request(produce(b""), 9, expect_reply=False)

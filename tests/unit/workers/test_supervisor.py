@@ -1,9 +1,10 @@
-"""A process that can't be started for now is started later."""
+"""Processes that can't be started, and signals that come while they start."""
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 from pathlib import Path
 from unittest.mock import patch
 
@@ -28,3 +29,26 @@ def test_a_fork_that_fails_is_repeated_after_a_pause(tmp_path: Path) -> None:
     first, second = log.read_text().splitlines()
     assert first.endswith("worker 2 could not be started (Resource temporarily unavailable): restarting it now")
     assert second.endswith("restarting it in 1 s")
+
+
+def test_a_signal_that_comes_before_a_child_has_its_own_handlers_ends_it(tmp_path: Path) -> None:
+    """A worker that was told to stop just after the fork went on, and the command did not end."""
+    child = Child("worker 2", lambda _: 0)
+    supervisor = Supervisor([child], str, print, LogOutput(str(tmp_path / "log")))
+    parent, set_wakeup_fd = os.getpid(), signal.set_wakeup_fd
+
+    def asked_to_stop(fd: int) -> int:
+        before = set_wakeup_fd(fd)
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return before
+
+    handler = signal.signal(signal.SIGTERM, lambda *_: None)  # as the supervisor has it
+    try:
+        with patch.object(signal, "set_wakeup_fd", asked_to_stop):
+            supervisor._start(child)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    os.close(child.pipe)
+    assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == -signal.SIGTERM
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGCHLD}

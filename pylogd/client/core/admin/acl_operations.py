@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pylogd.client.core.admin.calls import Calls, ask
+from pylogd.client.core.admin.visibility import Probe, tells, until_shown
 from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.metadata import check
 from pylogd.errors import KafkaError, error_for
@@ -75,11 +76,7 @@ class AclOperations:
         request = describe_acls.DescribeAclsRequest(*_codes(wanted))
         response = await ask(self._calls, request)
         check(response.error_code, response.error_message)
-        return [
-            _acl(resource, acl.principal, acl.host, acl.operation, acl.permission_type)
-            for resource in response.resources
-            for acl in resource.acls
-        ]
+        return _listed(response)
 
     async def create_acls(self, acls: Sequence[Acl]) -> dict[Acl, KafkaError | None]:
         """Create ACLs. An ACL that exists already counts as created."""
@@ -87,10 +84,12 @@ class AclOperations:
         response = await ask(self._calls, request)
         if len(response.results) != len(acls):
             raise InvalidReply("the broker did not answer for every ACL")
-        return {
+        outcome = {
             acl: _error(result.error_code, result.error_message)
             for acl, result in zip(acls, response.results, strict=True)
         }
+        await self._until_listed([acl for acl, error in outcome.items() if error is None], exist=True)
+        return outcome
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[Acl]:
         """Delete the ACLs that any of the filters selects.
@@ -105,7 +104,51 @@ class AclOperations:
             for acl in result.matching_acls:
                 check(acl.error_code, acl.error_message)
                 deleted.append(_acl(acl, acl.principal, acl.host, acl.operation, acl.permission_type))
+        await self._until_listed(deleted, exist=False)
         return sorted(deleted)
+
+    async def _until_listed(self, acls: Sequence[Acl], *, exist: bool) -> None:
+        """Return when all brokers have these ACLs, or none of them.
+
+        Hosts are compared between brokers, but not with those that were given: a broker may write them otherwise.
+        """
+        if not acls:
+            return
+        request = describe_acls.DescribeAclsRequest(*_codes(_common(acls)))
+        wanted = {_any_host(acl) for acl in acls}
+
+        def read(response: describe_acls.DescribeAclsResponse) -> frozenset[Acl] | None:
+            if not tells(response.error_code):
+                return None
+            return frozenset(acl for acl in _listed(response) if _any_host(acl) in wanted)
+
+        def expected(found: frozenset[Acl]) -> bool:
+            return {_any_host(acl) for acl in found} == wanted if exist else not found.intersection(acls)
+
+        await until_shown(self._calls, Probe(describe_acls.DescribeAclsRequest, lambda _: request, read, expected))
+
+
+def _listed(response: describe_acls.DescribeAclsResponse) -> list[Acl]:
+    return [
+        _acl(resource, acl.principal, acl.host, acl.operation, acl.permission_type)
+        for resource in response.resources
+        for acl in resource.acls
+    ]
+
+
+def _common(acls: Sequence[Acl]) -> AclFilter:
+    """Return a filter that selects these ACLs, and few others."""
+    columns = zip(zip(*map(_any_host, acls), strict=True), AclFilter(), strict=True)
+    common = AclFilter._make(column[0] if len(set(column)) == 1 else default for column, default in columns)
+    return common._replace(host=None)
+
+
+def _any_host(acl: Acl) -> Acl:
+    """Return an ACL with its names as the protocol has them, and without its host."""
+    return acl._replace(
+        resource=acl.resource.upper(), pattern=acl.pattern.upper(), operation=acl.operation.upper(),
+        permission=acl.permission.upper(), host="",
+    )  # fmt: skip
 
 
 def _codes(acl: Acl | AclFilter) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
+from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Target
 from pylogd.client.core.errors import is_retriable
 from pylogd.client.core.metadata import Metadata
@@ -48,6 +49,11 @@ class Calls(Protocol):
         """The known metadata of the cluster."""
         ...
 
+    @property
+    def request_timeout(self) -> float:
+        """How long a request may go unanswered, in seconds."""
+        ...
+
     async def send(self, question: Question) -> Any:
         """Return the response to a request, in one try."""
         ...
@@ -59,8 +65,10 @@ class Calls(Protocol):
         """
         ...
 
-    async def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """Return what `attempt` returns, tried again after retriable errors."""
+    async def call(
+        self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None, backoff: Backoff | None = None
+    ) -> T:
+        """Return what `attempt` returns, tried again after retriable errors. backoff: the pauses between."""
         ...
 
 

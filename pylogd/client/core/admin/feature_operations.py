@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pylogd.client.core.admin.calls import Calls, ask, once
+from pylogd.client.core.admin.visibility import Probe, tells, until_shown
 from pylogd.client.core.metadata import check
 from pylogd.errors import UnsupportedByBroker
 from pylogd.wire.messages import api_versions, update_features
 
 _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
-_FIRST_WITH_TYPE = 1
+_FIRST_WITH_TYPE = 1  # of UpdateFeatures
+_FIRST_WITH_FEATURES = 3  # of ApiVersions
 
 
 class Feature(NamedTuple):
@@ -60,3 +62,24 @@ class FeatureOperations:
         check(response.error_code, response.error_message)
         for result in response.results:
             check(result.error_code, result.error_message)
+        if not validate_only:
+            await until_shown(self._calls, _levels(levels))
+
+
+def _levels(wanted: Mapping[str, int]) -> Probe:
+    """Return what shows the levels of features."""
+
+    def read(response: api_versions.ApiVersionsResponse) -> dict[str, int] | None:
+        if not tells(response.error_code):
+            return None
+        return {one.name: one.max_version_level for one in response.finalized_features}
+
+    def expected(found: dict[str, int]) -> bool:
+        return all(found.get(name, 0) == level for name, level in wanted.items())
+
+    def build(version: int) -> api_versions.ApiVersionsRequest:
+        if version < _FIRST_WITH_FEATURES:
+            raise UnsupportedByBroker("the broker does not tell its features")
+        return api_versions.ApiVersionsRequest("pylogd", "1")
+
+    return Probe(api_versions.ApiVersionsRequest, build, read, expected)

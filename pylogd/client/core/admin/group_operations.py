@@ -208,10 +208,12 @@ class GroupOperations:
             api=OffsetCommitRequest,
             highest=commits.NAMES_UNTIL,
         )
-        for partition, error in commits.commit_errors(response).items():
+        errors = commits.commit_errors(response)
+        for partition, error in errors.items():
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
                 raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members: stop them first")
-            raise KafkaError(error, f"{partition}: {error.text}")
+            done = len(chosen) - len(errors)
+            raise KafkaError(error, f"{partition}: {error.text} ({done} of {len(chosen)} offsets are committed)")
 
     async def plan_group_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], to: OffsetSpec

@@ -14,7 +14,7 @@ from pylogd.errors import ErrorCode
 from pylogd.wire.messages import describe_cluster as clusters
 from pylogd.wire.messages import describe_configs as configs
 
-_TOPIC = 2
+_TOPIC, _LABEL = 2, "placement.label"
 _TOPICS_AT_ONCE = 1000
 
 
@@ -40,11 +40,13 @@ class LabelOperations:
         names, found = sorted(topics), {}
         for start in range(0, len(names), _TOPICS_AT_ONCE):
             asked = names[start : start + _TOPICS_AT_ONCE]
-            resources = [configs.DescribeConfigsResource(_TOPIC, name, ["placement.label"]) for name in asked]
+            resources = [configs.DescribeConfigsResource(_TOPIC, name, [_LABEL]) for name in asked]
             request = configs.DescribeConfigsRequest(resources=resources)
             response: configs.DescribeConfigsResponse = await ask(self._calls, request)
             for result in response.results:
                 if result.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     check(result.error_code, result.error_message)
-                    found[result.resource_name] = next((config.value or "" for config in result.configs), "")
+                    found[result.resource_name] = next(
+                        (config.value or "" for config in result.configs if config.name == _LABEL), ""
+                    )
         return found

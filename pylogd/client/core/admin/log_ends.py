@@ -52,7 +52,10 @@ class EndSearch:
                 self.deleted.add(partition)
             elif leader is not None and leader >= 0:
                 by_leader.setdefault(leader, {})[partition] = LATEST
-        questions = [(leader, question(offsets_request(some), leader)) for leader, some in by_leader.items()]
+        questions = [
+            (leader, question(offsets_request(some, self._calls.metadata.leader_epochs(some)), leader))
+            for leader, some in by_leader.items()
+        ]
         passing = None
         for answer in await self._answers.of(questions):
             for partition, found in (read_offsets(answer) if answer is not None else {}).items():

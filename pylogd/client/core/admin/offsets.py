@@ -19,6 +19,7 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3  # KIP-734
 _CONSUMER = -1
+_UNKNOWN_EPOCH = -1
 
 
 async def find_offsets(
@@ -61,19 +62,25 @@ async def _ask(
     *,
     committed: bool,
 ) -> None:
-    request = offsets_request(wanted, committed=committed)
+    request = offsets_request(wanted, calls.metadata.leader_epochs(wanted), committed=committed)
     for partition, answer in read_offsets(await send(calls, request, leader)).items():
         if isinstance(answer, KafkaError):
             raise answer
         found[partition] = answer
 
 
-def offsets_request(wanted: Mapping[TopicPartition, int], *, committed: bool = False) -> ListOffsetsRequest:
-    """Return the request for offsets by time, to one leader. `committed`: LATEST is the last stable offset."""
+def offsets_request(
+    wanted: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], *, committed: bool = False
+) -> ListOffsetsRequest:
+    """Return the request for offsets by time, to one leader. `committed`: LATEST is the last stable offset.
+
+    epochs: the leader epochs that are known. A former leader that does not know of its successor refuses a newer one.
+    """
     topics: dict[str, ListOffsetsTopic] = {}
-    for (name, index), timestamp in wanted.items():
-        topic = topics.setdefault(name, ListOffsetsTopic(name=name))
-        topic.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
+    for partition, timestamp in wanted.items():
+        topic = topics.setdefault(partition.topic, ListOffsetsTopic(name=partition.topic))
+        epoch = epochs.get(partition, _UNKNOWN_EPOCH)
+        topic.partitions.append(ListOffsetsPartition(partition.partition, epoch, timestamp))
     return ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=int(committed), topics=list(topics.values()))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pylogd.client.core.admin.calls import Calls, ask, change, send
 from pylogd.client.core.admin.offsets import leader_of
+from pylogd.client.core.admin.visibility import Probe, TopicState, configured, tells, topics_probe, until_shown
 from pylogd.client.core.metadata import check
 from pylogd.client.core.model import ActiveProducer, EligibleReplicas, Reassignment, TopicPartition
 from pylogd.errors import KafkaError, error_for
@@ -18,6 +19,7 @@ from pylogd.wire.messages import list_partition_reassignments as listing
 PartitionOutcome = dict[TopicPartition, KafkaError | None]
 _PREFERRED, _UNCLEAN = 0, 1
 _PAGE = 2000  # partitions in an answer
+_TOPIC, _OWN, _LABEL = 2, 1, "placement.label"  # the setting of topics that labels are, and its codes
 
 
 class PartitionOperations:
@@ -40,11 +42,15 @@ class PartitionOperations:
         request = elect.ElectLeadersRequest(kind, asked, timeout_ms=self._timeout_ms)
         response: elect.ElectLeadersResponse = await change(self._calls, request, lambda r: [r.error_code])
         check(response.error_code)
-        return {
+        outcome = {
             TopicPartition(topic.topic, one.partition_id): _error(one.error_code, one.error_message)
             for topic in response.replica_election_results
             for one in topic.partition_result
         }
+        elected = [at for at, error in outcome.items() if error is None]
+        if elected:
+            await until_shown(self._calls, _led(self._calls, elected))
+        return outcome
 
     async def eligible_replicas(self, topics: Iterable[str]) -> dict[TopicPartition, EligibleReplicas]:
         """Return the eligible leader replicas (KIP-966) of the partitions of topics; partitions without any are left
@@ -123,11 +129,17 @@ class PartitionOperations:
             self._calls, request, lambda r: [r.error_code]
         )
         check(response.error_code, response.error_message)
-        return {
+        outcome = {
             TopicPartition(topic.name, one.partition_index): _error(one.error_code, one.error_message)
             for topic in response.responses
             for one in topic.partitions
         }
+        begun = [at for at, error in outcome.items() if error is None]
+        if begun:
+            await until_shown(self._calls, _moving(begun))
+        for name in {at.topic for at in begun} & set(labels or ()):
+            await until_shown(self._calls, configured(_TOPIC, name, [_LABEL], _OWN, ()))
+        return outcome
 
     async def reassignments(
         self, partitions: Iterable[tuple[str, int]] | None = None
@@ -149,6 +161,37 @@ class PartitionOperations:
         }
 
 
+def _led(calls: Calls, partitions: Iterable[TopicPartition]) -> Probe:
+    """Return what shows elected leaders."""
+    wanted = _by_topic(partitions)
+
+    def expected(name: str, state: TopicState) -> bool:
+        return all(index < len(state.leaders) and state.leaders[index] >= 0 for index in wanted.get(name, ()))
+
+    return topics_probe(calls, wanted, expected)
+
+
+def _moving(partitions: Iterable[TopicPartition]) -> Probe:
+    """Return what shows that reassignments have begun, or were cancelled. They may be done at once."""
+    asked = [listing.ListPartitionReassignmentsTopics(name, indexes) for name, indexes in _by_topic(partitions).items()]
+    request = listing.ListPartitionReassignmentsRequest(topics=asked)
+
+    def read(
+        response: listing.ListPartitionReassignmentsResponse,
+    ) -> dict[TopicPartition, tuple[tuple[int, ...], ...]] | None:
+        if not tells(response.error_code):
+            return None
+        return {
+            TopicPartition(topic.name, one.partition_index): (
+                tuple(one.replicas), tuple(one.adding_replicas), tuple(one.removing_replicas)
+            )
+            for topic in response.topics
+            for one in topic.partitions
+        }  # fmt: skip
+
+    return Probe(listing.ListPartitionReassignmentsRequest, lambda _: request, read)
+
+
 def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for topic, index in partitions:
@@ -166,7 +209,7 @@ def _producers(response: producers.DescribeProducersResponse) -> Iterator[tuple[
 def _active(one: producers.ProducerState) -> ActiveProducer:
     return ActiveProducer(
         one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp, one.coordinator_epoch,
-        one.current_txn_start_offset,
+        one.current_txn_start_offset, one.awaited_until_ms,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from pylogd.client.core.admin.calls import Calls, ask
+from pylogd.client.core.admin.visibility import Probe, tells, until_shown
 from pylogd.client.core.metadata import check
 from pylogd.wire.messages import alter_client_quotas as alter
 from pylogd.wire.messages import describe_client_quotas as describe
@@ -40,12 +41,7 @@ class QuotaOperations:
 
         strict: leave out entities that have further components. Raises KafkaError.
         """
-        components = [
-            describe.ComponentData(part, _EXACT if name else _DEFAULT, name or None)
-            for part, name in zip(_PARTS, matching, strict=True)
-            if name is not None
-        ]
-        request = describe.DescribeClientQuotasRequest(components, strict)
+        request = describe.DescribeClientQuotasRequest(_components(matching), strict)
         response: describe.DescribeClientQuotasResponse = await ask(self._calls, request)
         check(response.error_code, response.error_message)
         found = {}
@@ -70,3 +66,30 @@ class QuotaOperations:
         response: alter.AlterClientQuotasResponse = await ask(self._calls, request)
         for result in response.entries:
             check(result.error_code, result.error_message)
+        if not validate_only:
+            await until_shown(self._calls, _quotas(entity, changes))
+
+
+def _quotas(entity: QuotaEntity, changes: Mapping[str, float | None]) -> Probe:
+    """Return what shows changed quotas of an entity."""
+    request = describe.DescribeClientQuotasRequest(_components(entity), True)
+
+    def read(response: describe.DescribeClientQuotasResponse) -> dict[str, float] | None:
+        if not tells(response.error_code):
+            return None
+        return {value.key: value.value for entry in response.entries or () for value in entry.values}
+
+    def expected(found: dict[str, float]) -> bool:
+        if entity.ip:  # which the broker may write otherwise
+            return True
+        return all((value is None) == (name not in found) for name, value in changes.items())
+
+    return Probe(describe.DescribeClientQuotasRequest, lambda _: request, read, expected)
+
+
+def _components(matching: QuotaEntity) -> list[describe.ComponentData]:
+    return [
+        describe.ComponentData(part, _EXACT if name else _DEFAULT, name or None)
+        for part, name in zip(_PARTS, matching, strict=True)
+        if name is not None
+    ]

@@ -14,10 +14,13 @@ from pylogd.client.core.model import ActiveProducer, TopicPartition, Transaction
 from pylogd.client.core.producer.transaction_requests import TRANSACTION_KEY
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import describe_transactions as describe
+from pylogd.wire.messages import init_producer_id
 from pylogd.wire.messages import list_transactions as listing
 from pylogd.wire.messages import write_txn_markers as markers
 
 _DURATION_FROM, _PATTERN_FROM = 1, 2  # of ListTransactions
+#: A producer that comes later has a timeout of its own. Brokers may have lowered the longest one meanwhile.
+_MOST_TIMEOUT_MS = 60_000
 
 
 class TransactionOperations:
@@ -98,6 +101,20 @@ class TransactionOperations:
                 if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                     raise
         return [(at, one) for at, one in open_ if not _is_known(at, one, described.get(one.producer_id))]
+
+    async def force_terminate_transaction(self, transactional_id: str) -> None:
+        """End the open transaction of a transactional id by its coordinator, in all partitions, and fence its producer.
+
+        The transaction is aborted, unless its outcome is decided: then its markers are waited for. Raises KafkaError:
+        TRANSACTIONAL_ID_NOT_FOUND; CONCURRENT_TRANSACTIONS if some partition does not have its marker in time.
+        """
+        found = await self.describe_transaction(transactional_id)
+        request = init_producer_id.InitProducerIdRequest(transactional_id, min(found.timeout, _MOST_TIMEOUT_MS))
+        _, response = await ask_coordinator(
+            self._calls, transactional_id, lambda _: request, lambda response: [response.error_code],
+            key_type=TRANSACTION_KEY,
+        )  # fmt: skip
+        check(response.error_code, f"transactional id {transactional_id!r}: {error_text(response.error_code)}")
 
     async def abort_transaction(self, partition: tuple[str, int], producer: ActiveProducer) -> None:
         """Abort a producer's hanging transaction in one partition, by a marker that the leader writes without the

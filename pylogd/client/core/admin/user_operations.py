@@ -5,10 +5,11 @@ The password stays here: a broker gets its salted hash. Hashing takes some milli
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pylogd.client.core.admin.calls import Calls, ask, once
+from pylogd.client.core.admin.visibility import Probe, tells, until_shown
 from pylogd.client.core.metadata import check
 from pylogd.errors import KafkaError, error_for
 from pylogd.security.sasl.scram import MIN_ITERATIONS, SCRAM_CODES, SCRAM_MECHANISMS, new_salt, salted_password
@@ -65,6 +66,8 @@ class UserOperations:
         response = await ask(self._calls, alter.AlterUserScramCredentialsRequest(upsertions=upsertions))
         for result in response.results:
             check(result.error_code, result.error_message)
+        given = {SCRAM_MECHANISMS[mechanism].code: iterations for mechanism in mechanisms}
+        await until_shown(self._calls, _credentials([user], lambda found: given.items() <= found[user].items()))
 
     async def delete_credentials(self, credentials: Sequence[UserCredential]) -> Mapping[str, KafkaError | None]:
         """Delete SCRAM credentials of users. Return the outcome by user."""
@@ -72,7 +75,36 @@ class UserOperations:
             alter.ScramCredentialDeletion(one.user, SCRAM_MECHANISMS[one.mechanism].code) for one in credentials
         ]
         response = await once(self._calls, alter.AlterUserScramCredentialsRequest(deletions=deletions))
+        gone: dict[str, set[int]] = {result.user: set() for result in response.results if not result.error_code}
+        for one in deletions:
+            if one.name in gone:
+                gone[one.name].add(one.mechanism)
+        if gone:
+            await until_shown(
+                self._calls,
+                _credentials(gone, lambda found: not any(gone[user] & found[user].keys() for user in gone)),
+            )
         return {
             result.user: KafkaError(error_for(result.error_code), result.error_message) if result.error_code else None
             for result in response.results
         }
+
+
+def _credentials(users: Iterable[str], expected: Callable[[dict[str, dict[int, int]]], bool]) -> Probe:
+    """Return what shows the credentials of users: the iterations by mechanism.
+
+    A new password does not show, if mechanism and iterations stay the same.
+    """
+    names = list(users)
+    request = describe.DescribeUserScramCredentialsRequest([describe.UserName(name) for name in names])
+
+    def read(response: describe.DescribeUserScramCredentialsResponse) -> dict[str, dict[int, int]] | None:
+        found: dict[str, dict[int, int]] = {name: {} for name in names}
+        for code in (response.error_code, *(result.error_code for result in response.results)):
+            if code != _RESOURCE_NOT_FOUND and not tells(code):
+                return None
+        for result in response.results:
+            found[result.user] = {info.mechanism: info.iterations for info in result.credential_infos}
+        return found
+
+    return Probe(describe.DescribeUserScramCredentialsRequest, lambda _: request, read, expected)

@@ -140,8 +140,8 @@ class Fetcher:
         self.settings = settings
         self._timeout = request_timeout + settings.max_wait_ms / 1000
         self.partitions: dict[TopicPartition, PartitionFetch] = {}
-        #: offsets at which reading ends, of partitions that are not read on and on
-        self.ends: Mapping[TopicPartition, int] = {}
+        self.ends: Mapping[TopicPartition, int] = {}  # where reading ends, if it does
+        self.paused: set[TopicPartition] = set()  # nothing of these is fetched or handed out
         self._ready: deque[FetchedBatches] = deque()
         self._held = 0  # bytes that were received and are not used up
         self._expected = 0  # bytes that the requests in flight may bring
@@ -168,8 +168,8 @@ class Fetcher:
         self.drop(partition)
         self._generation += 1
         fetch = self.partitions[partition] = PartitionFetch(partition, offset, self._generation, epoch)
+        fetch.paused = partition in self.paused
         if before is not None:
-            fetch.paused = before.paused
             fetch.preferred_replica, fetch.preferred_until = before.preferred_replica, before.preferred_until
             if valid:
                 fetch.leader_epoch, fetch.topic_id = before.leader_epoch, before.topic_id
@@ -183,7 +183,9 @@ class Fetcher:
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
         """Stop or resume fetching a partition; fetched batches are kept."""
-        self.partitions[partition].paused = paused
+        (self.paused.add if paused else self.paused.discard)(partition)
+        if partition in self.partitions:
+            self.partitions[partition].paused = paused
 
     def failed_partition(self) -> PartitionFetch | None:
         """Return a fetch whose last answer was an error that has not been dealt with, or None."""
@@ -395,12 +397,14 @@ class Fetcher:
             return
         in_flight.session.succeeded(response.session_id)
         partitions = self._ended(in_flight)
+        before = {fetch.partition: fetch.offset for fetch in partitions}
         for topic in response.responses:
             for answer in topic.partitions:
                 found = in_flight.by_answer.get((topic.topic or topic.topic_id, answer.partition_index))
                 if found is not None and self.current(*found):
                     self._answer(in_flight.node, found[0], answer, now)
-        for fetch in partitions:  # behind those that were not in this request
+        # Brokers serve partitions in the request's order, so those that gave records come last in the next one.
+        for fetch in sorted(partitions, key=lambda fetch: fetch.offset != before[fetch.partition]):
             self.partitions[fetch.partition] = self.partitions.pop(fetch.partition)
 
     def failed(self, in_flight: FetchInFlight, error: PylogdError, now: float) -> None:

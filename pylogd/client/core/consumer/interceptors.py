@@ -41,12 +41,9 @@ class ConsumerHooks:
         self._on_commit = overridden(interceptors, ConsumerInterceptor, "on_commit")
         self._on_close = overridden(interceptors, ConsumerInterceptor, "close")
 
-    def consumed(self, chunks: list[tuple[TopicPartition, list[Record]]]) -> list[tuple[TopicPartition, list[Record]]]:
-        """Return what to hand out in place of the records of each partition."""
-        if not self._on_consume:
-            return chunks
-        changed = [(partition, changed_by(_log, self._on_consume, records)) for partition, records in chunks]
-        return [(partition, records) for partition, records in changed if records]
+    def consumed(self, records: list[Record]) -> list[Record]:
+        """Return what to hand out in place of records of one partition."""
+        return changed_by(_log, self._on_consume, records) if self._on_consume else records
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Report offsets that were committed."""

@@ -44,7 +44,10 @@ class ConsumerMetrics(ClientMetrics):
 
 
 class ConsumerMeters:
-    """The statistics of a consumer, updated once for each partition that a `poll` returns."""
+    """The statistics of a consumer, updated once for each partition that a `poll` returns.
+
+    In an iteration they are updated when the records that it iterates over are used up; `snapshot` adds the others.
+    """
 
     def __init__(self, network: NetworkMeters, core: PartitionsCore) -> None:
         """`network` records its connections; `core` knows the positions."""
@@ -53,19 +56,18 @@ class ConsumerMeters:
         self._window = network.window
         self._all = self._window.meter()
         self._partitions: dict[TopicPartition, Meter] = {}
+        core.reader.buffer.on_handed_out = self.consumed
 
-    def consumed(self, chunks: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Record how many records of each partition are handed out."""
-        for partition, records in chunks:
-            meter = self._partitions.get(partition)
-            if meter is None:
-                meter = self._partitions[partition] = self._window.meter()
-            meter.record(records)
-            self._all.record(records)
+    def consumed(self, partition: TopicPartition, records: int) -> None:
+        """Record how many records of a partition are handed out."""
+        meter = self._partitions.get(partition)
+        if meter is None:
+            meter = self._partitions[partition] = self._window.meter()
+        meter.record(records)
+        self._all.record(records)
 
-    def _lag(self, partition: TopicPartition) -> int:
+    def _lag(self, partition: TopicPartition, position: int | None) -> int:
         fetch = self._core.fetcher.partitions.get(partition)
-        position = self._core.reader.positions.get(partition)
         if fetch is None or position is None or fetch.high_watermark < 0:
             return -1
         return max(0, fetch.high_watermark - position)
@@ -74,19 +76,20 @@ class ConsumerMeters:
         """Return all numbers."""
         seconds = self._window.seconds(now)
         network = self._network.snapshot(now)
+        positions, unreported = self._core.reader.progress(), self._core.reader.buffer.unreported()
         partitions = {}
         for partition in {*self._partitions, *self._core.assignment}:
             meter = self._partitions.get(partition) or Meter()
             partitions[partition] = ConsumerPartitionMetrics(
-                records_consumed_total=int(meter.total),
+                records_consumed_total=int(meter.total) + unreported.get(partition, 0),
                 records_consumed_rate=meter.rate(seconds),
-                records_lag=self._lag(partition),
+                records_lag=self._lag(partition, positions.get(partition)),
             )
         fetch = _of_api(network["brokers"].values(), "Fetch")
         commit = _of_api(network["brokers"].values(), "OffsetCommit")
         return ConsumerMetrics(
             **network,
-            records_consumed_total=int(self._all.total),
+            records_consumed_total=int(self._all.total) + sum(unreported.values()),
             records_consumed_rate=self._all.rate(seconds),
             records_lag_max=max((each.records_lag for each in partitions.values()), default=-1),
             fetch_total=fetch.response_total,

@@ -45,7 +45,7 @@ class ConsumerOptions(ClientOptions):
         By default "committed" with auto_commit="transaction", else "uncommitted".
     auto_offset_reset: where to start without a committed offset, or with one that the log does not have.
     fetch_*, partition_max_bytes: for one request. buffer_bytes: fetched data of all partitions that is not decoded.
-    max_poll_records: the most records that one call of `poll` returns.
+    max_poll_records: the most records that one call of `poll` returns, and that an iteration decodes ahead.
     prefetch: fetch while the application is busy with records.
     key_deserializer, value_deserializer: functions of one argument, bytes, or objects with `deserialize(topic, data)`.
     interceptors: objects whose methods are called for records and commits, see `ConsumerInterceptor`.

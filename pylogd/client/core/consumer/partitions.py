@@ -1,11 +1,13 @@
 """Read partitions from positions, without I/O: all of a consumer that has nothing to do with groups.
 
 Strategy: `turn` returns what to send: fetches, look-ups of offsets, validations of positions, metadata. `reader`
-decodes what was fetched. Errors of fetches are dealt with here: a position that the log does not have is reset as
-`auto_offset_reset` says, what may pass is tried again, and `raise_error`, which the face calls before it hands anything
-out, raises the rest.
+decodes what was fetched, and its buffer holds the records that were decoded and not handed out. Errors of fetches are
+dealt with here: a position that the log does not have is reset as `auto_offset_reset` says, what may pass is tried
+again, and `raise_error`, which the face calls before it hands anything out, raises the rest.
 
-Rules: a partition that is assigned has a position in `reader` or waits in `starts` for one. No I/O and no clock.
+Rules: a partition that is assigned has a position in `reader` or waits in `starts` for one. What the application does
+(`move`, `rewind`, `forget`) drops the buffered records of the partition. What `turn` does keeps them: they are handed
+out first, perhaps by another thread at this moment. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -77,6 +79,8 @@ class PartitionsCore:
         self._warn = warn
         self._failing_since: dict[TopicPartition, tuple[float, int]] = {}
         self._error: PylogdError | None = None
+        self._is_wanted: Callable[[str], bool] = lambda _: True
+        self._unwanted: set[TopicPartition] = set()  # they are held as if they were paused
 
     # Positions
 
@@ -94,18 +98,72 @@ class PartitionsCore:
         """Read a partition from `offset` on. `epoch` is the leader epoch of the record in front of it, if known; then
         the position is validated before anything is fetched.
         """
+        self.reader.buffer.drop(partition)
+        self._move(partition, offset, epoch)
+
+    def _move(self, partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
         self._release(partition)
         self.reader.move(partition, offset, epoch)
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
         """Read again from the position, or from an offset before it: what follows was not processed."""
+        self.reader.buffer.drop(partition)
         self._release(partition)
         self.reader.rewind(partition, offset)
 
     def forget(self, partition: TopicPartition) -> None:
         """Read a partition no more."""
+        self.fetcher.pause(partition, False)
+        self._unwanted.discard(partition)
+        self.reader.buffer.drop(partition)
         self._release(partition)
         self.reader.forget(partition)
+
+    def start_again(self, partitions: list[TopicPartition]) -> None:
+        """Read partitions from their start offsets: the committed ones, or where `auto_offset_reset` says."""
+        for partition in partitions:
+            self.reader.buffer.drop(partition)
+            self._release(partition)
+            self.reader.forget(partition)
+        self.starts.add(partitions)
+
+    def unbuffer(self) -> None:
+        """Have the buffered records read again, in another form; those of paused partitions stay where they are."""
+        for partition, offset in self.reader.buffer.positions().items():
+            if partition not in self.fetcher.paused:
+                self.rewind(partition, offset)
+
+    def pause(self, partition: TopicPartition, paused: bool) -> None:
+        """Stop, or continue, handing out records of a partition."""
+        if partition not in self._unwanted:
+            self.reader.pause(partition, paused)
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the partitions that are paused."""
+        held = self.fetcher.paused - self._unwanted
+        return [partition for partition in self.assignment if partition in held]
+
+    def want(self, is_wanted: Callable[[str], bool]) -> None:
+        """Hand out records of the topics that are wanted, by name. The group takes the other partitions away later."""
+        self._is_wanted = is_wanted
+        self.hold_unwanted()
+
+    def hold_unwanted(self) -> None:
+        """Hold the partitions whose topics are not wanted, and continue with those that are wanted again."""
+        for partition in self.assignment:
+            if self._is_wanted(partition.topic):
+                if partition in self._unwanted:
+                    self._unwanted.remove(partition)
+                    self.reader.pause(partition, False)
+            elif partition not in self.fetcher.paused:
+                self._unwanted.add(partition)
+                self.reader.pause(partition, True)
+
+    def _reset(self, partition: TopicPartition) -> None:
+        """Find a new position for a partition that has none any more, or one that the log does not have."""
+        self._release(partition)
+        self.reader.forget(partition)
+        self.starts.add([partition], reset=True)
 
     def _release(self, partition: TopicPartition) -> None:
         """Forget what belongs to the present position of a partition."""
@@ -117,10 +175,10 @@ class PartitionsCore:
         self._on_found(committed, reset)
         for partition, found in committed.items():
             if partition in self.starts.waiting:
-                self.move(partition, found.offset, found.leader_epoch)
+                self._move(partition, found.offset, found.leader_epoch)
         for partition, offset in reset.items():
             if partition in self.starts.waiting:
-                self.move(partition, offset)
+                self._move(partition, offset)
 
     def _take(self) -> FetchedBatches | None:
         """Return the next batches that were fetched. The request for what follows them is sent first."""
@@ -209,12 +267,11 @@ class PartitionsCore:
             if divergence is None:
                 self._warn(f"{partition}: the log was truncated before offset {positions[partition]} by an unclean "
                            f"election; reading starts again at the {policy} offset")  # fmt: skip
-                self.forget(partition)
-                self.starts.add([partition], reset=True)
+                self._reset(partition)
             else:
                 self._warn(f"{partition}: the log was truncated to offset {divergence.offset} by an unclean election; "
                            f"reading continues there, not at offset {positions[partition]}")  # fmt: skip
-                self.move(partition, divergence.offset, divergence.leader_epoch)
+                self._move(partition, divergence.offset, divergence.leader_epoch)
                 self.fetcher.partitions[partition].leader_epoch = leader_epoch
 
     def _validation_failed(self, partition: TopicPartition, error: PylogdError, now: float) -> None:
@@ -243,8 +300,7 @@ class PartitionsCore:
             error, fetch.error = fetch.error, None
             assert error is not None
             if is_out_of_range(error) and self.options.auto_offset_reset != "none":
-                self.forget(fetch.partition)
-                self.starts.add([fetch.partition], reset=True)
+                self._reset(fetch.partition)
             elif self._is_final(fetch, error, now):
                 self._on_error(fetch.partition, error)
 

@@ -1,26 +1,27 @@
 """Decode fetched batches and return their records: positions, and records in the order of each partition.
 
 Strategy: a batch is decoded when its turn comes, whole; what exceeds the limit of a call waits decoded for the next
-call. The position is the offset of the next record to hand out; nothing else says what was read. Beside it stands the
-leader epoch of the last batch that was handed out, by which a truncation of the log is found (`validation`).
+call. Records go to `buffer`, from which the application gets them. `positions` are the offsets at which decoding
+continues; `progress` is what the application knows as positions: the offsets of the next records to hand out. Beside a
+position stands the leader epoch of the last batch that was decoded, by which a truncation of the log is found
+(`validation`).
 
 Rules: a record is handed out once, in the order of its partition; records of control batches and of aborted
 transactions are not. A damaged batch is reported once everything in front of it has been handed out, and the position
-stays in front of it. Batches of paused partitions are kept. One thread at a time; no I/O, no clock.
+stays in front of it. Batches of paused partitions are kept. `move`, `rewind` and `forget` leave the buffer alone: they
+may be called while an iteration hands out records. One thread at a time; no I/O, no clock.
 """
 
 from __future__ import annotations
 
 import gc
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from operator import length_hint
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pylogd.client.core.consumer.columns import decode_batches
+from pylogd.client.core.consumer.columns import PyArrowMissing, decode_batches
 from pylogd.client.core.consumer.fetcher import UNKNOWN_EPOCH, FetchedBatches, Fetcher
+from pylogd.client.core.consumer.record_buffer import BufferedRecords, RecordBuffer
 from pylogd.client.core.errors import CorruptRecords, DeserializationFailed, RequestTimedOut
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.serialization import RecordDeserializer
@@ -31,12 +32,18 @@ from pylogd.wire.records import BatchHeader, Record, batch_crc_ok, decode_batch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Records of one partition, in order.
-Chunk = tuple[TopicPartition, list[Record]]
-#: The same as columns, with the position that they were read from.
+#: Records of one partition as columns, with the position that they were read from.
 ColumnChunk = tuple[TopicPartition, int, "pa.RecordBatch"]
 #: The same as whole batches with their headers.
 BatchChunk = tuple[TopicPartition, int, list[tuple[BatchHeader, memoryview]]]
+
+
+def begins_of(chunks: Iterable[ColumnChunk | BatchChunk]) -> dict[TopicPartition, int]:
+    """Return the offset of the first record of each partition."""
+    found: dict[TopicPartition, int] = {}
+    for partition, position, _ in chunks:
+        found.setdefault(partition, position)
+    return found
 
 
 @dataclass(slots=True, eq=False)
@@ -51,48 +58,11 @@ class _OpenBatches:
     epoch: int = UNKNOWN_EPOCH
 
 
-class PolledRecords:
-    """The records of one poll, and how many of them an iteration has returned: later records are not processed."""
-
-    def __init__(
-        self, chunks: Iterable[Chunk] = (), begins: Mapping[TopicPartition, int] = MappingProxyType({})
-    ) -> None:
-        """Nothing was passed on yet. `begins` stands for records that are not kept: the first offset of each."""
-        self._waiting = deque(chunks)
-        self._begins = begins
-        self._records: list[Record] = []
-        self._iterator = iter(self._records)
-        self.begun = False
-
-    def __iter__(self) -> Iterator[Record]:
-        """Iterate over the records."""
-        self.begun = True
-        while self._waiting:
-            self._records = self._waiting.popleft()[1]
-            self._iterator = iter(self._records)
-            yield from self._iterator
-
-    @property
-    def end(self) -> int:
-        """The offset after the current record of the iteration."""
-        return self._records[-1].offset + 1
-
-    def unprocessed(self, *, last_is_done: bool) -> dict[TopicPartition, int]:
-        """Return the first unprocessed offset of each partition that has one.
-
-        The caller knows whether the last returned record is processed.
-        """
-        first = dict(self._begins)
-        first.update((partition, records[0].offset) for partition, records in reversed(self._waiting))
-        at = len(self._records) - length_hint(self._iterator) - (not last_is_done)
-        if 0 <= at < len(self._records):
-            record = self._records[at]
-            first[TopicPartition(record.topic, record.partition)] = record.offset
-        return first
-
-
 class Reader:
-    """Positions of the partitions that are read, and the records that were fetched for them."""
+    """Positions of the partitions that are read, and the records that were fetched for them.
+
+    positions: the offset at which each partition is read on; all records before it are in `buffer`, or handed out.
+    """
 
     def __init__(
         self,
@@ -111,6 +81,7 @@ class Reader:
         self._deserializer = deserializer or None
         self._open: _OpenBatches | None = None
         self._aside: dict[TopicPartition, _OpenBatches] = {}
+        self.buffer = RecordBuffer(fetcher.paused)
 
     def move(self, partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH, *, valid: bool = False) -> None:
         """Go on at `offset`; `epoch` is the leader epoch of the record in front of it. A known epoch is validated
@@ -136,9 +107,13 @@ class Reader:
         known = self._epochs.get(partition, UNKNOWN_EPOCH)
         return known if found is None else max(known, found.epoch)
 
+    def progress(self) -> dict[TopicPartition, int]:
+        """Return the offset of the next record of each partition: of what was read, the buffer may still hold some."""
+        return {**self.positions, **self.buffer.positions()}
+
     def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record. Raises RequestTimedOut if it is not known yet."""
-        found = self.positions.get(partition)
+        found = self.progress().get(partition)
         if found is None:
             raise RequestTimedOut(f"{partition}: no broker answered in time where to start")
         return found
@@ -153,17 +128,15 @@ class Reader:
     def pause(self, partition: TopicPartition, paused: bool) -> None:
         """Stop, or continue, handing out records of a partition."""
         self._fetcher.pause(partition, paused)
+        if paused:
+            self.buffer.pause(partition)
         if paused and self._open is not None and self._open.fetched.fetch.partition == partition:
             self._aside[partition], self._open = self._open, None
-
-    def paused(self) -> list[TopicPartition]:
-        """Return the partitions that are paused."""
-        return [fetch.partition for fetch in self._fetcher.partitions.values() if fetch.paused]
 
     def drop_paused(self) -> None:
         """Drop the batches of paused partitions, which are fetched again when they continue: others need the
         buffers."""
-        for partition in self.paused():
+        for partition in [fetch.partition for fetch in self._fetcher.partitions.values() if fetch.paused]:
             self.rewind(partition, self.positions[partition])
 
     def _close(self, partition: TopicPartition) -> None:
@@ -174,44 +147,71 @@ class Reader:
         if aside is not None:
             self._fetcher.used(aside.fetched)
 
-    def gather(self, limit: int) -> list[Chunk]:
-        """Return up to `limit` fetched records. Raises CorruptRecords, DeserializationFailed.
+    @property
+    def ready(self) -> bool:
+        """Whether records wait to be handed out, or batches to be decoded."""
+        paused = self._fetcher.paused
+        return self._fetcher.ready or self.buffer.ready or any(partition not in paused for partition in self._aside)
+
+    def fill(self, limit: int) -> bool:
+        """Put up to `limit` fetched records into the buffer, unless records wait there. Return whether any wait.
+
+        Raises CorruptRecords, DeserializationFailed.
 
         The compiled loop hides records from the garbage collector, which they don't concern. Those of the Python loop
         would have it look at all objects of the process every few thousand records, so it rests meanwhile.
         """
+        if self.buffer.ready:
+            return True
         if wire_records.speedups is not None or not gc.isenabled():
-            return self._gather(limit)
+            return self._fill(limit)
         gc.disable()
         try:
-            return self._gather(limit)
+            return self._fill(limit)
         finally:
             gc.enable()
 
-    def _gather(self, limit: int) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        while limit > 0:
+    def _fill(self, limit: int) -> bool:
+        filled: list[BufferedRecords] = []
+        try:
             try:
-                found = self._open_next()
-                more = [] if found is None else self._next_records(found, limit)
+                self._read(limit, filled)
             except (CorruptRecords, DeserializationFailed):
-                if not chunks:
-                    raise
-                break  # return the good records; the position is at the damage, where the next call finds it again
-            except BaseException:  # Ctrl-C: nobody gets these records
-                for partition, records in reversed(chunks):
-                    self.rewind(partition, records[0].offset)
-                raise
-            if found is None:
-                break
+                if not filled:
+                    raise  # else hand out the good records; the position is at the damage, where the next call finds it
+            self.buffer.put(filled)
+        except (CorruptRecords, DeserializationFailed):
+            raise
+        except BaseException:  # Ctrl-C
+            for chunk in filled:
+                self.buffer.drop(chunk.partition)
+            self._fetch_again([(chunk.partition, chunk.start) for chunk in filled])
+            raise
+        return bool(filled)
+
+    def _fetch_again(self, begins: list[tuple[TopicPartition, int]]) -> None:
+        """Fetch everything again from the positions, after an exception from outside: batches may be in no hands.
+
+        begins: where records begin that were read, and that nobody gets.
+        """
+        for partition, position in list(self.positions.items()):
+            self.rewind(partition, position)
+        for partition, position in reversed(begins):
+            self.rewind(partition, position)
+
+    def _read(self, limit: int, filled: list[BufferedRecords]) -> None:
+        """Append up to `limit` records to `filled`."""
+        while limit > 0 and (found := self._open_next()) is not None:
+            more = self._next_records(found, limit)
             limit -= len(more)
             partition = found.fetched.fetch.partition
-            self.positions[partition] = more[-1].offset + 1
-            if chunks and chunks[-1][0] == partition:
-                chunks[-1][1].extend(more)
+            start, end = self.positions[partition], more[-1].offset + 1
+            if filled and filled[-1].partition == partition:
+                filled[-1].records.extend(more)
+                filled[-1].end = end
             else:
-                chunks.append((partition, more))
-        return chunks
+                filled.append(BufferedRecords(partition, more, start, end))
+            self.positions[partition] = end
 
     def _next_records(self, found: _OpenBatches, limit: int) -> list[Record]:
         """Take up to `limit` records that are decoded. Raises DeserializationFailed if the first one is at fault."""
@@ -228,10 +228,21 @@ class Reader:
         Raises CorruptRecords, PyArrowMissing.
         """
         chunks: list[ColumnChunk] = []
+        try:
+            self._read_columns(chunks, headers, max_bytes)
+        except (CorruptRecords, PyArrowMissing):
+            if not chunks:
+                raise
+        except BaseException:  # Ctrl-C
+            self._fetch_again([(partition, position) for partition, position, _ in chunks])
+            raise
+        return chunks
+
+    def _read_columns(self, chunks: list[ColumnChunk], headers: bool, max_bytes: int) -> None:
         while max_bytes > 0 and (found := self._next_open()) is not None:
             partition = found.fetched.fetch.partition
             position = self.positions[partition]
-            if found.decoded:  # `gather` has decoded them as objects
+            if found.decoded:  # `fill` has decoded them as objects
                 self.rewind(partition, position)
                 continue
             try:
@@ -242,19 +253,16 @@ class Reader:
                 )  # fmt: skip
             except CorruptRecords:
                 self.rewind(partition, position)
-                if not chunks:
-                    raise
-                break
+                raise
+            if columns.records.num_rows:
+                chunks.append((partition, position, columns.records))
+                max_bytes -= columns.records.nbytes
             if found.last is not None and columns.next_offset < found.last.next_offset:
                 self.rewind(partition, columns.next_offset)  # it is damaged, or too much for one of Arrow's columns
             else:
                 self.positions[partition] = max(self.positions[partition], columns.next_offset)
                 if columns.ended:
                     self._finish(found)
-            if columns.records.num_rows:
-                chunks.append((partition, position, columns.records))
-                max_bytes -= columns.records.nbytes
-        return chunks
 
     def take_batches(self) -> BatchChunk | None:
         """Return the batches with records that one answer has of a partition, as they were received, or None.
@@ -282,6 +290,21 @@ class Reader:
         else:
             self._finish(found)
         return partition, position, batches
+
+    def gather_batches(self, max_bytes: int) -> list[BatchChunk]:
+        """Return what `take_batches` returns, until it has `max_bytes`. Raises CorruptRecords."""
+        chunks: list[BatchChunk] = []
+        try:
+            while max_bytes > 0 and (found := self.take_batches()) is not None:
+                chunks.append(found)
+                max_bytes -= sum(len(batch) for _, batch in found[2])
+        except CorruptRecords:
+            if not chunks:
+                raise
+        except BaseException:  # Ctrl-C
+            self._fetch_again([(partition, position) for partition, position, _ in chunks])
+            raise
+        return chunks
 
     def _next_open(self) -> _OpenBatches | None:
         if self._open is None:

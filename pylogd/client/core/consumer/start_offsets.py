@@ -160,9 +160,10 @@ class StartOffsets:
     def _call(self, leader: int, wanted: dict[TopicPartition, int]) -> Call:
         self._in_flight |= wanted.keys()
         numbers = {partition: self._assignment[partition] for partition in wanted}
+        epochs = self._metadata.leader_epochs(wanted)
         return Call(
             ListOffsetsRequest,
-            lambda _: offsets_request(wanted, committed=self._read_committed),
+            lambda _: offsets_request(wanted, epochs, committed=self._read_committed),
             lambda response, now: self._answered(numbers, response, now),
             lambda error, now: self._failed(wanted, error, now),
             self._timeout,

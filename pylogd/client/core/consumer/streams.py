@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from pylogd.client.core.consumer.reader import Chunk, PolledRecords
+from pylogd.client.core.consumer.record_buffer import BufferedRecords, Chunk
 from pylogd.client.core.model import TopicPartition
 from pylogd.errors import PylogdError
 
@@ -35,9 +35,8 @@ class StreamQueue:
         self._chunks: deque[Chunk] = deque()
         self._waiting = 0
         self._progress: dict[TopicPartition, int] = {}
-        self._present: TopicPartition | None = None
-        self._handed = PolledRecords()
-        self._cut = False  # the partition of the present chunk was revoked
+        self._present: BufferedRecords | None = None
+        self._cut = False  # the partition of the present chunk was revoked or moved
 
     @property
     def full(self) -> bool:
@@ -53,27 +52,50 @@ class StreamQueue:
         """Drop the records of partitions that are no longer read."""
         self._chunks = deque(chunk for chunk in self._chunks if chunk[0] not in partitions)
         self._waiting = sum(len(records) for _, records in self._chunks)
-        self._cut = self._cut or self._present in partitions
+        if self._present is not None and self._present.partition in partitions:
+            self._cut = True
+            self._present.exhaust()
         for partition in partitions:
             self._progress.pop(partition, None)
 
+    def move(self, partition: TopicPartition, offset: int) -> None:
+        """Drop the records of a partition, which is read on at `offset`."""
+        self.drop({partition})
+        self._progress[partition] = offset
+
     def drop_all(self) -> None:
         """Drop all records: the claims are lost, and others may read them."""
-        self.drop({*([] if self._present is None else [self._present]), *(chunk[0] for chunk in self._chunks)})
+        present = [] if self._present is None else [self._present.partition]
+        self.drop({*present, *(chunk[0] for chunk in self._chunks)})
 
     def progress(self) -> dict[TopicPartition, int]:
         """Return the offset up to which each partition is processed."""
-        return {**self._progress, **({} if self._cut else self._handed.unprocessed(last_is_done=False))}
+        present = self._present
+        if present is None or self._cut:
+            return dict(self._progress)
+        current = present.current
+        return {**self._progress, present.partition: present.start if current is None else current.offset}
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the offset after the last record that was handed out, of each partition that has or had records."""
+        waiting = {partition: records[0].offset for partition, records in reversed(self._chunks)}
+        present = {} if self._present is None or self._cut else {self._present.partition: self._present.position}
+        return {**waiting, **self._progress, **present}
 
     def end(self, error: PylogdError | None) -> None:
         """End the iterator, or have it raise."""
         self._ended, self._error = True, error
 
+    @property
+    def _has_more(self) -> bool:
+        """Whether the present chunk has records that were not handed out."""
+        return self._present is not None and self._present.left > 0
+
     def _finish_chunk(self) -> None:
         """Count the records of the present chunk as processed."""
         if self._present is not None and not self._cut:
-            self._progress[self._present] = self._handed.end
-        self._present, self._cut, self._handed = None, False, PolledRecords()
+            self._progress[self._present.partition] = self._present.end
+        self._present, self._cut = None, False
 
     def _open_chunk(self) -> bool:
         """Make the next chunk the present one. Return whether the stream is full no longer.
@@ -82,8 +104,8 @@ class StreamQueue:
         """
         if not self._chunks and self._error is not None:
             raise self._error
-        self._present, records = chunk = self._chunks.popleft()
-        self._handed = PolledRecords([chunk])
+        partition, records = self._chunks.popleft()
+        self._present = BufferedRecords(partition, records, records[0].offset, records[-1].offset + 1)
         was_full = self.full
         self._waiting -= len(records)
         return was_full and not self.full
@@ -128,15 +150,22 @@ class StreamTable(Generic[Stream]):
 
     def progress(self) -> dict[TopicPartition, int]:
         """Return the offset up to which each partition is processed."""
-        found: dict[TopicPartition, int] = {}
-        for stream in self._streams():
-            found.update(stream.progress())
-        return found
+        return {partition: at for stream in self._streams() for partition, at in stream.progress().items()}
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the offset after the last record that was handed out, of each partition that has or had records."""
+        return {partition: at for stream in self._streams() for partition, at in stream.positions().items()}
 
     def put(self, chunks: list[Chunk]) -> None:
         """Add records to the streams of their partitions."""
         for chunk in chunks:
             self._stream_of[chunk[0]].put(chunk)
+
+    def move(self, partition: TopicPartition, offset: int) -> None:
+        """Drop the records of a partition, which is read on at `offset`."""
+        stream = self._stream_of.get(partition)
+        if stream is not None:
+            stream.move(partition, offset)
 
     def full_changed(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
         """Return the partitions to pause, whose streams are full, and the partitions to resume. They count as done."""

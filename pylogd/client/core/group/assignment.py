@@ -8,7 +8,7 @@ may `seek`; partitions that it leaves alone begin at what the group committed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,12 @@ COMMIT_SECONDS = 10.0  # how long a commit may hold up a rebalance
 
 RebalanceCallback = Callable[[list[TopicPartition]], Any]
 #: by name, by a pattern of whole names, or by name with a number of streams
-Topics = Iterable[str] | re.Pattern[str] | Mapping[str, int]
+Topics = Collection[str] | re.Pattern[str] | Mapping[str, int]
+
+
+def is_subscribed(topics: Topics, name: str) -> bool:
+    """Return whether a subscription has a topic."""
+    return bool(topics.fullmatch(name)) if isinstance(topics, re.Pattern) else name in topics
 
 
 @dataclass(slots=True)
@@ -55,6 +60,18 @@ class Committer(Protocol):
         ...
 
 
+class StreamProgress(Protocol):
+    """How far the message streams of a consumer have come."""
+
+    def progress(self) -> Mapping[TopicPartition, int]:
+        """Return the offset up to which each partition is processed."""
+        ...
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """Return the offset after the last record that was handed out."""
+        ...
+
+
 class GroupAssignment:
     """See the module. Times in seconds."""
 
@@ -71,7 +88,8 @@ class GroupAssignment:
         self._commits = commits
         self._interval = interval
         self._commit_at = now + interval
-        self.progress: Callable[[], Mapping[TopicPartition, int]] = lambda: reader.positions
+        #: message streams, which take the place of the application's polls
+        self.streams: StreamProgress | None = None
         self._saved: dict[TopicPartition, int] = {}
 
     def take_on(self, partitions: list[TopicPartition]) -> None:
@@ -94,16 +112,33 @@ class GroupAssignment:
         epoch = self._reader.epoch
         return {p: OffsetAndMetadata(offset, leader_epoch=epoch(p)) for p, offset in progress.items()}
 
+    def progress(self) -> Mapping[TopicPartition, int]:
+        """Return the offset after the last record that was handed out, or that a stream has processed."""
+        return self._reader.progress() if self.streams is None else self.streams.progress()
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """Return the offset after the last record that was handed out, by a stream too."""
+        return self._reader.progress() if self.streams is None else self.streams.positions()
+
+    def processed(self, *, polled: bool = True) -> Mapping[TopicPartition, int]:
+        """Return the offset up to which each partition is processed: not the current record of an iteration.
+
+        polled: whether the records of the last poll are processed.
+        """
+        if self.streams is not None:
+            return self.streams.progress()
+        return {**self._reader.progress(), **self._reader.buffer.unprocessed(polled=not polled)}
+
     def unsaved(self, progress: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets of the progress that are not committed yet."""
         saved = self._saved
         return self.with_epochs({p: offset for p, offset in progress.items() if saved.get(p) != offset})
 
-    def commit_if_due(self, now: float, progress: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit `progress` in the background if the interval is over; by default all that was handed out."""
+    def commit_if_due(self, now: float) -> None:
+        """Commit all that was handed out, in the background, if the interval is over."""
         if self._commits and now >= self._commit_at:
             self._commit_at = now + self._interval
-            self.commit_soon(self.unsaved(self.progress() if progress is None else progress))
+            self.commit_soon(self.unsaved(self.progress()))
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit in the background."""

@@ -32,7 +32,8 @@ class ProducerOptions(ClientOptions):
         acks="all", retries, and at most five requests in flight.
     compression, compression_level: "none", "gzip", "snappy", "lz4" or "zstd", and a level on the codec's own scale.
     batch_bytes, batch_records, linger_ms: a batch is sent when it has this many bytes or records, or is this old.
-    buffer_memory: bytes that may wait to be sent. When they are reached, `send` waits up to `max_block` for space.
+    buffer_memory: bytes that may wait to be sent. When they are reached, `send` waits up to `max_block` for space; the
+        records of calls that wait are not counted.
     max_block: how long `send` waits, and each call that begins or ends a transaction.
     max_request_bytes: limit of one request, which carries a batch of each of several partitions.
     max_in_flight: limit of requests in flight to one broker.

@@ -57,6 +57,13 @@ class Operation:
 
 
 @dataclass(slots=True, eq=False)
+class TransactionOutcome:
+    """How a transaction ended. committed: None until then; False also if nobody can tell."""
+
+    committed: bool | None = None
+
+
+@dataclass(slots=True, eq=False)
 class PendingOffsets:
     """Offsets to commit with the transaction that are not acknowledged yet."""
 

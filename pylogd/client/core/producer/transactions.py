@@ -42,6 +42,7 @@ from pylogd.client.core.producer.transaction_model import (
     Action,
     Operation,
     PendingOffsets,
+    TransactionOutcome,
     TransactionOwner,
     action_for,
 )
@@ -100,6 +101,8 @@ class Transactions:
         self._ready = Operation(done=True)  # who waits for a producer id
         self._ending: tuple[bool, Operation] = (False, Operation(done=True))  # whether to commit, and who waits
         self._to_drop = False
+        #: of the transaction that is open, or was open last
+        self.outcome = TransactionOutcome(committed=False)
         self._clear()
 
     def _clear(self) -> None:
@@ -166,6 +169,7 @@ class Transactions:
             raise TransactionError(f"a transaction can't begin now: {self.state.value}")
         self._level = self._finalized_level()
         self.error = None
+        self.outcome = TransactionOutcome()
         self._handle(_Input.BEGIN)
 
     def end(self, *, committed: bool) -> Operation:
@@ -411,6 +415,7 @@ class Transactions:
         # A client that goes over to level 2 begins with another epoch: what it sent before can't be mistaken then.
         renew = (self._renew and not raised) or (self._level == 1 and self._finalized_level() > 1)
         self._clear()
+        self.outcome.committed = self.state is _State.COMMITTING
         if renew:
             self._ready = Operation()
         self._handle(_Input.ENDED_WITH_OLD_EPOCH if renew else _Input.ENDED)
@@ -471,6 +476,7 @@ class Transactions:
         error = kind(f"transactional id {self.transactional_id!r}: {cause}")
         error.__cause__ = cause
         self._break_off(error)
+        self.outcome.committed = bool(self.outcome.committed)
         self._handle(_Input.FAILED)
         self._ready.end(error)
         self._ending[1].end(error)

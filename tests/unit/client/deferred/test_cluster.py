@@ -11,6 +11,7 @@ from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.deferred import Admin, Cluster
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
+from pylogd.wire.messages.describe_configs import DescribeConfigsResponse
 from pylogd.wire.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
 from pylogd.wire.messages.metadata import MetadataResponse
 from tests.fakes import broker as fake
@@ -81,6 +82,7 @@ def test_appending_to_a_list_is_not_sent_twice(reactor: MemoryReactor, server: M
         reactor.result(admin.alter_configs("topic", "t", {}, append={"cleanup.policy": "compact"}))
     assert len(server.asked(ApiKey.INCREMENTAL_ALTER_CONFIGS)) == 1, "the answer was lost: it may be there already"
     server.on(ApiKey.INCREMENTAL_ALTER_CONFIGS, fake.close, lambda _: IncrementalAlterConfigsResponse())
+    server.on(ApiKey.DESCRIBE_CONFIGS, lambda _: DescribeConfigsResponse())
     reactor.result(admin.alter_configs("topic", "t", {"retention.ms": "1"}))
     assert len(server.asked(ApiKey.INCREMENTAL_ALTER_CONFIGS)) == 3, "a value that is set twice is the same"
 

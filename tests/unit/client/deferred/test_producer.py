@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from twisted.internet import task
 from twisted.internet.defer import CancelledError
 
 from pylogd.client import (
@@ -24,6 +25,7 @@ from pylogd.client import (
 from pylogd.client.deferred import Cluster, Producer
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
+from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
 from pylogd.wire.records import parse_header
 from tests.fakes import broker as fake
 from tests.fakes.broker import refuse_produce as refuse
@@ -223,16 +225,65 @@ def test_a_full_buffer_fails_after_max_block(reactor: MemoryReactor, server: Mem
     reactor.result(producer.send("t", b"x" * 1000, partition=0))
     late = producer.send("t", b"x" * 1000, partition=0)
     cancelled = producer.send("t", b"y", partition=0)
-    with pytest.raises(BufferFull, match="buffer_memory is 2,000"):  # the queue of waiting records is full too
-        reactor.result(producer.send("t", b"x" * 1900, partition=0), 0.1)
+    many = [producer.send("t", b"x" * 1900, partition=0) for _ in range(100)]  # much more than `buffer_memory`
     cancelled.cancel()
     with pytest.raises(CancelledError):
         reactor.result(cancelled)
-    reactor.run(2.5)
+    reactor.run(2.9)
     assert not late.called
-    with pytest.raises(BufferFull):
-        reactor.result(late)
+    assert not any(sent.called for sent in many)
+    for sent in (late, *many):
+        with pytest.raises(BufferFull, match="buffer_memory is 2,000"):
+            reactor.result(sent, 0.2)
     producer.abandon()
+
+
+def test_any_number_of_sends_waits_for_an_unknown_topic(
+    reactor: MemoryReactor, server: MemoryBroker, make: Make
+) -> None:
+    server.delay = 1.0
+    producer = make(buffer_memory=20_000, max_block=30.0, linger_ms=0)
+    sent = [producer.send("t", b"%d" % n + b"x" * 1000, partition=0) for n in range(100)]
+    assert not any(deferred.called for deferred in sent)
+    deliveries = [reactor.result(deferred, 60) for deferred in sent]
+    reactor.result(producer.flush(), 60)
+    assert [delivery.offset for delivery in deliveries] == list(range(100))
+    assert [int(record.value.rstrip(b"x")) for record in server.stored(0) if record.value] == list(range(100))
+    assert not producer._producer._waiting
+    assert not producer._producer._unknown
+
+
+def test_a_topic_without_metadata_delays_no_other_topic(
+    reactor: MemoryReactor, server: MemoryBroker, make: Make
+) -> None:
+    producer = make(max_block=3.0)
+    reactor.result(producer.send("t", b"0"))
+    answer = MetadataResponseTopic(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name="slow")
+    server.on(ApiKey.METADATA, *[lambda _: MetadataResponse(topics=[answer])] * 1000)
+    slow = producer.send("slow", b"1")
+    reactor.run(0.1)
+    assert reactor.result(producer.send("t", b"2"), 0.01).topic == "t"
+    assert not slow.called
+    with pytest.raises(KafkaError, match="leader"):
+        reactor.result(slow, 3.0)
+
+
+def test_closing_ends_in_time_also_if_the_transaction_took_most_of_it(
+    reactor: MemoryReactor, server: MemoryBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make(linger_ms=0)
+    reactor.result(producer.send("t", b"0"))
+    server.on(ApiKey.PRODUCE, *[fake.silence] * 10)
+    reactor.result(producer.send("t", b"1"))
+
+    async def abort(timeout: float | None) -> None:
+        await task.deferLater(reactor, 1.5)
+
+    monkeypatch.setattr(producer._producer, "abort_open", abort)
+    begun = reactor.seconds()
+    with pytest.raises(RequestTimedOut):
+        reactor.result(producer.close(timeout=2.0))
+    assert reactor.seconds() - begun == pytest.approx(2.0, abs=0.05)
 
 
 def test_no_such_topic(reactor: MemoryReactor, make: Make) -> None:

@@ -116,6 +116,27 @@ def test_an_iteration_counts_record_by_record(server: GroupBroker, make: Make) -
     assert committed(server)[TP[last.partition]] == last.offset + 1
 
 
+def test_a_paused_partition_stays_paused_when_it_starts_again(server: GroupBroker, make: Make) -> None:
+    consumer = make(auto_commit="off")
+    consumer.subscribe("t")
+    read(consumer, 40)
+    consumer.pause(TP[0])
+    consumer.seek_to_committed()
+    assert {record.partition for record in read(consumer, 30)} == {1, 2, 3}
+    assert consumer.paused == [TP[0]]
+    consumer.resume(TP[0])
+    assert {record.partition for record in read(consumer, 10)} == {0}
+
+
+def test_an_iteration_that_commits_before_gives_up_no_more_than_it_handed_out(server: GroupBroker, make: Make) -> None:
+    consumer = make(auto_commit="before")
+    consumer.subscribe("t")
+    last = [record for _, record in zip(range(3), consumer, strict=False)][-1]
+    assert committed(server)[TP[last.partition]] == 10, "the whole chunk is committed before its first record comes"
+    consumer.close()
+    assert committed(server)[TP[last.partition]] == last.offset + 1
+
+
 def test_an_iteration_over_slow_records_reports_and_commits_between_them(
     server: GroupBroker, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -287,3 +287,76 @@ def test_the_table_of_states() -> None:
         COORDINATOR.next(CoordinatorState.LEAVING, Event.EXPIRED)
     with pytest.raises(UnexpectedEvent):
         COORDINATOR.next(CoordinatorState.OWNING, Event.REGISTERED)
+
+
+TOPIC, TWO = "/brokers/topics/t", b'{"version":1,"partitions":{"0":[1],"1":[1]}}'
+
+
+class TestDeletedTopics:
+    """The offset nodes are named by topic, and outlive it."""
+
+    def commits(self, world: World, offset: int = 1000) -> Caller:
+        caller = Caller(world, "a")
+        world.wait(caller.joined)
+        world.wait(caller.coordinator.commit({P0: offset}))
+        return caller
+
+    def test_a_later_topic_of_that_name_has_no_offsets(self, world: World) -> None:
+        caller = self.commits(world)
+        world.wait(caller.coordinator.close())
+        world.zookeeper.remove(TOPIC)
+        world.zookeeper.put(TOPIC, TWO)
+        assert world.data("/consumers/g/offsets/t/0") == b"1000"
+        other = Caller(world, "b")
+        world.wait(other.joined)
+        assert other.last_assigned() == {P0: None, P1: None}
+        assert world.wait(other.coordinator.committed([P0])) == {P0: None}
+        world.wait(other.coordinator.commit({P0: 5}))
+        world.wait(other.coordinator.close())
+        third = Caller(world, "c")
+        world.wait(third.joined)
+        assert third.last_assigned() == {P0: 5, P1: None}
+
+    def test_a_topic_that_is_there_as_before_keeps_them(self, world: World) -> None:
+        world.wait(self.commits(world).coordinator.close())
+        world.zookeeper.put(TOPIC, TWO)  # a write of its node is not a new topic
+        other = Caller(world, "b")
+        world.wait(other.joined)
+        assert other.last_assigned() == {P0: 1000, P1: None}
+
+    def test_a_consumer_that_reads_it_begins_anew(self, world: World) -> None:
+        caller = self.commits(world)
+        caller.coordinator.store_offsets({P0: 1001, P1: 7})
+        world.zookeeper.remove(TOPIC)
+        world.zookeeper.put(TOPIC, TWO)  # before the consumer has heard of the deletion
+        late = caller.coordinator.commit({P0: 1002})  # newer than the topic's node
+        world.time.run(1)
+        assert result_of(late) is None
+        revoked = caller.heard[-2]
+        assert isinstance(revoked, Revoked)
+        assert revoked.partitions == (P0, P1)
+        assert caller.last_assigned() == {P0: None, P1: None}
+        assert world.data("/consumers/g/offsets/t/0") is world.data("/consumers/g/offsets/t/1") is None
+        world.wait(caller.coordinator.commit({P0: 3}))
+        assert world.wait(caller.coordinator.committed([P0, P1])) == {P0: 3, P1: None}
+
+    def test_offsets_of_a_deleted_topic_are_deleted(self, world: World) -> None:
+        caller = self.commits(world)
+        caller.coordinator.store_offsets({P0: 1001})
+        world.zookeeper.remove(TOPIC)
+        world.time.run(1)
+        assert isinstance(caller.heard[-1], Revoked)
+        assert caller.heard[-1].partitions == (P0, P1)
+        assert world.data("/consumers/g/offsets/t/0") is None
+        world.zookeeper.put(TOPIC, TWO)
+        world.time.run(1)
+        assert caller.last_assigned() == {P0: None, P1: None}
+
+    def test_a_consumer_that_leaves_commits_nothing_for_another_topic(self, world: World) -> None:
+        caller = self.commits(world)
+        caller.coordinator.store_offsets({P0: 1001})
+        world.zookeeper.remove(TOPIC)
+        world.zookeeper.put(TOPIC, TWO)
+        world.time.run(0.004)  # it has heard of it
+        world.wait(caller.coordinator.close())
+        assert world.data("/consumers/g/offsets/t/0") is None

@@ -21,6 +21,7 @@ from pylogd.groups.consumer.records import decode
 from pylogd.groups.consumer.service import ConsumerGroups, HeartbeatAnswer
 from pylogd.metadata.image import Topic
 from pylogd.replica.internal_topic import KeyValue
+from tests.fakes.indexes import check_held_group
 from tests.unit.groups.consumer.test_heartbeats import topic
 
 SESSION = 45
@@ -38,6 +39,8 @@ class Log:
         self.records: list[KeyValue] = []
         self.waits = False
         self.error = ErrorCode.NONE
+        self.commits_later = False
+        self.uncommitted: list[Deferred[ErrorCode]] = []
         self.waiting: list[tuple[Sequence[KeyValue], Callable[[], object], Deferred[ErrorCode]]] = []
 
     def append(
@@ -50,6 +53,9 @@ class Log:
         if not self.error:
             self.records += records
             appended()
+        if self.commits_later:
+            self.uncommitted.append(Deferred())
+            return self.uncommitted[-1]
         return self.error
 
     def log_it(self) -> Deferred[ErrorCode]:
@@ -122,8 +128,9 @@ class World:
     def group(self) -> ConsumerGroup:
         found = self.groups.get("g")
         assert found is not None
+        check_held_group(self.groups._held["g"])
         loaded = replay(record for key, value in self.log.records if (record := decode(key, value)) is not None)
-        for name in ConsumerGroup.__slots__:
+        for name in ConsumerGroup.__slots__[1:]:
             assert getattr(found, name) == getattr(loaded["g"], name), name
         return found
 
@@ -225,6 +232,21 @@ def test_heartbeats_wait_for_a_change_to_be_in_the_log(world: World) -> None:
     second.callback(ErrorCode.NONE)
     assert [(answer.member_id, answer.epoch) for answer in world.answers[1:]] == [("b", 2), ("b", 2)]
     assert world.send("b", 2) is not None
+
+
+def test_a_change_in_line_is_the_last_one_that_is_waited_for(busy_world: World) -> None:
+    """The second change is made as soon as the first is in the log, before anybody knows when that is committed."""
+    world = busy_world
+    world.log.commits_later = True
+    assert world.join("a") is None and world.join("b") is None
+    world.threads.wait = False
+    world.threads.call()
+    first, second = world.log.uncommitted
+    first.callback(ErrorCode.NONE)
+    assert [answer.member_id for answer in world.answers] == ["a"]
+    assert world.send("b", 2) is None, "what it would be told may be lost"
+    second.callback(ErrorCode.NONE)
+    assert [(answer.member_id, answer.epoch) for answer in world.answers[1:]] == [("b", 2), ("b", 2)]
 
 
 def test_a_change_that_is_refused_changes_nothing(world: World) -> None:
@@ -374,6 +396,17 @@ def test_a_change_that_fails_leaves_the_group_as_it_was(busy_world: World) -> No
     assert set(world.group.members) == {"b"}
 
 
+def test_a_request_in_line_that_fails_does_not_keep_those_behind_it(busy_world: World) -> None:
+    world, outcomes = busy_world, list[object]()
+    world.join("a")
+    for result in ("fails", "first", "second"):
+        waiting = world.groups.in_line("g", partial(int, "no number") if result == "fails" else lambda: 1, 0)
+        assert waiting is not None
+        waiting.addBoth(outcomes.append)
+    world.threads.call()
+    assert [outcome.type if isinstance(outcome, Failure) else outcome for outcome in outcomes] == [ValueError, 1, 1]
+
+
 def test_a_refusal_in_a_thread_forgets_nothing(busy_world: World) -> None:
     world = busy_world
     world.join("a")
@@ -425,3 +458,19 @@ def test_a_heartbeat_of_a_member_that_has_what_it_is_to_have_looks_at_no_topic(w
     world.groups.topics_changed()
     world.send("a", 1)
     assert len(world.looked_up) > found
+
+
+def test_members_are_not_late_while_their_group_waits_for_the_changes_of_others(busy_world: World) -> None:
+    world = busy_world
+    world.join("a")
+    world.threads.call()
+    others = world.groups._work
+    assert others is not None
+    others.run("stranger", len, "")
+    world.send("a", world.group.members["a"].epoch, topics=frozenset("t"), owned=frozenset())
+    world.clock.advance(10 * SESSION)
+    world.threads.call()  # of the stranger
+    world.threads.call()
+    assert set(world.group.members) == {"a"}
+    world.clock.advance(SESSION + 1)
+    assert not world.group.members

@@ -6,12 +6,14 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import s3fs  # type: ignore[import-untyped]
+from fsspec.implementations.memory import MemoryFileSystem
 
 from pylogd.tables.errors import TableError
+from pylogd.tables.parquet import hdfs
 from pylogd.tables.parquet.files import COMMITS, DRAFTS, Files, numbered
 from pylogd.tables.parquet.lake import Lake
 from pylogd.tables.parquet.local import LocalFiles
@@ -44,14 +46,44 @@ def s3_client(server: S3Server) -> Any:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["memory", "local", "s3"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+class HdfsLike(MemoryFileSystem):  # type: ignore[misc]
+    """fsspec's file system in memory, with the renames of HDFS: never over a file, nor into a missing directory."""
+
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    protocol = "hdfs"
+    lock = threading.Lock()
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("hdfs://nn:8020").strip("/")
+
+    def unstrip_protocol(self, name: str) -> str:
+        return f"hdfs://nn:8020{name}"
+
+    def mv(self, path1: str, path2: str, **_: Any) -> None:
+        with self.lock:
+            if path2 in self.store:
+                raise RuntimeError(f"org.apache.hadoop.fs.FileAlreadyExistsException: rename destination {path2}")
+            if path1 not in self.store or not self.isdir(path2.rpartition("/")[0]):
+                raise RuntimeError(f"java.io.FileNotFoundException: {path1} or the parent of {path2}")
+            self.store[path2] = self.store.pop(path1)
+
+    def find(self, path: str, **more: Any) -> Any:
+        return super().find(path, **more) if self.isdir(path) else {}
+
+
+@pytest.fixture(params=["memory", "local", "s3", "hdfs"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
     """Return a function that opens the same directory again, as another process would."""
     if request.param == "memory":
         shared = MemoryFiles()
         return lambda: shared
     if request.param == "local":
         return lambda: LocalFiles(tmp_path / "a lake")
+    if request.param == "hdfs":
+        monkeypatch.setattr(hdfs, "hdfs_client", lambda *_: HdfsLike(skip_instance_cache=True))
+        return lambda: hdfs.HdfsFiles(f"hdfs://nn:8020{tmp_path}/lake", {})
     clients = itertools.cycle(request.getfixturevalue("clients"))
     return lambda: FsspecFiles(next(clients), f"lake/{tmp_path.name}")
 

@@ -1,0 +1,171 @@
+"""Read lines of files, and tell which of them were written when a command ends in the middle of its input.
+
+Strategy: lines are numbered from 1 over all files together. `Written` follows the deliveries of the records that were
+made of them, in order. Records of several partitions are not written in the order of their lines, so the place to go on
+is the first line that is not known to be written; some lines after it may be written too, and are counted.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+import click
+
+from pylogd.cli.common import format_bytes
+from pylogd.cli.record_input import BadInput
+from pylogd.client import Delivery
+
+_READ_BYTES: Final = 1 << 18
+_LONGEST_LINE: Final = 64 * 1024 * 1024
+_IDLE_SECONDS: Final = 0.1
+
+
+class InputLines:
+    """The lines of files one after the other; `-` is standard input.
+
+    skip: how many lines to leave out at the beginning of the input. bytes: how much was read, with what was left out.
+    """
+
+    def __init__(self, files: Sequence[Path], skip: int = 0) -> None:
+        self._files = files or [Path("-")]
+        self._skip = self._left = skip
+        self._begins: list[int] = []  # how many lines there were before each file that was opened
+        self.bytes = 0
+
+    def chunks(self) -> Iterator[list[bytes]]:
+        """Yield the lines that arrive together, without line ends; [] from time to time while none arrive.
+
+        Raises BadInput for a line that is too long, OSError if a file can't be read: the number of lines that were
+        yielded says where. Raises ClickException if there are fewer lines than had to be left out.
+        """
+        number = 0
+        for source in self._files:
+            self._begins.append(number)
+            with _open(source) as stream:
+                for lines in _read_lines(stream):
+                    number += len(lines)
+                    self.bytes += sum(map(len, lines)) + len(lines)
+                    left_out = min(self._left, len(lines))
+                    self._left -= left_out
+                    yield lines[left_out:] if left_out else lines
+        if self._left:
+            raise click.ClickException(
+                f"the input ends after line {number}: there is nothing that --skip-lines {self._skip} goes on with"
+            )
+
+    def place(self, number: int) -> str:
+        """Return the file and the line in it, of a line's number in the whole input."""
+        which = max(sum(begin < number for begin in self._begins) - 1, 0)
+        begin = self._begins[which] if self._begins else 0
+        source = self._files[which]
+        return f"{'standard input' if str(source) == '-' else source}: line {number - begin}"
+
+
+def _open(source: Path) -> AbstractContextManager[BinaryIO]:
+    if str(source) == "-":
+        return nullcontext(cast(BinaryIO, sys.stdin.buffer))
+    return source.open("rb")
+
+
+def _read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
+    """Yield the lines that arrive together; [] from time to time while none do, so that errors are noticed."""
+    descriptor = stream.fileno()
+    tail = b""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    while True:
+        while not waiting.poll(_IDLE_SECONDS * 1000):
+            yield []
+        chunk = os.read(descriptor, _READ_BYTES)
+        if not chunk:
+            break
+        lines = (tail + chunk).split(b"\n")
+        tail = lines.pop()
+        yield lines
+        if len(tail) > _LONGEST_LINE:
+            raise BadInput(f"a line has more than {format_bytes(_LONGEST_LINE)}")
+    if tail:
+        yield [tail]
+
+
+class Written:
+    """Follows which lines of the input were written."""
+
+    def __init__(self, lines: InputLines, skipped: int, *, confirmed: bool = True) -> None:
+        """skipped: lines that were left out at the beginning. confirmed: whether brokers confirm records (acks)."""
+        self._lines = lines
+        self._skipped = skipped
+        self._done = "acknowledged" if confirmed else "sent"
+        self._pending: deque[Delivery] = deque()
+        self._before = skipped  # lines before the first that is pending
+
+    def add(self, delivery: Delivery) -> None:
+        """Follow the record of the next line."""
+        self._pending.append(delivery)
+
+    def settle(self) -> None:
+        """Drop the lines at the beginning that are written. Call it now and then: it bounds the memory."""
+        pending = self._pending
+        while pending and pending[0].done and pending[0].error is None:
+            pending.popleft()
+            self._before += 1
+
+    def failure(self, error: Exception | None, text: Callable[[Exception], str]) -> str:
+        """Return what ended the command and where to go on. Call it when no record can get a result any more.
+
+        error: what is wrong with the line after the last one that was sent, or why it can't be sent or read. None: only
+        lines that were sent have failed. text: what makes text of an error.
+        """
+        self.settle()
+        causes, pending = [], self._pending
+        if pending:
+            failed = pending[0].error
+            causes.append(f"{self._place(0)}: {'no answer' if failed is None else text(failed)}")
+        if error is not None:
+            causes.append(f"{self._place(len(pending))}: {text(error)}")
+        correctable = isinstance(error, BadInput) and not pending
+        return f"{'; '.join(causes)}. {_sentence(self._count(' before it'))}. {self._next(correctable)}"
+
+    def interruption(self) -> str:
+        """Return how far the command came until it was interrupted; "" if it has sent nothing."""
+        self.settle()
+        if self._before == self._skipped and not self._pending:
+            return ""
+        return f"Interrupted: {self._count('')}. {self._next(False)}"
+
+    def _place(self, behind: int) -> str:
+        """Return the place of the first line that is pending, or of the one so many lines behind it."""
+        return self._lines.place(self._before + 1 + behind)
+
+    def _count(self, which: str) -> str:
+        """Return how many lines were written. which: where those are that nothing is missing of."""
+        whole = self._before - self._skipped
+        if not whole and not self._pending:
+            return "nothing was written"
+        be = "is" if whole in (0, 1) else "are"
+        told = f"{f'{whole:,}' if whole else 'no'} line{'' if be == 'is' else 's'}{which} {be} {self._done}"
+        later = sum(one.done and one.error is None for one in self._pending)
+        unknown = sum(not one.done for one in self._pending)
+        if later:
+            told += f"; so {'is' if later == 1 else 'are'} {later:,} after it, and would be written twice"
+        if unknown:
+            told += f"; {unknown:,} without an answer may be written twice"
+        return told
+
+    def _next(self, correctable: bool) -> str:
+        """Return how to go on. correctable: whether the next line has to be corrected before."""
+        go_on = f"go on with --skip-lines {self._before}" if self._before else "begin again"
+        if correctable:
+            return f"Correct it and {go_on}, or leave it out with --skip-lines {self._before + 1}"
+        return _sentence(go_on)
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]

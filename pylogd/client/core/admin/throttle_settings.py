@@ -1,0 +1,12 @@
+"""The settings that throttle replicas which are not in sync, such as those of a reassignment."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Of brokers: bytes per second that each may send and copy.
+RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+#: Of topics: the replicas that are throttled.
+THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+#: The value of `THROTTLED` for all replicas.
+ALL_REPLICAS: Final = "*"

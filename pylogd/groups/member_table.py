@@ -1,0 +1,95 @@
+"""The members of a group, with whatever is looked up beside them: kept in step by one mechanism.
+
+Strategy: an index such as "member id by instance id" is never changed by itself. `put`, `change` and `remove` take a
+member's entries out of all indexes before it changes and enter them again afterwards, whichever of its fields changed.
+A group that needs another index extends `_enter` and `_leave`.
+
+Rules: readers use `members` and `instances`, which stay the same objects; only the methods change them. Fields by which
+a member is found are changed in `change` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+
+class Identified(Protocol):
+    """The fields by which members of both protocols are found."""
+
+    @property
+    def member_id(self) -> str: ...
+
+    @property
+    def instance_id(self) -> str | None: ...
+
+
+M = TypeVar("M", bound=Identified)
+
+
+class MemberTable(Generic[M]):
+    """The members of a group.
+
+    members: by member id, in the order in which they came. instances: member id by instance id of static members.
+    """
+
+    __slots__ = ("_instances", "_members", "instances", "members")
+
+    def __init__(self) -> None:
+        self._members: dict[str, M] = {}
+        self._instances: dict[str, str] = {}
+        self.members: Mapping[str, M] = self._members
+        self.instances: Mapping[str, str] = self._instances
+
+    def put(self, member: M) -> None:
+        """Add a member, or replace the one that has its id."""
+        if member.member_id in self._members:
+            self.change(member.member_id, lambda _: member)
+        else:
+            self._members[member.member_id] = member
+            self._enter(member)
+
+    def change(self, member_id: str, change: Callable[[M], M]) -> M:
+        """Replace a member by what `change` returns for it: another one, or itself with other fields. Return that.
+
+        Its place in the order stays, also if it gets another id.
+        """
+        before = self._members[member_id]
+        self._leave(before)
+        after = change(before)
+        if after.member_id == member_id:
+            self._members[member_id] = after
+        else:
+            renamed = {after.member_id if key == member_id else key: one for key, one in self._members.items()}
+            renamed[after.member_id] = after
+            self._members.clear()
+            self._members.update(renamed)
+        self._enter(after)
+        return after
+
+    def remove(self, member_id: str) -> M | None:
+        """Remove a member, and return it; None if there is none."""
+        member = self._members.pop(member_id, None)
+        if member is not None:
+            self._leave(member)
+        return member
+
+    def clear(self) -> None:
+        """Remove all members."""
+        for member_id in list(self._members):
+            self.remove(member_id)
+
+    def copy_from(self, other: MemberTable[M]) -> None:
+        """Take over the members of another table, with its indexes. This one has to be empty."""
+        self._members.update(other._members)
+        self._instances.update(other._instances)
+
+    def _enter(self, member: M) -> None:
+        """Add a member to the indexes."""
+        if member.instance_id is not None:
+            self._instances[member.instance_id] = member.member_id
+
+    def _leave(self, member: M) -> None:
+        """Take a member out of the indexes, unless another one has taken its place there."""
+        if member.instance_id is not None and self._instances.get(member.instance_id) == member.member_id:
+            del self._instances[member.instance_id]

@@ -1,0 +1,67 @@
+"""The keys of the schemas topic: which of them mean the same, though their bytes differ.
+
+Compaction compares bytes: `{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}` and the same with blanks, or in
+another order, are two keys, and a tombstone for one does not remove the record of the other. Other registries, and
+their versions, write keys differently. So a permanent deletion has to write a tombstone for each key that the topic has
+of what is deleted.
+Must not know: what values mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pylogd.schemas.contexts import normalized
+from pylogd.schemas.model import TopicRecord
+
+#: The kind of a record, and what else tells its key from others of the kind.
+KeyIdentity = tuple[str, str | None, int]
+
+
+def identity_of(name: Any) -> KeyIdentity | None:
+    """Return what a key, as a JSON document, means; None for kinds that are not deleted. Raises as it is malformed."""
+    kind, subject = name["keytype"], name.get("subject")
+    if kind == "SCHEMA":
+        return kind, normalized(subject), int(name["version"])
+    if kind in ("CONFIG", "MODE"):
+        return kind, subject, 0
+    return (kind, str(name["context"]), 0) if kind == "CONTEXT" else None
+
+
+class RecordKeys:
+    """The keys of the topic that have a value, by what they mean."""
+
+    def __init__(self) -> None:
+        self._live: dict[KeyIdentity, set[bytes]] = {}
+        self._left: set[KeyIdentity] = set()  # was deleted by a tombstone for only one of its keys
+
+    def note(self, identity: KeyIdentity, key: bytes, *, deleted: bool) -> None:
+        """Note the topic's next record."""
+        keys = self._live.setdefault(identity, set())
+        if not deleted:
+            keys.add(key)
+            self._left.discard(identity)
+            return
+        keys.discard(key)
+        if keys:
+            self._left.add(identity)
+        else:
+            del self._live[identity]
+            self._left.discard(identity)
+
+    def tombstones(self, records: Iterable[TopicRecord]) -> list[TopicRecord]:
+        """Return the tombstones that the records of a change need, for other keys of what they delete.
+
+        Keys that an earlier deletion left are among them.
+        """
+        written: set[KeyIdentity] = set()
+        deleted = set(self._left)
+        for record in records:
+            identity = identity_of(json.loads(record.key))
+            if identity is not None:
+                (deleted.add if record.value is None else written.add)(identity)
+        own = {record.key for record in records}
+        keys = {key for identity in deleted - written for key in self._live.get(identity, ())}
+        return [TopicRecord(key, None) for key in sorted(keys - own)]

@@ -1,0 +1,11 @@
+"""Whose share a client's work counts in (`limits.shares`)."""
+
+from __future__ import annotations
+
+from pylogd.limits.shares import Share, share_of
+from pylogd.security.principal import ANONYMOUS, Principal
+
+
+def share_of_client(principal: Principal, host: str) -> Share:
+    """Return the share of the principal, or that of the address if the client has not said who it is."""
+    return Share(share_of(host), False) if principal == ANONYMOUS else Share(str(principal), True)

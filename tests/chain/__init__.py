@@ -1,0 +1,1 @@
+"""The chain of the Kafka paper, acted out with real processes that are killed and frozen."""
