@@ -167,7 +167,7 @@ def test_counts_are_written_once_by_a_query_that_is_killed(
         for start in range(0, 12_000, 1000):
             producer.begin_transaction()
             for number in range(start, start + 1000):
-                stamp = 1_700_000_000_000 + number * 40
+                stamp = 1_700_000_000_000 + number * 400  # an epoch of 25 is 10 s: each sixth one has rows to write
                 producer.send(TOPICS[number % 2], b"", b"key %d" % (number % 7), timestamp=stamp)
             (producer.abort_transaction if start == 5000 else producer.commit_transaction)()
     write_sentinels(broker.address, TOPICS, 1)

@@ -58,7 +58,12 @@ class Broker:
         self.logs = {
             path: self.manager.create("t", at, TOPIC_ID, directory=path) for at, path in enumerate((SICK, SOUND))
         }
-        self.cleaners = Cleaners(self.manager, config, (SICK, SOUND), lambda: START_MS)
+        self.looks: list[int] = []  # the threads that looked at the clock, as each does that looks for a log
+        self.cleaners = Cleaners(self.manager, config, (SICK, SOUND), self._looks_at_clock)
+
+    def _looks_at_clock(self) -> int:
+        self.looks.append(threading.get_ident())
+        return START_MS
 
     def fill(self, path: str) -> Log:
         """Append records of one key to the log in a directory, and seal its segments."""
@@ -140,7 +145,7 @@ class TestConfigure:
         broker = Broker(CONFIG._replace(backoff_ms=1_000_000_000))
         log = broker.logs[SOUND]
         broker.cleaners.start()
-        wait_until(lambda: not broker.cleaners.working, "the threads to sleep")
+        wait_until(lambda: len(broker.looks) == 2 and not broker.cleaners.working, "both threads to have nothing to do")
         broker.fill(SOUND)
         assert not log.cleaned_offset
         broker.cleaners.configure(CONFIG)
