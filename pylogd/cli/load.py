@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ import click
 from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, kafka_options
 from pylogd.cli.output import note, output_format, output_option, print_line, print_records
 from pylogd.cli.spark import check_there, kafka_setting_option, on_spark, spark_options
+from pylogd.cli.spark_starting import starting_spark
 from pylogd.cli.spark_stopping import stopped_in_order
 from pylogd.cli.typed import schema_options, schema_source
 from pylogd.clock import wall_ms
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _MEGABYTE = 1 << 20
 #: Options that do something else than loading.
 _MODES = ("compact", "expire", "list_files", "history", "find", "clean")
+#: The largest number of offsets of a commit that is made while Spark starts: about a second's work.
+_OFFSETS_HERE = 100_000
 _CLEAN_AFTER_MS = 7 * 24 * 3_600_000
 _ISOLATION_LEVEL = "kafka.isolation.level"
 
@@ -134,7 +138,10 @@ def load(
     if kind != "parquet" and not (topics or given["pattern"]):
         _run(None, open_table(None, name, properties), topics, given)  # needs no Spark
         return
-    with on_spark(master, remote, confs, "pylogd load") as spark, stopped_in_order(spark) as stop:
+    if given["follow"] and remote is None:
+        _follow(name, properties, topics, given, master, confs)
+        return
+    with on_spark(master, remote, confs, "pylogd load") as spark, stopped_in_order(lambda: spark) as stop:
         _run(spark, open_table(spark, name, properties, codec=given["codec"]), topics, given, stop.wait)
 
 
@@ -181,6 +188,34 @@ def _run(
         note("nothing to do: the table is up to date")
     else:
         _tell_loaded(table, done)
+
+
+def _follow(
+    name: str, properties: dict[str, str], topics: tuple[str, ...], given: Mapping[str, Any], master: str,
+    confs: Mapping[str, str],
+) -> None:  # fmt: skip
+    """Load until a signal comes: in small commits in this process while Spark starts, then on Spark."""
+    from pylogd.spark.load import follow
+    from pylogd.spark.opening import open_here, open_table
+
+    plan, codec = _plan(topics, given), given["codec"]
+
+    def load_on(spark: Any, table: Table, plan: LoadPlan, wait: Callable[[float], bool]) -> None:
+        told = partial(_tell_loaded, table)
+        follow(spark, table, plan, seconds=given["interval"], on_commit=told, wait=wait)
+
+    with (
+        starting_spark(master, confs, "pylogd load") as starting,
+        stopped_in_order(starting.found, starting.give_up) as stop,
+    ):
+        here = open_here(name, properties, codec=codec, master=master, settings=confs)
+        if here is not None:
+            most = min(plan.max_offsets or _OFFSETS_HERE, _OFFSETS_HERE)
+            load_on(None, here, replace(plan, max_offsets=most), starting.wait)
+        starting.wait()
+        if not stop.asked:
+            spark = starting.session()
+            load_on(spark, open_table(spark, name, properties, codec=codec), plan, stop.wait)
 
 
 def _plan(topics: tuple[str, ...], given: Mapping[str, Any]) -> LoadPlan:

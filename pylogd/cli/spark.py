@@ -117,23 +117,36 @@ def on_spark(master: str, remote: str | None, settings: Mapping[str, str], name:
             yield spark
         return
     spark = session(master, settings, name)
+    with one_line(spark.stop):
+        yield spark
+
+
+@contextmanager
+def one_line(stop: Callable[[], object]) -> Iterator[None]:
+    """Stop Spark at the end of the `with` block. Errors on Spark become a click.ClickException of one line."""
     from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
-        yield spark
-        spark.stop()
+        yield
+        stop()
     except PySparkException as error:
-        spark.stop()
+        _end(stop)
         raise click.ClickException(explain(str(error))) from error
     except Py4JJavaError as error:
-        spark.stop()
+        _end(stop)
         raise click.ClickException(explain(str(error.java_exception.toString()))) from error
     except (Py4JNetworkError, ConnectionError) as error:  # the clients' errors of connections are of another kind
         raise click.ClickException("Spark's JVM ended before the command was done: run it again") from error
     except BaseException:
-        spark.stop()
+        _end(stop)
         raise
+
+
+def _end(stop: Callable[[], object]) -> None:
+    """Stop Spark after an error, whose report counts: the signal that ended the command may have ended the JVM too."""
+    with suppress(Exception), warnings.catch_warnings(action="ignore"):
+        stop()
 
 
 def session(master: str, settings: Mapping[str, str], name: str) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -23,14 +23,23 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
-    """The handler of the signals that end a command on Spark."""
+    """The handler of the signals that end a command on Spark.
 
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
+    session: returns the session, or None while Spark starts. wake: called in a thread after the first signal.
+    """
+
+    def __init__(self, session: Callable[[], Any], wake: Callable[[], object]) -> None:
+        self._session = session
+        self._wake = wake
         self._asked = threading.Event()
         self._thread: threading.Thread | None = None
         self._kind: type[KeyboardInterrupt] = KeyboardInterrupt
         self._ended = threading.Event()
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has asked the command to end."""
+        return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
         """Wait until a signal asks the command to end, at most `seconds`. Return whether one did."""
@@ -46,17 +55,14 @@ class Stopping:
         self._thread.start()
 
     def _cancel(self) -> None:
-        from pylogd.spark.shared import is_connect  # noqa: PLC0415 - Spark is imported when a command runs
-
         self._asked.set()
-        with suppress(Exception):  # a JVM that has ended, or a session that is stopped
-            if is_connect(self._spark):
-                cancel = self._spark.interruptAll
-            else:
-                self._spark.sparkContext.setLogLevel("OFF")  # it would log each job and task that is cancelled
-                cancel = self._spark.sparkContext.cancelAllJobs
-            while not self._ended.wait(_AGAIN_SECONDS):
-                cancel()
+        self._wake()
+        while not self._ended.is_set():
+            spark = self._session()
+            if spark is not None:
+                with suppress(Exception):  # a JVM that has ended, or a session that is stopped
+                    _cancel_jobs(spark)
+            self._ended.wait(_AGAIN_SECONDS)
 
     def end(self) -> None:
         """Stop cancelling jobs. Raises KeyboardInterrupt or Terminated if a signal came."""
@@ -66,13 +72,23 @@ class Stopping:
             raise self._kind
 
 
+def _cancel_jobs(spark: Any) -> None:
+    from pylogd.spark.shared import is_connect  # noqa: PLC0415 - Spark is imported when a command runs
+
+    if is_connect(spark):
+        spark.interruptAll()
+    else:
+        spark.sparkContext.setLogLevel("OFF")  # it would log each job and task that is cancelled
+        spark.sparkContext.cancelAllJobs()
+
+
 @contextmanager
-def stopped_in_order(spark: Any) -> Iterator[Stopping]:
+def stopped_in_order(session: Callable[[], Any], wake: Callable[[], object] = lambda: None) -> Iterator[Stopping]:
     """Handle SIGTERM and SIGINT inside the `with` block. If one came, raise Terminated or KeyboardInterrupt at its end.
 
-    The exception replaces whatever the cancelled calls raise.
+    session, wake: see `Stopping`. The exception replaces whatever the cancelled calls raise.
     """
-    stop = Stopping(spark)
+    stop = Stopping(session, wake)
     before = [(each, signal.signal(each, stop.handle)) for each in _SIGNALS]
     try:
         yield stop

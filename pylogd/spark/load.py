@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from pylogd.clock import wall_ms
-from pylogd.spark import converted, files, tasks
+from pylogd.spark import converted, files, in_process, tasks
 from pylogd.spark.errors import OptionError, TopicRecreated
 from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import COMMITTED, SourceOptions, offsets_json
@@ -113,8 +113,12 @@ class LoadPlan:
         return given if self.tasks is None else {**given, "minPartitions": str(self.tasks)}
 
 
-def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[[], int] = wall_ms) -> Committed | None:
+def load(
+    spark: SparkSession | None, table: Table, plan: LoadPlan, *, now_ms: Callable[[], int] = wall_ms
+) -> Committed | None:
     """Load the records after the table's position, up to the plan's limit.
+
+    spark: None to read and write in this process, one task after the other.
 
     Returns the commit, or None if there was nothing to load. Raises PylogdError.
     """
@@ -142,16 +146,23 @@ def load(spark: SparkSession, table: Table, plan: LoadPlan, *, now_ms: Callable[
 
         rows, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
         loading = replace(loading, schema_ids={plan.topic: schema_id})
-    find_source(spark)
-    records = spark.read.format("pylogd").options(**options).load()
+    records = None if spark is None else _records(spark, options)
     staging = table.staging(before, loading)
     try:
-        added, quarantined = _write(records, staging, rows, plan)
+        if records is None:
+            added, quarantined = in_process.write(options, staging, rows, plan.layout, codec=plan.codec)
+        else:
+            added, quarantined = _write(records, staging, rows, plan)
     except Exception:
         table.refresh()
         table.position.check(before, loading)  # another loader was faster, and has deleted what was staged
         raise
     return table.commit(before, loading, added, quarantined, at_ms=now_ms())
+
+
+def _records(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    find_source(spark)
+    return spark.read.format("pylogd").options(**options).load()
 
 
 def _write(
@@ -184,7 +195,7 @@ def find_source(spark: SparkSession) -> None:
 
 
 def follow(
-    spark: SparkSession,
+    spark: SparkSession | None,
     table: Table,
     plan: LoadPlan,
     *,
@@ -194,8 +205,9 @@ def follow(
 ) -> None:
     """Load every `seconds`, or at once after a commit that reached `max_offsets`, until `wait` returns true.
 
-    on_commit: called with each commit. wait: sleeps for a number of seconds and returns whether to stop. A load that
-    contradicts what another process has committed is planned anew; after some times in a row CommitConflict is raised.
+    spark: see `load`. on_commit: called with each commit. wait: sleeps for a number of seconds and returns whether to
+    stop. A load that contradicts what another process has committed is planned anew; after some times in a row
+    CommitConflict is raised.
     """
     conflicts = 0
     while True:
@@ -212,9 +224,16 @@ def follow(
         conflicts = 0
         if commit is not None:
             on_commit(commit)
-        if wait(max(seconds - (time.monotonic() - begun), 0.0) if commit is None or not plan.max_offsets else 0.0):
+        if wait(0.0 if _is_full(commit, plan) else max(seconds - (time.monotonic() - begun), 0.0)):
             return
         table.refresh()
+
+
+def _is_full(commit: Committed | None, plan: LoadPlan) -> bool:
+    """Return whether a commit has as many offsets as one may have, so that there are probably more."""
+    if commit is None or plan.max_offsets is None:
+        return False
+    return 2 * sum(commit.read.read.values()) >= plan.max_offsets  # each partition's share of them is rounded
 
 
 def compact(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
@@ -28,6 +28,12 @@ _GATHER: Final = {
 }
 
 
+class NewWriter(Protocol):
+    """Makes the writer of new files of a table, or of its quarantine."""
+
+    def __call__(self, *, quarantine: bool = False) -> FileWriter: ...
+
+
 @dataclass(frozen=True)
 class _Write:
     """The function of a task: from batches of rows to batches of results. It is pickled and sent to the task."""
@@ -36,21 +42,28 @@ class _Write:
     rows: Rows
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer, aside = self.staging.writer(), None
-        try:
-            for batch in batches:
-                good, rest = self.rows.convert(batch)
-                writer.write(good)
-                if rest.num_rows:
-                    aside = aside or self.staging.writer(quarantine=True)
-                    aside.write(rest)
-            files = writer.close(), _close(aside)
-        except BaseException:
-            for each in (writer, aside):
-                if each is not None:
-                    each.abort()
-            raise
+        files = write_rows(batches, self.rows, self.staging.writer)
         yield pa.RecordBatch.from_pydict({"files": [pickle.dumps(files)]})
+
+
+def write_rows(
+    batches: Iterator[pa.RecordBatch], rows: Rows, new_writer: NewWriter
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Write the rows of batches of records. Return the files of the table and the files of its quarantine."""
+    writer, aside = new_writer(), None
+    try:
+        for batch in batches:
+            good, rest = rows.convert(batch)
+            writer.write(good)
+            if rest.num_rows:
+                aside = aside or new_writer(quarantine=True)
+                aside.write(rest)
+        return writer.close(), _close(aside)
+    except BaseException:
+        for each in (writer, aside):
+            if each is not None:
+                each.abort()
+        raise
 
 
 def _close(writer: FileWriter | None) -> list[DataFile]:

@@ -1,4 +1,4 @@
-"""A loader that is idle, or that is stopped, prints no traceback: neither of Spark's Python workers nor of Py4J.
+"""A loader that starts, is idle, or is stopped: it loads before Spark is there, and prints no traceback of Spark's.
 
 Each test starts a Spark of its own, whose output is read.
 """
@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from pylogd.cli.main import INTERRUPTED, TERMINATED
+from pylogd.local.broker import pylogd_command
+from pylogd.tables.opening import open_table
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import fill
 from tests.kills.processes import Loader, SparkProcess, has_file
@@ -109,3 +111,31 @@ def test_a_loader_that_is_stopped_prints_no_traceback(
     assert "Traceback" not in said, said
     assert "Exception" not in said, said
     assert loader.process.returncode == status, said
+
+
+@pytest.mark.parametrize("table", ["parquet:{}/lake", "iceberg:{}/warehouse/demo.flights", "delta:{}/flights"])
+def test_records_are_loaded_while_spark_starts(
+    broker: Address, create: Callable[..., None], topic: str, tmp_path: Path, table: str
+) -> None:
+    """The JVM of this test never starts. A loader that is stopped meanwhile ends at once, and prints no traceback."""
+    create(topic)
+    fill(broker.address, topic, range(100))
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nexec sleep 1000\n")
+    java.chmod(0o755)
+    name = table.format(tmp_path)
+
+    def loaded() -> int:
+        return sum(open_table(name, read_only=True).position.offsets.values())
+
+    command = [*pylogd_command(), "load", topic, "--table", name, "-b", broker.address, "--follow", "--interval", "0.1"]
+    with running(SparkProcess(command, tmp_path / "log", tmp_path, {"JAVA_HOME": str(java.parent.parent)})) as process:
+        process.wait_for(lambda: loaded() == 100, SECONDS, pause=0.1)
+        fill(broker.address, topic, range(100, 150))
+        process.wait_for(lambda: loaded() == 150, SECONDS, pause=0.1)
+        process.process.send_signal(signal.SIGTERM)
+        process.process.wait(SECONDS)
+        said = process.output()
+    assert "Traceback" not in said, said
+    assert process.process.returncode == TERMINATED, said

@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 from pylogd.client import Admin, Producer
+from pylogd.spark.load import LoadPlan, load
 from pylogd.tables.interface import DataFile, Table
 from pylogd.tables.opening import open_table
 from tests.integration.conftest import Address
@@ -44,9 +45,10 @@ def test_all_writers_give_the_same_rows(
     count = len(TEXTS) + 1
     found: dict[str, str] = {}
     for kind, name in (("parquet", "lake"), ("iceberg", "warehouse/demo.flights"), ("delta", "flights")):
-        loaded, mirrored = (f"{kind}:{tmp_path}/{folder}/{name}" for folder in ("loaded", "mirrored"))
+        loaded, mirrored, here = (f"{kind}:{tmp_path}/{folder}/{name}" for folder in ("loaded", "mirrored", "here"))
         done = run("load", topic, "--table", loaded, "--value", "string")
         assert done.exit_code == 0, done.output
+        assert load(None, open_table(here), LoadPlan(broker.address, ("subscribe", topic), value="string"))
         process = MirrorProcess(
             write_table_file(tmp_path, broker.address, mirrored, topic, 'value = "string"\n'), tmp_path / f"{kind}.log"
         )
@@ -56,7 +58,7 @@ def test_all_writers_give_the_same_rows(
             assert process.stop() == 0, process.log()
         finally:
             process.kill()
-        found |= {f"{kind} by load": loaded, f"{kind} by mirror": mirrored}
+        found |= {f"{kind} by load": loaded, f"{kind} by mirror": mirrored, f"{kind} by load without Spark": here}
     tables = {name: open_table(location) for name, location in found.items()}
     columns = "epoch_us(timestamp), timestampType, key, value, headers"
     answers = {name: rows(table, table.files(), columns) for name, table in tables.items()}

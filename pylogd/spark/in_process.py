@@ -1,0 +1,43 @@
+"""Read and write the records of a load in this process, one task after the other, for commits made without Spark.
+
+Strategy: the tasks are those that Spark would run, by the same code: the reader of the source, and the conversion and
+writers of the table's format. Files of a Parquet lake, which Spark's own writer writes otherwise, are those of
+`tables.parquet.staging`.
+Must not know: why Spark is not there, what a commit is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pylogd.spark import tasks
+from pylogd.spark.options import SourceOptions
+from pylogd.spark.source import PylogdReader
+from pylogd.tables.interface import DataFile, Layout, SparkStaging, TaskStaging
+from pylogd.tables.parquet.staging import LakeWriter
+from pylogd.tables.records import RecordRows
+
+if TYPE_CHECKING:
+    from pylogd.typed.rows import TypedRows
+
+
+def write(
+    options: Mapping[str, str], staging: TaskStaging | SparkStaging, rows: TypedRows | None, layout: Layout, *,
+    codec: str,
+) -> tuple[Sequence[DataFile], Sequence[DataFile]]:  # fmt: skip
+    """Write the records of a range. Return the files of the table and the files of its quarantine.
+
+    options: those of the source. rows: of a typed table; None for rows of records. codec: the compression of files of a
+    Parquet lake, by Spark's name. Raises PylogdError and OSError; nothing refers to the files that are left then.
+    """
+    if isinstance(staging, SparkStaging):
+        columns = None if rows is None else rows.schema
+        codec = "none" if codec == "uncompressed" else codec
+        new_writer: tasks.NewWriter = partial(LakeWriter, staging, layout, columns, codec=codec)
+    else:
+        new_writer = staging.writer
+    reader = PylogdReader(SourceOptions.for_batch(dict(options)))
+    batches = (batch for task in reader.partitions() for batch in reader.read(task))
+    return tasks.write_rows(batches, rows or RecordRows(layout), new_writer)
