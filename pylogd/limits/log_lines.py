@@ -1,4 +1,4 @@
-"""Bound how many log lines a flood of bad connections can cause: at most `MOST_LINES` of a kind in `SECONDS`.
+"""Bound how many log lines a flood of clients can cause: at most `MOST_LINES` of a kind in `SECONDS`.
 
 What is not logged is counted: `COUNTS` has how often each kind of event happened since the process began, and the
 broker logs once a minute what has been added (`listening.py`).
@@ -47,7 +47,7 @@ COUNTS: Final = EventCounts()
 
 
 class LimitedLog:
-    """Log warnings, at most `most` of each kind in `seconds`; the next line after that says how many were left out."""
+    """Log lines, at most `most` of each kind in `seconds`; the next line after that says how many were left out."""
 
     def __init__(
         self, log: Logger, most: int = MOST_LINES, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
@@ -60,16 +60,23 @@ class LimitedLog:
 
     def warn(self, text: str, *, event: str, **values: Any) -> None:
         """Log a warning, and count `event`. `text`, with `{names}` of `values`, is the kind of line that is bounded."""
+        self._line(self._log.warn, text, event, values)
+
+    def info(self, text: str, *, event: str, **values: Any) -> None:
+        """As `warn`, for what is no fault."""
+        self._line(self._log.info, text, event, values)
+
+    def _line(self, write: Callable[..., None], text: str, event: str, values: dict[str, Any]) -> None:
         COUNTS.add(event)
         now = self._clock()
         begin, count = self._windows.get(text, (now, 0))
         if now - begin >= self._seconds:
             if count > self._most:
-                self._log.warn(
+                write(
                     "{left_out} more lines like the next one were left out in the last {seconds:.0f} s",
                     left_out=count - self._most, seconds=now - begin,
                 )  # fmt: skip
             begin, count = now, 0
         self._windows[text] = begin, count + 1
         if count < self._most:
-            self._log.warn(text, **values)
+            write(text, **values)

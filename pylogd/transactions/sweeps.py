@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode
+from pylogd.limits.log_lines import LimitedLog
 from pylogd.replica.internal_topic import MOST_RECORDS, KeyValue
 from pylogd.replica.waiting import then
 from pylogd.transactions.records import transaction_key
@@ -28,6 +29,7 @@ from pylogd.transactions.shards import Shard, Transaction, TransactionShards
 from pylogd.transactions.states import TransactionState
 
 log = Logger()
+limited = LimitedLog(log)  # strangers can begin transactions that they never end
 
 #: How many transactional ids one turn of the reactor looks at.
 _AT_ONCE: Final = 500
@@ -90,8 +92,10 @@ class TransactionSweeps:
                 if transaction.pending is not None:
                     continue
                 if value.state is TransactionState.ONGOING and value.started_ms + value.timeout_ms < now_ms:
-                    log.info("{name}: aborting the transaction, which was not ended within {seconds:g} s",
-                             name=transaction.name, seconds=value.timeout_ms / 1000)  # fmt: skip
+                    limited.info(
+                        "{name}: aborting the transaction, which was not ended within {seconds:g} s",
+                        event="transactions timed out", name=transaction.name, seconds=value.timeout_ms / 1000,
+                    )  # fmt: skip
                     _logged(self._abort, shard, transaction)
                 elif value.state.prepared:
                     _logged(self._send_markers, shard, transaction)

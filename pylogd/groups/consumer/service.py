@@ -41,12 +41,13 @@ from pylogd.groups.consumer.members import JOINING, LEAVING_FOR_A_WHILE, MemberS
 from pylogd.groups.consumer.records import encode
 from pylogd.groups.consumer.work import MUCH_WORK, make_change, matched, work
 from pylogd.groups.values import JoinRequest
+from pylogd.limits.log_lines import LimitedLog
 from pylogd.limits.shares import Crowded, FairWork, share_of
 from pylogd.replica.disk_calls import InThread
 from pylogd.replica.internal_topic import KeyValue
 from pylogd.replica.waiting import branch, then
 
-log = Logger()
+limited = LimitedLog(Logger())  # strangers can have groups whose members never come again
 
 #: Appends records for a group: calls the last argument once they are in the log, and returns NONE once they are
 #: committed, or why they were not.
@@ -476,10 +477,11 @@ class ConsumerGroups:
             if min(times.get(member_id, _NEVER) for times in held.times) <= now
         ]
         if late:
-            log.info(
+            limited.info(
                 "Consumer group {group}: removing {count} members that sent no heartbeat, or did not give up their "
                 "partitions or join again in time: {members}",
-                group=held.group.group_id, count=len(late), members=", ".join(late[:10]),
+                event="groups with late members", group=held.group.group_id, count=len(late),
+                members=", ".join(late[:10]),
             )  # fmt: skip
             self._remove(held, late)
         times = [at for times in held.times for at in times.values()]
