@@ -124,7 +124,7 @@ def on_spark(master: str, remote: str | None, settings: Mapping[str, str], name:
 @contextmanager
 def one_line(stop: Callable[[], object]) -> Iterator[None]:
     """Stop Spark at the end of the `with` block. Errors on Spark become a click.ClickException of one line."""
-    from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
@@ -133,14 +133,25 @@ def one_line(stop: Callable[[], object]) -> Iterator[None]:
     except PySparkException as error:
         _end(stop)
         raise click.ClickException(explain(str(error))) from error
-    except Py4JJavaError as error:
+    except (Py4JError, ConnectionError) as error:  # the clients' errors of connections are of another kind
+        said = _said_by_java(error)
         _end(stop)
-        raise click.ClickException(explain(str(error.java_exception.toString()))) from error
-    except (Py4JNetworkError, ConnectionError) as error:  # the clients' errors of connections are of another kind
-        raise click.ClickException("Spark's JVM ended before the command was done: run it again") from error
+        raise click.ClickException(said) from error
     except BaseException:
         _end(stop)
         raise
+
+
+def _said_by_java(error: Any) -> str:
+    """Return the message of an exception of the JVM, which can only be asked for while the JVM runs.
+
+    When the JVM ends, calls fail with any of Py4J's errors, also while such an exception is being looked at.
+    """
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, ConnectionError, AttributeError):
+        return explain(str(error.java_exception.toString()))
+    return "Spark's JVM ended before the command was done: run it again"
 
 
 def _end(stop: Callable[[], object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -59,7 +60,7 @@ def open_here(
     is not, or may not be, in a local directory, as Hadoop's settings decide. Arguments as for `open_table`; master,
     settings: those of Spark.
     """
-    if not master.startswith("local") or codec not in _CODECS:
+    if not re.match(r"local(\[|$)", master) or codec not in _CODECS:
         return None
     kind, rest = parse_table(name)
     if kind != "parquet":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.kills.comparing import LakeFault
 from tests.kills.lakes import RoundLake
-from tests.kills.processes import Loader
+from tests.kills.processes import ONLY_BY_SPARK, Loader
 
 PROGRESS_SECONDS = 600.0
 LOCAL = "local[2,4]"
@@ -25,13 +25,20 @@ class Loads:
         self._scratch = folder / "spark"
         self._scratch.mkdir(parents=True)
         self._all: list[Loader] = []
+        self._followed = 0  # runs with `--follow`
         self.ends: Counter[str] = Counter()
         #: An archive of the JVM's classes, which the first run writes when it ends.
         self.classes = folder.parent / "classes.jsa"
 
     def start(self, arguments: Sequence[str], master: str | None = None, log: str = "loader.log") -> Loader:
-        """Start `pylogd load` with these arguments. log: a name of its own for each that runs at the same time."""
-        settings = self._lake.settings
+        """Start `pylogd load` with these arguments. log: a name of its own for each that runs at the same time.
+
+        Every second run with `--follow` waits for Spark, so that its tasks are killed as often as loads without them.
+        """
+        settings = dict(self._lake.settings)
+        if "--follow" in arguments:
+            self._followed += 1
+            settings |= ONLY_BY_SPARK if self._followed % 2 else {}
         loader = Loader(arguments, self._folder / log, master or self._master, self._scratch, self.classes, settings)
         self._all.append(loader)
         return loader

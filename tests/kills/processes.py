@@ -137,6 +137,10 @@ def confs(scratch: Path, classes: Path | None = None) -> dict[str, str]:
     return {**_CONFS, "spark.driver.extraJavaOptions": java, "spark.local.dir": str(scratch)}
 
 
+#: With this setting `pylogd load --follow` waits for Spark; without it, it loads by itself until Spark is there.
+ONLY_BY_SPARK = {"spark.hadoop.fs.defaultFS": "file:///"}
+
+
 class Loader(SparkProcess):
     """A run of `pylogd load`. `classes`: see `confs`."""
 

@@ -465,6 +465,7 @@ class ConsumerGroups:
         held.timer = self._clock.callLater(max(0.0, at - self._clock.seconds()), self._timed_out, held)
 
     def _timed_out(self, held: Held) -> None:
+        held.timer = None  # it refers to the group, which would stay in memory until the garbage collector searches all
         if self._held.get(held.group.group_id) is not held:
             return
         if held.changing:  # in line, or a group that always changes would keep its late members

@@ -1,11 +1,11 @@
 """`pylogd load` as a process, killed with its JVM and its workers: the lake still equals the log.
 
-This test kills twice. `make kills` kills fifty times, and the broker and ZooKeeper too.
+This test kills three times. `make kills` kills fifty times, and the broker and ZooKeeper too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.integration.conftest import Address
 from tests.integration.spark.lakes import fill
 from tests.kills.comparing import check_history, compare
 from tests.kills.lakes import on_disk
-from tests.kills.processes import Loader, has_file, kill
+from tests.kills.processes import ONLY_BY_SPARK, Loader, has_file, kill
 
 pytestmark = pytest.mark.timeout(900)
 SECONDS = 400
@@ -46,21 +46,22 @@ def test_killed_loaders_lose_nothing_and_load_nothing_twice(
         admin.create_topics([NewTopic(topic, 2, 1, {"retention.ms": "-1"})])
     fill(broker.address, topic, range(RECORDS), step_ms=1000)
     lake = tmp_path / "lake"
-    moments: list[tuple[Callable[[int], bool], Callable[[Loader], None]]] = [
+    moments: list[tuple[Callable[[int], bool], Callable[[Loader], None], Mapping[str, str]]] = [
         # in the middle of a commit, with files that no commit names
-        (lambda _: has_file(lake / "_pylogd/staging", ".parquet"), kill_jvm),
+        (lambda _: has_file(lake / "_pylogd/staging", ".parquet"), kill_jvm, ONLY_BY_SPARK),
         # soon after a commit, while files are moved
-        (lambda before: documents(lake, "json") > before + 1, Loader.kill_all),
+        (lambda before: documents(lake, "json") > before + 1, Loader.kill_all, ONLY_BY_SPARK),
+        (lambda before: documents(lake, "json") > before + 1, Loader.kill_all, {}),  # while Spark starts
     ]
 
     def goes_on(before: int) -> bool:
         return documents(lake, "json") > before
 
     again_and_again = ["--follow", "--max-offsets", "100", "--interval", "0.1"]
-    for moment, strike in moments:
+    for moment, strike, settings in moments:
         before = documents(lake, "json")
         arguments = [topic, "--to", str(lake), "-b", broker.address, *again_and_again]
-        loader = Loader(arguments, tmp_path / "loader.log", "local[2]", tmp_path)
+        loader = Loader(arguments, tmp_path / "loader.log", "local[2]", tmp_path, settings=settings)
         try:
             loader.wait_for(partial(goes_on, before), SECONDS, pause=0.05)
             loader.wait_for(partial(moment, before), SECONDS, pause=0.002)

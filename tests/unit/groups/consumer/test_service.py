@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from pylogd.errors import ErrorCode
 from pylogd.groups.consumer import service
 from pylogd.groups.consumer.group import ConsumerGroup, ConsumerGroupState, replay
 from pylogd.groups.consumer.heartbeats import Heartbeat
+from pylogd.groups.consumer.held import Held
 from pylogd.groups.consumer.members import LEAVING, LEAVING_FOR_A_WHILE
 from pylogd.groups.consumer.records import decode
 from pylogd.groups.consumer.service import ConsumerGroups, HeartbeatAnswer
@@ -203,6 +205,25 @@ def test_a_flood_of_groups_whose_members_never_come_again_writes_few_lines(monke
     world.clock.advance(SESSION)
     assert len(lines) == MOST_LINES and "removing 1 members" in lines[0]
     assert COUNTS["groups with late members"] - before == 3 * MOST_LINES
+
+
+def test_the_memory_of_an_expired_group_is_given_back_without_the_garbage_collector() -> None:
+    """It searches all objects every two minutes at most."""
+
+    def groups() -> int:
+        return sum(isinstance(each, Held | ConsumerGroup) for each in gc.get_objects())
+
+    world = World()
+    gc.collect()
+    gc.disable()
+    before = groups()
+    try:
+        world.join("a")
+        world.clock.advance(SESSION)
+        assert world.groups.delete("g") == ErrorCode.NONE
+        assert groups() == before
+    finally:
+        gc.enable()
 
 
 def test_a_static_member_that_does_not_come_back(world: World) -> None:
