@@ -19,9 +19,9 @@ from twisted.python.failure import Failure
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.answers import HeartbeatAnswer
 from pylogd.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, check
 from pylogd.groups.consumer.members import JOINING, partitions_by_topic
-from pylogd.groups.consumer.service import HeartbeatAnswer
 from pylogd.limits.expressions import InvalidExpression
 from pylogd.limits.names import MAX_CLIENT_ID, MAX_INSTANCE_ID, MAX_SUBSCRIPTIONS
 from pylogd.limits.shares import Crowded

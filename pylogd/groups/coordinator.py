@@ -23,11 +23,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.answers import HeartbeatAnswer
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, Match
 from pylogd.groups.consumer.members import JOINING, TopicPartition
 from pylogd.groups.consumer.mixed import LeaveAnswer
-from pylogd.groups.consumer.service import HeartbeatAnswer
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.joining import why_not_join
 from pylogd.groups.led_groups import LedGroups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -13,6 +13,8 @@ from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.consumer.heartbeats import Change
 from pylogd.replica.internal_topic import KeyValue
+
+_NEVER: Final = float("inf")
 
 
 class Made(NamedTuple):
@@ -56,6 +58,18 @@ class Held:
     def times(self) -> tuple[dict[str, float], ...]:
         """All times by member id at which a member is late."""
         return self.deadlines, self.revoke_by, self.join_by, self.sync_by
+
+    def late(self, now: float) -> list[str]:
+        """Return the members whose time is up."""
+        return [
+            member_id
+            for member_id in self.group.members
+            if any(times.get(member_id, _NEVER) <= now for times in self.times)
+        ]
+
+    def first_time(self) -> float | None:
+        """Return when the first member is late; None if there is no such time."""
+        return min((at for times in self.times for at in times.values()), default=None)
 
     def waited(self, since: float, clock: IReactorTime) -> bool:
         """Add the time for which the group has waited for others to its members' times. Return True."""

@@ -23,6 +23,7 @@ from pylogd.config import Settings
 from pylogd.config.group import ASSIGNMENT_INTERVAL
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer import classic
+from pylogd.groups.consumer.answers import HeartbeatAnswer, settled
 from pylogd.groups.consumer.embedded import CONSUMER
 from pylogd.groups.consumer.group import ConsumerGroup
 from pylogd.groups.consumer.heartbeats import (
@@ -42,8 +43,6 @@ from pylogd.groups.consumer.service import (
     Append,
     ConsumerGroups,
     GroupOption,
-    HeartbeatAnswer,
-    settled,
 )
 from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 from pylogd.metadata.image import Topic

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.config.group import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.answers import HeartbeatAnswer, settled
 from pylogd.groups.consumer.group import ConsumerGroup, ConsumerGroupState
 from pylogd.groups.consumer.heartbeats import (
     Change,
@@ -37,17 +37,15 @@ from pylogd.groups.consumer.heartbeats import (
     remove,
 )
 from pylogd.groups.consumer.held import Held, Made
-from pylogd.groups.consumer.members import JOINING, LEAVING_FOR_A_WHILE, MemberState, TopicPartition
+from pylogd.groups.consumer.members import JOINING, LEAVING_FOR_A_WHILE, MemberState
 from pylogd.groups.consumer.records import encode
+from pylogd.groups.consumer.removals import Removals, tell
 from pylogd.groups.consumer.work import MUCH_WORK, make_change, matched, work
 from pylogd.groups.values import JoinRequest
-from pylogd.limits.log_lines import LimitedLog
 from pylogd.limits.shares import Crowded, FairWork, share_of
 from pylogd.replica.disk_calls import InThread
 from pylogd.replica.internal_topic import KeyValue
 from pylogd.replica.waiting import branch, then
-
-limited = LimitedLog(Logger())  # strangers can have groups whose members never come again
 
 #: Appends records for a group: calls the last argument once they are in the log, and returns NONE once they are
 #: committed, or why they were not.
@@ -62,20 +60,8 @@ AllCommitted = Callable[[str], "ErrorCode | Deferred[ErrorCode]"]
 #: Returns the value of a setting, by its name, for a group.
 GroupOption = Callable[[str, str], int]
 
-_NEVER: Final = float("inf")
 #: From so many characters of topic names in a heartbeat on it is checked how much all members have.
 _LARGE_SUBSCRIPTION: Final = 1 << 14
-
-
-class HeartbeatAnswer(NamedTuple):
-    """The answer to a heartbeat. text: the error for people. assignment: None if it has not changed."""
-
-    error: ErrorCode
-    text: str | None = None
-    member_id: str | None = None
-    epoch: int = 0
-    interval_ms: int = 0
-    assignment: frozenset[TopicPartition] | None = None
 
 
 class ConsumerGroups:
@@ -105,6 +91,7 @@ class ConsumerGroups:
         self._all_committed = all_committed
         self._work = FairWork(in_thread, 1) if in_thread else None  # one at a time, or clients would take all threads
         self._held: dict[str, Held] = {}
+        self._removals = Removals(clock, self._remove_late)
 
     # -- loading and unloading
 
@@ -471,33 +458,25 @@ class ConsumerGroups:
         if held.changing:  # in line, or a group that always changes would keep its late members
             self.in_line(held.group.group_id, partial(self._timed_out, held), None)
             return
+        if held.late(self._clock.seconds()):
+            self._removals.enter(held)
+        elif (at := held.first_time()) is not None:
+            self._set_timer(held, at)
+
+    def _remove_late(self, held: Held) -> ErrorCode | Deferred[ErrorCode]:
+        """Remove the members of a group that are late in its turn, and set its timer again."""
+        outcome: ErrorCode | Deferred[ErrorCode] = ErrorCode.NONE
+        if self._held.get(held.group.group_id) is not held:
+            return outcome
+        if held.changing:
+            self.in_line(held.group.group_id, partial(self._timed_out, held), None)
+            return outcome
         now = self._clock.seconds()
-        late = [
-            member_id
-            for member_id in held.group.members
-            if min(times.get(member_id, _NEVER) for times in held.times) <= now
-        ]
+        late = held.late(now)
         if late:
-            limited.info(
-                "Consumer group {group}: removing {count} members that sent no heartbeat, or did not give up their "
-                "partitions or join again in time: {members}",
-                event="groups with late members", group=held.group.group_id, count=len(late),
-                members=", ".join(late[:10]),
-            )  # fmt: skip
-            self._remove(held, late)
-        times = [at for times in held.times for at in times.values()]
-        if times and self._held.get(held.group.group_id) is held:
-            self._set_timer(held, max(min(times), now + 1) if late else min(times))
-
-
-def settled(
-    answer: HeartbeatAnswer, outcome: ErrorCode | Deferred[ErrorCode]
-) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
-    """Return the answer once a change is committed, or an answer with the error."""
-    if isinstance(outcome, Deferred):
-        return outcome.addCallback(partial(_or_error, answer))
-    return _or_error(answer, outcome)
-
-
-def _or_error(answer: HeartbeatAnswer, error: ErrorCode) -> HeartbeatAnswer:
-    return HeartbeatAnswer(error, None, answer.member_id) if error else answer
+            tell(held, late)
+            outcome = self._remove(held, late)
+        at = held.first_time()
+        if at is not None:
+            self._set_timer(held, max(at, now + 1) if late else at)
+        return outcome

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.answers import HeartbeatAnswer
 from pylogd.groups.consumer.heartbeats import Heartbeat
-from pylogd.groups.consumer.service import HeartbeatAnswer
 from pylogd.groups.values import JoinAnswer
 from tests.fakes.groups import PendingResult
 from tests.fakes.parts import Parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,19 +9,17 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
-from twisted.logger import Logger, formatEvent
 from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer import service
+from pylogd.groups.consumer.answers import HeartbeatAnswer
 from pylogd.groups.consumer.group import ConsumerGroup, ConsumerGroupState, replay
 from pylogd.groups.consumer.heartbeats import Heartbeat
-from pylogd.groups.consumer.held import Held
 from pylogd.groups.consumer.members import LEAVING, LEAVING_FOR_A_WHILE
 from pylogd.groups.consumer.records import decode
-from pylogd.groups.consumer.service import ConsumerGroups, HeartbeatAnswer
-from pylogd.limits.log_lines import COUNTS, MOST_LINES, LimitedLog
+from pylogd.groups.consumer.service import ConsumerGroups
 from pylogd.metadata.image import Topic
 from pylogd.replica.internal_topic import KeyValue
 from tests.fakes.indexes import check_held_group
@@ -188,42 +185,6 @@ def test_a_session_ends(world: World) -> None:
     assert answer is not None and len(answer.assignment or ()) == 4
     world.clock.advance(SESSION)
     assert not world.group.members and not world.clock.getDelayedCalls()
-
-
-def test_a_flood_of_groups_whose_members_never_come_again_writes_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    lines: list[str] = []
-
-    def note(event: Any) -> None:
-        lines.append(formatEvent(event))
-
-    monkeypatch.setattr(service, "limited", LimitedLog(Logger(observer=note), clock=world.clock.seconds))  # type: ignore[arg-type]
-    before = COUNTS["groups with late members"]
-    for at in range(3 * MOST_LINES):
-        beat = Heartbeat("a", 0, rebalance_ms=10_000, topics=frozenset(TOPICS), owned=frozenset())
-        world.groups.heartbeat(f"group-{at}", beat, no_topics)
-    world.clock.advance(SESSION)
-    assert len(lines) == MOST_LINES and "removing 1 members" in lines[0]
-    assert COUNTS["groups with late members"] - before == 3 * MOST_LINES
-
-
-def test_the_memory_of_an_expired_group_is_given_back_without_the_garbage_collector() -> None:
-    """It searches all objects every two minutes at most."""
-
-    def groups() -> int:
-        return sum(isinstance(each, Held | ConsumerGroup) for each in gc.get_objects())
-
-    world = World()
-    gc.collect()
-    gc.disable()
-    before = groups()
-    try:
-        world.join("a")
-        world.clock.advance(SESSION)
-        assert world.groups.delete("g") == ErrorCode.NONE
-        assert groups() == before
-    finally:
-        gc.enable()
 
 
 def test_a_static_member_that_does_not_come_back(world: World) -> None:

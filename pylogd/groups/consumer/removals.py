@@ -1,0 +1,68 @@
+"""Remove late members of few groups at a time.
+
+Each removal is an append. If thousands of sessions end together, as after a flood of groups, and the disk is slow, its
+queue refuses most of these appends; to try all of them again each second took the processor from the writes that they
+waited for. So groups take turns, and one that was refused keeps its turn for a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from pylogd.errors import ErrorCode
+from pylogd.groups.consumer.held import Held
+from pylogd.limits.log_lines import LimitedLog
+from pylogd.replica.waiting import then
+
+limited = LimitedLog(Logger())  # strangers can have groups whose members never come again
+
+#: Groups whose removals may be in the queue of a disk, which has room for many more.
+AT_ONCE: Final = 32
+_RETRY_SECONDS: Final = 1.0
+
+
+class Removals:
+    """The groups that have late members, in the order in which these were seen.
+
+    remove: removes the late members that a group still has in its turn, and returns the outcome.
+    """
+
+    def __init__(self, clock: IReactorTime, remove: Callable[[Held], ErrorCode | Deferred[ErrorCode]]) -> None:
+        self._clock = clock
+        self._remove = remove
+        self._turns = DeferredSemaphore(AT_ONCE)
+
+    def enter(self, held: Held) -> None:
+        """Have the late members of a group removed when it is its turn."""
+        self._turns.run(self._take_turn, held).addErrback(_failed)
+
+    def _take_turn(self, held: Held) -> Any:
+        return then(self._remove(held), self._pause)
+
+    def _pause(self, error: ErrorCode) -> Deferred[None] | None:
+        if not error:
+            return None
+        over: Deferred[None] = Deferred()
+        self._clock.callLater(_RETRY_SECONDS, over.callback, None)
+        return over
+
+
+def _failed(failure: Any) -> None:
+    limited.warn(
+        "Late members of a group were not removed: {error}", event="removals of members that failed",
+        error=failure.getErrorMessage(),
+    )  # fmt: skip
+
+
+def tell(held: Held, late: Sequence[str]) -> None:
+    """Log that members are removed."""
+    limited.info(
+        "Consumer group {group}: removing {count} members that sent no heartbeat, or did not give up their "
+        "partitions or join again in time: {members}",
+        event="groups with late members", group=held.group.group_id, count=len(late), members=", ".join(late[:10]),
+    )  # fmt: skip
