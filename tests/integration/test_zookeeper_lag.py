@@ -27,10 +27,11 @@ def test_the_lag_is_shown_by_commands_metrics_and_the_console(
     with Admin(broker.address) as admin:
         admin.create_topics([NewTopic("events", 2, 1)])
     send(broker.address, 20)
-    options = {"coordinator": "zookeeper", "zookeeper": zookeeper.connect, "session_timeout": 30.0}
-    with Consumer(broker.address, group_id="readers", **options) as consumer:
+    with Consumer(
+        broker.address, group_id="readers", coordinator="zookeeper", zookeeper=zookeeper.connect, session_timeout=30.0
+    ) as consumer:
         consumer.subscribe("events")
-        poll_until([consumer], lambda records: len(records) >= 20)  # type: ignore[list-item]
+        poll_until([consumer], lambda records: len(records) >= 20)
         consumer.commit()
         send(broker.address, 14)
         (listed,) = json.loads(ok(broker, "groups", "list", "--lag", "-z", zookeeper.connect, "--json"))
