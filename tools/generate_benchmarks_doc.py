@@ -19,6 +19,11 @@ _HEAD_LINES = 2  # of a table
 #: What is shown of the comparisons with the best of the others.
 _NOT_AHEAD = ("behind", "void")
 
+_PAPER = "The paper's experiments: messages of 200 bytes"
+_RATE_TABLE, _MEMORY_TABLE = 1, 3  # the number of each among the tables below a heading of RESULTS.md
+#: Columns of the table of single messages, and what the page calls them.
+_PEERS = {"pylogd": "pylogd", "kafka": "Apache Kafka", "rabbitmq stream ²": "RabbitMQ, streams", "redis ²": "Redis"}
+
 _HEAD = """\
 # Benchmarks
 
@@ -71,8 +76,24 @@ def plots(wanted: dict[str, str]) -> Iterator[str]:
 
 
 def is_measured(row: Row) -> bool:
-    """Whether a target beside Kafka has been measured."""
-    return row["against"] == "kafka" and row["verdict"] not in ("not measured", "too few rounds")
+    """Whether a target beside Kafka has been measured. For the start, Kafka runs with the settings it comes with."""
+    beside_kafka = row["against"] in ("kafka", "kafka as installed")
+    return beside_kafka and row["verdict"] not in ("not measured", "too few rounds")
+
+
+def peers() -> list[str]:
+    """Return the sections on memory, and on single messages beside brokers with other protocols."""
+    memory = table("RESULTS.md", "Default batches", _MEMORY_TABLE)
+    single = table("RESULTS.md", _PAPER, _RATE_TABLE)
+    megabytes, rate = next(iter(memory[0])), next(iter(single[0]))
+    return [
+        "## Memory", "",
+        *shown(memory, {megabytes: megabytes, "pylogd": "pylogd", "kafka": "Apache Kafka, with a heap of 1 GB"}), "",
+        "## Single messages, each a request of its own", "",
+        *shown(single, {rate: rate, **_PEERS}, lambda row: row[rate] == "produce, batches of 1"), "",
+        "In both tables another broker's value is followed by pylogd's ratio to it. RabbitMQ's streams and Redis have",
+        "protocols of their own, whose clients send no checksums.",
+    ]  # fmt: skip
 
 
 def other_brokers() -> list[str]:
@@ -158,12 +179,15 @@ _MORE = """\
 | [PARTITIONS.md](../bench/PARTITIONS.md) | what 10,000 idle partitions cost |
 | [EARLIER.md](../bench/EARLIER.md) | measured once: compaction, rebalances, typed tables, workers and others |
 | [SMOKE.md](../bench/SMOKE.md) | pylogd beside the least that a Twisted process can do |
+| [tests/scale/RESULTS.md](../tests/scale/RESULTS.md) | large clusters, simulated: up to 2,000 brokers |
+
+What was tested for correctness is on a page of its own: [test results](test-results.md).
 """
 
 
 def page() -> str:
     """Return the whole page."""
-    parts = [other_brokers(), clusters(), analysis(), mirror(), clients()]
+    parts = [other_brokers(), peers(), clusters(), analysis(), mirror(), clients()]
     text = _HEAD + "\n" + "\n\n".join("\n".join(part) for part in parts) + "\n\n" + _MORE
     return re.sub(r"\n{3,}", "\n\n", text)
 

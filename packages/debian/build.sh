@@ -33,12 +33,13 @@ find "$home" -name __pycache__ -prune -exec rm -rf {} +
 # The services can't write to /opt, so their modules are compiled here.
 "$home/bin/python" -m compileall -q --invalidation-mode unchecked-hash -s "$root" "$home/lib"
 
-install -d "$root/usr/bin" "$root/lib/systemd/system" "$root/etc/pylogd" "$root/usr/share/doc/pylogd/docs" "$root/DEBIAN"
+install -d "$root/usr/bin" "$root/lib/systemd/system" "$root/etc/pylogd" "$root/usr/share/doc/pylogd/docs/releases" "$root/DEBIAN"
 ln -s /opt/pylogd/bin/pylogd "$root/usr/bin/pylogd"
 install -m 644 etc/*.service "$root/lib/systemd/system/"
 install -m 644 etc/pylogd.toml "$root/etc/pylogd/"
 install -m 644 README.md CHANGELOG.md etc/*.yml "$root/usr/share/doc/pylogd/"
 install -m 644 docs/*.md "$root/usr/share/doc/pylogd/docs/"
+install -m 644 docs/releases/*.md "$root/usr/share/doc/pylogd/docs/releases/"
 install -m 644 packages/debian/copyright "$root/usr/share/doc/pylogd/copyright"
 install -m 755 packages/debian/postinst packages/debian/prerm packages/debian/postrm "$root/DEBIAN/"
 echo /etc/pylogd/pylogd.toml >"$root/DEBIAN/conffiles"

@@ -26,7 +26,7 @@ from tests.packages.roots import CACHE, CHECKOUT, run
 from tests.packages.workload import COMMITTED, PARTITIONS, TOPIC, Load, loaded, verify
 from tests.pages import circumstances, write_page
 
-#: Before metrics, tables by the mirror, and the second half of what is in CHANGELOG.md.
+#: Before metrics, tables by the mirror, and much of what release 0.1.0 has.
 OLD: Final = "e03a1244"
 OLD_NAME, NEW_NAME = "old", "new"
 _STEP_SECONDS: Final = 180.0

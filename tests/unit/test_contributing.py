@@ -1,9 +1,14 @@
-"""CONTRIBUTING.md and ARCHITECTURE.md name files that exist; CONTRIBUTING.md names every package of pylogd."""
+"""CONTRIBUTING.md, ARCHITECTURE.md and docs/fast-path.md name files that exist.
+
+CONTRIBUTING.md names every package of pylogd. ARCHITECTURE.md names the functions of its road of a record.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TEXT = (CHECKOUT / "CONTRIBUTING.md").read_text("utf-8")
@@ -43,9 +48,31 @@ def test_each_typical_change_names_a_file_that_is_in_its_folder() -> None:
     assert [folder + name for folder, name in named if not (CHECKOUT / folder / name).exists()] == []
 
 
-def test_every_path_in_the_architecture_exists() -> None:
-    text = (CHECKOUT / "ARCHITECTURE.md").read_text("utf-8")
-    paths = set(re.findall(r"`((?:[\w.]+/)+(?:[\w.]+\.(?:py|md))?)`", text))
-    assert len(paths) > 50, "the paths are not recognized any more"
+@pytest.mark.parametrize(("page", "least"), [("ARCHITECTURE.md", 50), ("docs/fast-path.md", 15)])
+def test_every_path_in_the_architecture_exists(page: str, least: int) -> None:
+    text = (CHECKOUT / page).read_text("utf-8")
+    paths = set(re.findall(r"`((?:[\w.]+/)+(?:[\w.]+\.(?:py|md|c|h|json))?)`", text))
+    assert len(paths) > least, "the paths are not recognized any more"
     roots = (CHECKOUT, CHECKOUT / "pylogd", CHECKOUT / "pylogd" / "client")
     assert sorted(path for path in paths if not any((root / path).exists() for root in roots)) == []
+
+
+def test_every_function_on_the_road_of_a_record_exists() -> None:
+    text = (CHECKOUT / "ARCHITECTURE.md").read_text("utf-8")
+    road = text.partition("\n## The road of a record\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`([A-Z]\w+)\.(\w+)`", road)
+    files = set(re.findall(r"`((?:\w+/)+\w+\.py)`", road))
+    source = "\n".join((CHECKOUT / "pylogd" / path).read_text("utf-8") for path in files)
+    assert len(named) > 5 and len(files) > 20
+    missing = [
+        f"{name}.{method}"
+        for name, method in named
+        if not re.search(rf"^class {name}\b.*\n(?:(?!class ).*\n)*?    (?:async )?def {method}\(", source, re.MULTILINE)
+    ]
+    assert missing == []
+
+
+def test_there_are_ten_files_to_read() -> None:
+    text = (CHECKOUT / "ARCHITECTURE.md").read_text("utf-8")
+    order = text.partition("\n## Read these ten files")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\d+\. `[\w/]+\.py`: ", order, re.MULTILINE)) == 10
