@@ -80,12 +80,14 @@ class Worker:
 
     def __init__(self, root: Path, *role: str) -> None:
         self._command = [sys.executable, "-m", "tests.races", "--worker", str(root), *role]
-        self.log = (root / f"{'-'.join(role)}-{id(self)}.log").open("w+b")
+        self._log = root / f"{'-'.join(role)}-{id(self)}.log"
+        self._log.touch()
         self._start()
 
     def _start(self) -> None:
-        self._begin = self.log.seek(0, os.SEEK_END)
-        self.process = subprocess.Popen(self._command, stdout=self.log, stderr=self.log)
+        self._begin = self._log.stat().st_size
+        with self._log.open("ab") as output:  # read by another file: the process would write where this one has read
+            self.process = subprocess.Popen(self._command, stdout=output, stderr=output)
 
     def kill(self, rng: random.Random) -> bool:
         """Kill it some time after its begin, and start it again. Return false if it has ended by itself."""
@@ -111,13 +113,11 @@ class Worker:
             raise AssertionError(self._said().decode())
 
     def _said(self) -> bytes:
-        self.log.seek(self._begin)
-        return self.log.read()
+        return self._log.read_bytes()[self._begin :]
 
     def counts(self) -> Counter[str]:
         """Return how often it said each line."""
-        self.log.seek(0)
-        return Counter(self.log.read().decode().splitlines())
+        return Counter(self._log.read_text().splitlines())
 
 
 def race(name: str, root: Path, kills: int, goal: int, rng: random.Random) -> Outcome:
@@ -140,7 +140,6 @@ def race(name: str, root: Path, kills: int, goal: int, rng: random.Random) -> Ou
             if each.process.poll() is None:
                 each.stop()
             outcome.counts += Counter({line: n for line, n in each.counts().items() if line in COUNTED})
-            each.log.close()
     _check(case, outcome)
     outcome.seconds = time.monotonic() - begun
     return outcome
