@@ -5,8 +5,9 @@ brokers apply it within moments. An entity is a user, a client id, both, or an I
 default, for all that have no quota of their own. Byte rates and connection rates are whole numbers; all values are
 greater than 0. INVALID_REQUEST is the error for an unknown quota, an invalid value, an entity with other parts, and an
 entity that is named twice. Removing a quota that is not set is no error. `validate_only` makes all checks and changes
-nothing. An answer names the parts of an entity in Kafka's order, not in the request's: see `answered_place`. Gaps: host
-names are refused, since looking them up would hold up other requests; Kafka accepts them as well as IP addresses.
+nothing. An answer names the parts of an entity in Kafka's order, not in the request's: see `answered_place`.
+Gaps: host names are refused, since looking them up would hold up other requests; Kafka accepts them as well as IP
+addresses.
 
 Source: KIP-546, KIP-612.
 """

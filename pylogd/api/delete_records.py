@@ -5,7 +5,8 @@ An offset before the log start changes nothing and gets no error. A partition is
 every in-sync replica has the same start. If that takes longer than `timeout_ms`, it gets REQUEST_TIMED_OUT. A topic
 whose `cleanup.policy` has no `delete` is refused with POLICY_VIOLATION, an internal topic with INVALID_TOPIC_EXCEPTION.
 The work is done in a thread. The answer is sent when the new starts are on the disk, so a killed broker does not serve
-the records again. (Kafka writes them once a minute.) Gaps: none.
+the records again. (Kafka writes them once a minute.)
+Gaps: none.
 """
 
 from __future__ import annotations

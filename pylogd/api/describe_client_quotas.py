@@ -4,7 +4,8 @@ Behaviour: an entity is described if it meets every condition. A condition asks 
 default, or with any name. Without conditions all entities are described. With `strict` an entity may have only the
 parts that have conditions. A condition on IP addresses can't be combined with others, since no entity has an address
 and a user. INVALID_REQUEST is the error for a part with two conditions, and for an unknown type of match;
-UNSUPPORTED_VERSION for a part of another type. Gaps: none.
+UNSUPPORTED_VERSION for a part of another type.
+Gaps: none.
 
 Source: KIP-546, KIP-612.
 """

@@ -3,8 +3,8 @@
 Behaviour: every directory is listed. Null topics means all partitions of this broker; otherwise those that the request
 names. The size of a partition is the bytes of its segments. From version 4 on the answer also has the volume's total
 and usable bytes; from version 5 on it says whether a directory is cordoned. An offline directory is listed with
-KAFKA_STORAGE_ERROR and without partitions. The sizes are read in a thread. Gaps: replicas are never moved between
-directories, so there are no future replicas.
+KAFKA_STORAGE_ERROR and without partitions. The sizes are read in a thread.
+Gaps: replicas are never moved between directories, so there are no future replicas.
 """
 
 from __future__ import annotations

@@ -7,15 +7,17 @@ If there are fewer than `min_bytes`, and there is no error to report, the reques
 13 on given by id. Sessions (from version 7 on) are those of KIP-227. A wrong leader epoch gets FENCED_LEADER_EPOCH or
 UNKNOWN_LEADER_EPOCH (from version 9 on). A client whose last epoch diverges from the log is told where it diverges
 (from version 12 on). A read_committed client reads up to the last stable offset, and gets a list of the aborted
-transactions among the records, in the order of their markers (KIP-98). Fairness: a session serves first the partition
-that it served longest ago. Without a session the request's order counts, and its client has to change that order from
-one request to the next, as all Kafka clients do. A follower reads up to the log's end and must send its leader's epoch;
-its offset tells how much it has. Clients that are not the broker whose id they send (`security.peers`) get
-CLUSTER_AUTHORIZATION_FAILED. From version 11 on consumers may read from followers too, up to the high watermark that
-these know. They are sent to a replica in their rack if `replica.selector.class` says so (KIP-392). Older consumers get
-NOT_LEADER_OR_FOLLOWER from followers. Batches compressed with zstd are sent to clients below version 10 too. KIP-110
-would keep them from these clients, but Apache Kafka 4.4 does not, and clients that know zstd read them. A consumer
-without READ for a topic gets TOPIC_AUTHORIZATION_FAILED for each of its partitions.
+transactions among the records, in the order of their markers (KIP-98).
+Fairness: a session serves first the partition that it served longest ago. Without a session the request's order counts,
+and its client has to change that order from one request to the next, as all Kafka clients do.
+A follower reads up to the log's end and must send its leader's epoch; its offset tells how much it has. Clients that
+are not the broker whose id they send (`security.peers`) get CLUSTER_AUTHORIZATION_FAILED.
+From version 11 on consumers may read from followers too, up to the high watermark that these know. They are sent to a
+replica in their rack if `replica.selector.class` says so (KIP-392). Older consumers get NOT_LEADER_OR_FOLLOWER from
+followers.
+Batches compressed with zstd are sent to clients below version 10 too. KIP-110 would keep them from these clients, but
+Apache Kafka 4.4 does not, and clients that know zstd read them.
+A consumer without READ for a topic gets TOPIC_AUTHORIZATION_FAILED for each of its partitions.
 
 Cost: `fast.fetch` answers the most frequent requests. Any other request makes an object for each partition. A request
 at the end of the log makes a timer and an entry in the purgatory, and reads again only on news of its partitions. A

@@ -12,7 +12,8 @@ INVALID_TRANSACTION_TIMEOUT, an empty transactional id INVALID_REQUEST. A produc
 PRODUCER_FENCED, before version 4 INVALID_PRODUCER_EPOCH.
 
 A client needs WRITE for the transactional id. Without a transactional id it needs WRITE for any topic (KIP-679), or
-IDEMPOTENT_WRITE on the cluster. Gaps: two-phase commit (KIP-939, version 6) is not served.
+IDEMPOTENT_WRITE on the cluster.
+Gaps: two-phase commit (KIP-939, version 6) is not served.
 """
 
 from __future__ import annotations

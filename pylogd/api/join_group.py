@@ -4,7 +4,8 @@ Behaviour: the answer comes when the rebalance is over, which may take as long a
 members. A client that disconnects before is removed. From version 4 on a new dynamic member first gets an id and joins
 again with it (KIP-394). A member with a group instance id (from version 5 on) is a static member (KIP-345). From
 version 9 on a static leader that rejoins a stable group is told not to assign (KIP-814). Before version 1 the session
-timeout is also the rebalance timeout. Gaps: the reason (version 8) is not kept.
+timeout is also the rebalance timeout.
+Gaps: the reason (version 8) is not kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """ListPartitionReassignments (46), version 0: list the reassignments under way.
 
 Behaviour: lists the partitions of the request that are being reassigned; with null those of all topics. Unknown
-partitions are left out. Gaps: none; `timeout_ms` is ignored, since nothing is waited for.
+partitions are left out.
+Gaps: none; `timeout_ms` is ignored, since nothing is waited for.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ for which the group has offsets. From version 8 on a request may name many group
 by id. A group or topic that is named more than once is answered once. Groups that no longer fit into
 `response.max.bytes` get INVALID_REQUEST. A client needs DESCRIBE for the group and for each topic; if it asks for all
 topics, those that it may not DESCRIBE are missing. With `require_stable` an offset that an open transaction may change
-gets UNSTABLE_OFFSET_COMMIT (KIP-447). Gaps: the member's id and epoch (KIP-848) are ignored.
+gets UNSTABLE_OFFSET_COMMIT (KIP-447).
+Gaps: the member's id and epoch (KIP-848) are ignored.
 """
 
 from __future__ import annotations

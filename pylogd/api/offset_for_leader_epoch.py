@@ -3,7 +3,8 @@
 Behaviour: returns for each partition the largest epoch that is not above the requested one, and the offset after its
 last record. An epoch older than all in the log ends where the first one starts. If the epoch is newer than all, both
 are -1. From version 2 on the client's current leader epoch is checked. A client needs CLUSTER_ACTION on the cluster,
-which brokers have, or DESCRIBE for each topic. Gaps: none.
+which brokers have, or DESCRIBE for each topic.
+Gaps: none.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ Errors of a partition:
 - UNKNOWN_LEADER_EPOCH: as far as this broker knows, no partition of `__transaction_state` has reached the coordinator
   epoch yet. The marker would fence the transaction's coordinator for good. This error is not given if the partition
   already has the epoch of this producer, as when an operator ends a transaction whose coordinator is gone with its
-  topic. Gaps: none.
+  topic.
+Gaps: none.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ the log is the group's, whatever the order of the markers. A deletion removes wh
 
 Rules: the order of the records in the log decides, not the order of the answers or of the markers. A coordinator that
 writes the records and one that reads them, compacted or not, both call these functions in the order of the log; so they
-get the same. Must not know: requests, logs, the clock.
+get the same.
+Must not know: requests, logs, the clock.
 Source: Kafka's OffsetMetadataManager.
 """
 

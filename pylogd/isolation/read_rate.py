@@ -10,7 +10,8 @@ Rules: there is no limit until the disk is above the band, and none again when i
 for `QUIET_SECONDS`. The rate is never below `least`, whatever keeps the disk busy. It does not grow above twice what is
 used, so that a limit that nobody has reached for a while still means something when somebody does.
 
-tests/property/test_read_rate.py has simulated disks. Source: the talk's band, 60 to 70 % of utilisation.
+tests/property/test_read_rate.py has simulated disks.
+Source: the talk's band, 60 to 70 % of utilisation.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ feature has its default level: the highest that this release knows. UpdateFeatur
 
 Rules: no level is used that a live broker does not know, as its registration says: while a cluster is upgraded broker
 by broker, a feature keeps the level of the oldest one. A feature that this release does not know is advertised as it is
-stored, so that nobody takes the cluster for one that uses less. Source: KIP-584; Kafka's FeatureZNode, version 2.
+stored, so that nobody takes the cluster for one that uses less.
+Source: KIP-584; Kafka's FeatureZNode, version 2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Topics and brokers as values: the view of the metadata that the rest of the broker has.
 
-Rules: everything here is immutable; a change is a new object. Must not know: how any of it is stored.
+Rules: everything here is immutable; a change is a new object.
+Must not know: how any of it is stored.
 """
 
 from __future__ import annotations

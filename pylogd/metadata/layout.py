@@ -5,7 +5,8 @@ So tools for Kafka can read them. Particular to pylogd are: `/changes`, by which
 is read and written at once; `/brokers/epochs` and `/brokers/incarnations`. A state node is named by the topic's id, so
 that a write to a topic that was deleted and created again meanwhile fails.
 
-Every node holds a JSON object with a `version`. Must not know: stores, look-ups.
+Every node holds a JSON object with a `version`.
+Must not know: stores, look-ups.
 """
 
 from __future__ import annotations

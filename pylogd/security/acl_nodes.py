@@ -4,9 +4,9 @@ tree.
 A literal pattern is `/kafka-acl/<Type>/<name>`, a prefixed one `/kafka-acl-extended/prefixed/<Type>/<name>`. A node
 holds `{"version":1,"acls":[{"principal":"User:alice","permissionType":"Allow","operation":"Read","host":"*"}]}`.
 
-Names with characters that no path can have, such as a group id with a slash, are stored with those characters (and
-`%`) percent-encoded; Kafka refuses ACLs with a slash, and stores a percent sign as it is. Must not know: stores, what
-is decided by ACLs.
+Names with characters that no path can have, such as a group id with a slash, are stored with those characters (and `%`)
+percent-encoded; Kafka refuses ACLs with a slash, and stores a percent sign as it is.
+Must not know: stores, what is decided by ACLs.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A *binding* is a pattern and an entry: "for topics whose names begin with `web-`
 address". Everything here is immutable; the codes are those of the protocol (KIP-11, KIP-290).
 
 Hosts are matched by address: `*`, an IPv4 or IPv6 address, or a network in CIDR notation such as `10.1.0.0/16` (ours;
-Kafka knows single addresses only). Must not know: where ACLs are stored, what is decided by them.
+Kafka knows single addresses only).
+Must not know: where ACLs are stored, what is decided by them.
 """
 
 from __future__ import annotations

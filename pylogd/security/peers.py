@@ -1,10 +1,10 @@
 """Prove to a broker that a connection comes from another broker of its cluster, without an authorizer or certificates.
 
 A follower's fetch tells its leader which records it has, and acks=all is answered by that. So a fetch with the node id
-of a broker counts only on a connection of that broker. Strategy: each broker process makes a random secret. Its
-registration in the metadata store has the SHA-256 digest of it, which is of no use to those who read it. A connection
-to another broker begins with an ApiVersions request whose software version ends with the node id and the secret; the
-broker asked compares its digest with the registered one.
+of a broker counts only on a connection of that broker.
+Strategy: each broker process makes a random secret. Its registration in the metadata store has the SHA-256 digest of
+it, which is of no use to those who read it. A connection to another broker begins with an ApiVersions request whose
+software version ends with the node id and the secret; the broker asked compares its digest with the registered one.
 
 Rules:
 - A broker whose registration has no digest is of an earlier release. Its fetches count unproven, so that a cluster can

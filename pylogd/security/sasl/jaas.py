@@ -2,7 +2,8 @@
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="secret";
 
-Only the options count here: the mechanism is known from elsewhere. Must not know: what the options mean.
+Only the options count here: the mechanism is known from elsewhere.
+Must not know: what the options mean.
 """
 
 from __future__ import annotations
