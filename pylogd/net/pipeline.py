@@ -17,8 +17,7 @@ Back-pressure: no further request is taken while `max_in_flight` slots are taken
 congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
 served, holds a bounded amount of memory. Reading resumes when slots clear or the sender has drained; until then
 `hangups` watches for the end of the connection. A client over its quota is muted likewise, for a given time.
-Fairness: a connection starts a few of its requests at once. If it has sent more, `turns` decides how many start, and
-when.
+Fairness: a connection starts a few of its requests at once. `turns` decides how many more start, and when.
 
 State: the machine in `pipeline_machine` says whether a connection is read from, and how it ends; only `_follow` changes
 it. `_running` (a loop is on the stack, and makes the next step), `_congested` (the last result of the sender),
