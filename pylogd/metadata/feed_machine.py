@@ -1,4 +1,4 @@
-"""How a broker keeps up with metadata writes, as a machine; `changes` does the work."""
+"""The state machine of a broker's metadata feed; `changes` does the work."""
 
 from __future__ import annotations
 
