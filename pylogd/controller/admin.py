@@ -71,7 +71,11 @@ class PartitionAdmin:
         room_on: Callable[[int], int | None],
         now_ms: Callable[[], int],
     ) -> None:
-        """room_on: see `TopicAdmin.room_on`. now_ms: the wall clock, in ms since 1970."""
+        """Arguments:
+
+        room_on: see `TopicAdmin.room_on`.
+        now_ms: the wall clock, in ms since 1970.
+        """
         self._cluster = cluster
         self._topics = topics
         self._room_on = room_on

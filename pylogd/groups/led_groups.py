@@ -69,8 +69,9 @@ class LedGroups:
         now_ms: Callable[[], int],
         in_thread: InThread | None = None,
     ) -> None:
-        """clock: times members and sweeps. now_ms: the wall clock, for time stamps and the age of offsets.
+        """clock: times members and sweeps.
 
+        now_ms: the wall clock, for time stamps and the age of offsets.
         in_thread: makes large changes of groups; None to make them at once.
         """
         self._partitions, self._disk_calls = replicas.partitions, replicas.disk_calls
@@ -175,7 +176,7 @@ class LedGroups:
     async def _read(self, shard: Shard, loader: GroupLoader) -> dict[str, ClassicGroup] | None:
         """Return the stored groups, once all their records are committed; None if the partition is no longer led then.
 
-        Records that a former leader could not get committed may still be lost, so no client may be told of them before.
+        Records that a former leader could not get committed may still be lost, so no client may see them before.
         """
         partition = shard.partition
 

@@ -39,7 +39,12 @@ class OffsetMemory:
         self, most: Callable[[], int], makers: Bound, groups: Callable[[], Iterable[ClassicGroup]],
         seconds: Callable[[], float],
     ) -> None:  # fmt: skip
-        """most: returns the bound in bytes. groups: returns all groups. seconds: a monotonic clock."""
+        """Arguments:
+
+        most: returns the bound in bytes.
+        groups: returns all groups.
+        seconds: a monotonic clock.
+        """
         self._most = most
         self._makers = makers
         self._groups = groups

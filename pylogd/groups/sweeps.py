@@ -49,7 +49,12 @@ class OffsetSweeps:
         drop_offsets: Callable[[ClassicGroup, Sequence[PartitionId]], object],
         delete: Callable[[ClassicGroup], object],
     ) -> None:
-        """groups: returns all groups. drop_offsets: deletes offsets of a group. delete: deletes a group."""
+        """Arguments:
+
+        groups: returns all groups.
+        drop_offsets: deletes offsets of a group.
+        delete: deletes a group.
+        """
         self._clock = clock
         self._now_ms = now_ms
         self._settings = settings

@@ -72,10 +72,14 @@ class Disk:
     def __init__(
         self, path: str, options: DiskOptions, workers: Callable[[str, int], Workers], seconds: Callable[[], float]
     ) -> None:
-        """workers: makes up to a number of threads with a name. seconds: a monotonic clock."""
+        """Arguments:
+
+        workers: makes up to a number of threads with a name.
+        seconds: a monotonic clock.
+        """
         name = os.path.basename(path)
         self.pace = None if options.always else DiskPace(path, seconds())
-        self._silent_since: float | None = None  # since when samples show no completed request of the device
+        self._silent_since: float | None = None  # the time since which samples show no completed request of the device
         self.path = path
 
         def queue(number: int | str) -> WriteQueue:

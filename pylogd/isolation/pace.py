@@ -145,7 +145,11 @@ class DiskPace:
     """
 
     def __init__(self, path: str, now: float) -> None:
-        """path: the path of the data directory. now: the time in seconds of a monotonic clock."""
+        """Arguments:
+
+        path: the path of the data directory.
+        now: the time in seconds of a monotonic clock.
+        """
         self.slow = False
         self.switches = 0
         self._path = path

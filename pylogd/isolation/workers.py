@@ -48,7 +48,11 @@ class Workers:
     """
 
     def __init__(self, name: str, most: int, from_thread: FromThread, seconds: Callable[[], float]) -> None:
-        """name: the name of the threads. seconds: a monotonic clock."""
+        """Arguments:
+
+        name: the name of the threads.
+        seconds: a monotonic clock.
+        """
         self.stuck = 0
         self._name = name
         self._most = most

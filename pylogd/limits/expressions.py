@@ -104,7 +104,11 @@ class Matches:
     """
 
     def __init__(self, in_thread: Callable[..., Deferred[Any]], names: Callable[[], Iterable[str]]) -> None:
-        """in_thread: calls a function in a thread. names: returns the present names."""
+        """Arguments:
+
+        in_thread: calls a function in a thread.
+        names: returns the present names.
+        """
         self._names = names
         self._version = 0
         self._current: tuple[int, frozenset[str]] = (-1, frozenset())

@@ -43,7 +43,7 @@ class RestingLog(Protocol):
 
 
 class _Opened(NamedTuple):
-    """What a segment needs before it can be appended to.
+    """The parts that a segment needs before it can be appended to.
 
     first_timestamp: see `Segment`.
     """

@@ -12,7 +12,7 @@ sequence number (KIP-360). A producer without a batch for `producer.id.expiratio
 
 Transactions: a producer's first transactional batch opens a transaction, and a marker ends it. Until then the producer
 is never removed, and its batches have to be transactional. A marker may bring a new epoch, which starts with sequence
-number 0. What may be appended to a transaction, and end it, is in `transaction_checks`.
+number 0. `transaction_checks` decides what may be appended to a transaction and what may end it.
 
 Memory: 330 bytes for a producer of one batch, 500 for one of many. Its batches are numbers in one array, not objects.
 

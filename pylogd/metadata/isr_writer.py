@@ -65,7 +65,11 @@ class IsrWriter:
         now_ms: Callable[[], int],
         min_insync: Callable[[Topic], int],
     ) -> None:
-        """now_ms: the wall clock, in ms since 1970. min_insync: returns a topic's `min.insync.replicas`."""
+        """Arguments:
+
+        now_ms: the wall clock, in ms since 1970.
+        min_insync: returns a topic's `min.insync.replicas`.
+        """
         self._topics = topics
         self._min_insync = min_insync
         self._cluster = cluster

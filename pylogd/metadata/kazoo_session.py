@@ -210,7 +210,11 @@ class KazooSession:
         security: ZooKeeperSecurity,
         on_state: Callable[[SessionState], None],
     ) -> None:
-        """session_timeout: in seconds. on_state: called on the reactor thread with CONNECTED, SUSPENDED or EXPIRED."""
+        """Arguments:
+
+        session_timeout: the session timeout in seconds.
+        on_state: called on the reactor thread with CONNECTED, SUSPENDED or EXPIRED.
+        """
         self._hosts = hosts
         self._reactor = reactor
         self._session_timeout = session_timeout

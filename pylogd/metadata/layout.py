@@ -1,9 +1,9 @@
 """The paths and contents of the nodes in a metadata store. They are the same as in Kafka's ZooKeeper tree.
 
-So tools for Kafka can read them. Particular to pylogd are: `/changes`, by which brokers hear of each other's writes
-(`changes`); one state node for each topic, below the topic's, where Kafka has one for each partition, so that a topic
-is read and written at once; `/brokers/epochs` and `/brokers/incarnations`. A state node is named by the topic's id, so
-that a write to a topic that was deleted and created again meanwhile fails.
+So tools for Kafka can read them. Particular to pylogd are: `/changes`, through which brokers learn of each other's
+writes (`changes`); one state node for each topic, below the topic's, where Kafka has one for each partition, so that a
+topic is read and written at once; `/brokers/epochs` and `/brokers/incarnations`. A state node is named by the topic's
+id, so that a write to a topic that was deleted and created again meanwhile fails.
 
 Every node holds a JSON object with a `version`.
 Must not know: stores, look-ups.

@@ -44,7 +44,11 @@ class NamedConfigs:
         table: Mapping[str, Setting],
         check: Callable[[Mapping[str, str]], dict[str, str]],
     ) -> None:
-        """table: the settings by name. check: returns settings in canonical spelling, or raises ConfigError."""
+        """Arguments:
+
+        table: the settings by name.
+        check: returns settings in canonical spelling, or raises ConfigError.
+        """
         self._store = store
         self._feed = feed
         self._parent = parent

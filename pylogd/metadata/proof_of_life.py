@@ -48,8 +48,10 @@ class ProofOfLife:
         vital: Callable[[], bool],
         make_event: Callable[[], threading.Event] = threading.Event,
     ) -> None:
-        """from_thread: has the reactor call a function, like `callFromThread`. seconds: a monotonic clock.
+        """Arguments:
 
+        from_thread: has the reactor call a function, like `callFromThread`.
+        seconds: a monotonic clock.
         vital: whether the broker does its work, apart from its reactor; called by the reactor.
         """
         self._from_thread = from_thread

@@ -97,7 +97,7 @@ class Pipeline:
         self._hangups = hangups
         self._turns = turns
         self._held: Event | None = None  # it starts when all slots are cleared
-        self._slots: list[Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
+        self._slots: list[Slot] = []  # it has at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
         self._gathered: list[Part] | None = None
         self._state = PIPELINE.initial
         self._muted: IDelayedCall | None = None  # the call that ends the mute

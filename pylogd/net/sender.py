@@ -102,7 +102,7 @@ class Sender:
 
     socket, direct_above, max_chunk: see `DirectOutput`. Others may send only while the sender is `idle`.
     unsent: bytes given to the transport since it last had sent all.
-    queued: parts after the current slice; None without such parts and without a slice.
+    queued: parts after the current slice; None if there is neither a slice nor a part.
     """
 
     direct_above = COPIED_BYTES
@@ -113,7 +113,11 @@ class Sender:
     )  # fmt: skip
 
     def __init__(self, transport: Any, warm: Warm, feeder: Feeder, *, max_chunk: int, max_unsent: int) -> None:
-        """max_chunk: the most bytes of one sendfile call. max_unsent: more unsent bytes are congestion."""
+        """Arguments:
+
+        max_chunk: the most bytes of one sendfile call.
+        max_unsent: more unsent bytes are congestion.
+        """
         self._transport = transport
         self.socket: socket.socket = transport.getHandle()
         self._warm = warm

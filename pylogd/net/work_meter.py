@@ -43,7 +43,7 @@ class WorkMeter:
         self._clock = clock
         self._handled = handled
         self._record = record
-        self._transports: dict[Metered, tuple[Any, dict[str, Any]]] = {}  # with the steps that it replaced
+        self._transports: dict[Metered, tuple[Any, dict[str, Any]]] = {}  # each with the steps that were replaced
 
     def add(self, connection: Metered) -> None:
         """Measure a connection, until `remove`."""

@@ -1,9 +1,9 @@
 """Fetches from one leader for all partitions that this broker follows there, over one connection.
 
 Strategy: a loop of long polls in one incremental fetch session. The loop is the machine of `fetcher_machine`: each
-state has a coroutine here that does its work and returns the event that ends it. What an answer means for a partition
-is decided by `followed_partition`; here records are appended in parts, with a turn of the reactor between them, logs
-are truncated in threads, and partitions that failed or are throttled are left out for a while.
+state has a coroutine here that does its work and returns the event that ends it. `followed_partition` decides what an
+answer means for a partition; here records are appended in parts, with a turn of the reactor between them, logs are
+truncated in threads, and partitions that failed or are throttled are left out for a while.
 
 Rules:
 - A partition with an error is paused, and the others continue. A connection that fails is opened again.

@@ -29,8 +29,7 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.wire.messages.fetch import FetchPartition, PartitionData
 
-#: The most bytes and batches that are appended in one turn of the reactor: about as much as a large Produce request
-#: has.
+#: The most bytes and batches that are appended in one turn of the reactor: about those of a large Produce request.
 PART_BYTES = 1 << 20
 PART_BATCHES = 256
 

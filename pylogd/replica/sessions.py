@@ -122,7 +122,7 @@ class SessionPartition(Watcher, Generic[W]):
         self.sent_log_start = log_start
 
     def told_error(self) -> None:
-        """Remember that the client is told an error, so that the end of the error is told even if no offset changes."""
+        """Remember that the client gets an error, so that the end of the error is news even if no offset changes."""
         self.sent_high_watermark = -1
 
     def try_complete(self, key: Hashable) -> bool:
@@ -161,7 +161,11 @@ class FetchSession(Generic[W]):
     def __init__(
         self, session_id: int, by_id: bool, now_ms: int, waits: Purgatory, share: Share | None = NOBODY
     ) -> None:
-        """waits: the purgatory in which partitions are watched. share: None for a follower's session."""
+        """Arguments:
+
+        waits: the purgatory in which partitions are watched.
+        share: None for a follower's session.
+        """
         self.session_id = session_id
         self.share = share
         self.by_id = by_id

@@ -84,7 +84,11 @@ class StagedWrites:
         storage_failed: Callable[[StorageError], object],
         seconds: Callable[[], float],
     ) -> None:
-        """storage_failed: called with errors of the storage. seconds: a monotonic clock."""
+        """Arguments:
+
+        storage_failed: called with errors of the storage.
+        seconds: a monotonic clock.
+        """
         self.adaptive = disks.adaptive
         #: Called when `any_wanted` may have changed.
         self.on_change: Callable[[], object] = lambda: None

@@ -6,7 +6,7 @@ holds `{"version":1,"acls":[{"principal":"User:alice","permissionType":"Allow","
 
 Names with characters that no path can have, such as a group id with a slash, are stored with those characters (and `%`)
 percent-encoded; Kafka refuses ACLs with a slash, and stores a percent sign as it is.
-Must not know: stores, what is decided by ACLs.
+Must not know: stores, decisions by ACLs.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ address". Everything here is immutable; the codes are those of the protocol (KIP
 
 Hosts are matched by address: `*`, an IPv4 or IPv6 address, or a network in CIDR notation such as `10.1.0.0/16`
 (particular to pylogd; Kafka knows single addresses only).
-Must not know: where ACLs are stored, what is decided by them.
+Must not know: where ACLs are stored, decisions by ACLs.
 """
 
 from __future__ import annotations

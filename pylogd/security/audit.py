@@ -150,7 +150,13 @@ class AuditLog:
         max_queued: int,
         denials_per_minute: int,
     ) -> None:
-        """now_ms: the wall clock. seconds: a monotonic clock. The thread calls both too."""
+        """Arguments:
+
+        now_ms: the wall clock.
+        seconds: a monotonic clock.
+
+        The thread calls both too.
+        """
         self.path = path
         self._now_ms = now_ms
         self._seconds = seconds

@@ -64,7 +64,10 @@ class ListenerCertificates:
     def __init__(
         self, listener: str, options: Callable[[], TlsOptions], in_thread: Callable[..., Deferred[Any]]
     ) -> None:
-        """options: returns the TLS settings of the listener. in_thread: runs a function in a thread.
+        """Arguments:
+
+        options: returns the TLS settings of the listener.
+        in_thread: runs a function in a thread.
 
         Raises ConfigError if the packages for TLS are not installed.
         """

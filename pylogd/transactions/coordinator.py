@@ -75,8 +75,10 @@ class TransactionCoordinator:
         send_markers: Ask,
         send_slow_markers: Ask | None = None,
     ) -> None:
-        """clock: times sweeps and retries. now_ms: the wall clock, for timeouts and expiry of transactions.
+        """Arguments:
 
+        clock: times sweeps and retries.
+        now_ms: the wall clock, for timeouts and expiry of transactions.
         send_markers, send_slow_markers: send a request to the broker with a node id; see `MarkerSender`.
         """
         self._shards = TransactionShards(replicas, topics, topic_admin, settings, now_ms)

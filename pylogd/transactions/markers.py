@@ -111,8 +111,10 @@ class MarkerSender:
         clock: IReactorTime,
         ask_slow: Ask | None = None,
     ) -> None:
-        """ask: sends a request to a broker. ask_slow: does so over another connection, for slow partitions.
+        """Arguments:
 
+        ask: sends a request to a broker.
+        ask_slow: does so over another connection, for slow partitions.
         leader_of: returns the node id of a partition's leader, None if the partition is deleted.
         """
         self._ask = ask

@@ -33,7 +33,11 @@ class Transactions:
         connect: Callable[[int], Deferred[Any]],
         ask_self: Callable[[Any], Any],
     ) -> None:
-        """connect: opens a connection to a broker. ask_self: answers a request of this broker to itself."""
+        """Arguments:
+
+        connect: opens a connection to a broker.
+        ask_self: answers a request of this broker to itself.
+        """
         node_id = settings.integer("node.id")
         # Markers wait for disks and replicas. So the markers of slow partitions, and leaders' questions, have their own
         # connections.

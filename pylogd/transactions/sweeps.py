@@ -47,7 +47,12 @@ class TransactionSweeps:
         abort: Callable[[Shard, Transaction], object],
         send_markers: Callable[[Shard, Transaction], object],
     ) -> None:
-        """now_ms: the wall clock. abort: aborts a transaction. send_markers: writes the markers of a decided one."""
+        """Arguments:
+
+        now_ms: the wall clock.
+        abort: aborts a transaction.
+        send_markers: writes the markers of a decided one.
+        """
         self._shards = shards
         self._settings = settings
         self._clock = clock

@@ -61,7 +61,11 @@ class TransactionVerifier:
     def __init__(
         self, coordinator: TransactionCoordinator, node_id: int, ask: Ask, enabled: Callable[[], bool]
     ) -> None:
-        """ask: sends a request to a broker. enabled: whether to ask about partitions that are not to be added."""
+        """Arguments:
+
+        ask: sends a request to a broker.
+        enabled: whether to ask about partitions that are not to be added.
+        """
         self._coordinator = coordinator
         self._node_id = node_id
         self._ask = ask

@@ -103,7 +103,12 @@ class MixedGroups(ConsumerGroups):
         all_committed: AllCommitted,
         in_thread: InThread | None = None,
     ) -> None:
-        """clock: times members. now_ms: the wall clock. topic_of: returns a topic by its id."""
+        """Arguments:
+
+        clock: times members.
+        now_ms: the wall clock.
+        topic_of: returns a topic by its id.
+        """
         super().__init__(clock, now_ms, append, find, settings, option, all_committed, in_thread)
         self._topic_of = topic_of
         self._downgrade = downgrade

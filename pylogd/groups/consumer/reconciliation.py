@@ -1,8 +1,8 @@
 """Decide the next step of one member towards its target assignment.
 
-The steps are those of KIP-848. A member that has partitions outside its target is told to give them up, and stays at
-its epoch until its heartbeats no longer name them. Then it moves to the target's epoch and gets the free partitions of
-its target. It gets partitions that another member still has once that member has given them up.
+The steps are those of KIP-848. A member that has partitions outside its target must give them up, and stays at its
+epoch until its heartbeats no longer name them. Then it moves to the target's epoch and gets the free partitions of its
+target. It gets partitions that another member still has once that member has given them up.
 
 A partition is never assigned to two members at a time. The member that has it is its owner, even while it gives the
 partition up.

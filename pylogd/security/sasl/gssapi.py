@@ -129,8 +129,10 @@ class GssapiClient:
     mechanism = NAME
 
     def __init__(self, service: str, host: str, keytab: str | None = None, principal: str | None = None) -> None:
-        """service: the broker's service, `sasl.kerberos.service.name`. host: the broker's name.
+        """Arguments:
 
+        service: the broker's service, `sasl.kerberos.service.name`.
+        host: the broker's name.
         keytab, principal: the file with the client's keys, and its principal; None uses the tickets of `kinit`.
 
         Raises MechanismUnavailable.

@@ -107,7 +107,7 @@ class ScramServer:
         decoy = self._users.decoy(self._algorithm, first.user)
         if identity is not None and identity.credential.iterations < MIN_ITERATIONS:
             identity = self._identity = None
-            self._weak = True  # the client is told at the proof, where an unknown user fails too
+            self._weak = True  # the client learns this at the proof, where an unknown user fails too
         self._credential = decoy if identity is None else identity.credential
         server_first = self._server_first = write_server_first(first.nonce + self._nonce, self._credential)
         return Challenge(server_first.text.encode())
