@@ -80,7 +80,7 @@ def _find_each(
     found: list[Coordinator],
     waiting: list[_Waiting],
 ) -> Iterator[int]:
-    """Add the known coordinators to `found`, and the keys with unknown ones to `waiting`."""
+    """Add the known coordinators to `found`, and the keys whose coordinator is unknown to `waiting`."""
     for key in keys:
         coordinator = Coordinator(key, _NOBODY, "", _NOBODY, error_message=None)
         found.append(coordinator)

@@ -226,7 +226,7 @@ class Segment:
         return True
 
     def persist(self, *, sync: bool = True, indexed: bool = True) -> None:
-        """Make a segment that is no longer written to durable, with its indexes, and hand both over to the caches.
+        """Make a segment that takes no more appends durable, with its indexes, and hand both over to the caches.
 
         indexed: False to close the file instead, and not to write or keep indexes.
 

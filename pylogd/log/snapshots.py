@@ -109,7 +109,7 @@ def rebuild_transaction_indexes(
 
 
 def _replace_aborted(segment: Segment, index: TransactionIndex) -> None:
-    """Give a segment that is not written to another transaction index, and write it. Raises StorageFailure."""
+    """Replace the transaction index of a segment that takes no more appends, and write it. Raises StorageFailure."""
     storage, path = segment.storage, segment.file_paths()[-1]
     try:
         write_transaction_index(storage.fs, path, index, sync=True)
