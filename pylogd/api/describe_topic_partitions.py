@@ -71,7 +71,7 @@ def _fill(
             continue
         topic = registry.get(name)
         if topic is None:
-            if asked:  # the topic was named, or has been deleted meanwhile
+            if asked:  # otherwise the topic has been deleted meanwhile
                 answers.append(_unknown(name))
             continue
         if not left:

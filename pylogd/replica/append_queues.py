@@ -155,8 +155,9 @@ class AppendQueues:
         return self._add(partition, append)
 
     def append_fetched(self, partition: Partition, batches: Buffer) -> Deferred[AppendResult]:
-        """Append a leader's batches, unchanged, after the waiting appends. Fails with the errors of
-        `ReplicaManager.append_fetched`.
+        """Append a leader's batches, unchanged, after the waiting appends.
+
+        Fails with the errors of `ReplicaManager.append_fetched`.
         """
         follows = partition.leader_epoch
         return self._add(partition, QueuedAppend(batches, False, at_once=True, own=False, follows=follows))
