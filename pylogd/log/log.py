@@ -189,7 +189,7 @@ class Log(LogParts):
 
     @property
     def at_rest(self) -> bool:
-        """Whether the files have to be opened before an append, since there was none since the start."""
+        """Whether the files have to be opened before an append, because there was no append since the start."""
         return self._active.file is None and not self.closed
 
     def open(self) -> None:

@@ -275,7 +275,7 @@ class FetchSession(Generic[W]):
             self._watch(entry)
 
     def park(self, wait: SessionWait, seconds: float) -> None:
-        """Let a fetch of the session wait, for at most `seconds`. It is told of changes.
+        """Let a fetch of the session wait, for at most `seconds`. Changes are reported to the wait.
 
         Entries that have changed since the fetch checked them are dirty; the wait checks these with `look_at_dirty`.
         """

@@ -40,7 +40,7 @@ from pylogd.security.sasl.scram_server import ScramIdentity
 log = Logger()
 
 _SECRET_BYTES: Final = 32
-_DECOY_KEY_BYTES: Final = 64  # as many as the longest hash has
+_DECOY_KEY_BYTES: Final = 64  # the number of bytes of the longest hash
 #: The iterations and the length of the salt if there are no credentials.
 _COMMON: Final = (MIN_ITERATIONS, SALT_BYTES)
 

@@ -279,9 +279,7 @@ class Cleaner:
         self._throttle.take(count)
 
     def _check_bytes(self) -> int:
-        """Return `CompactionJob.check_bytes`. Each report wakes a thread that competes with the reactor, so it is
-        large.
-        """
+        """Return `CompactionJob.check_bytes`: large, since each report wakes a thread that holds up the reactor."""
         return int(min(_MAX_CHECK_BYTES, max(self._throttle.rate / 8, _MIN_CHECK_BYTES)))
 
     def _failed(self, log: Log, error: StorageError) -> None:
