@@ -12,7 +12,7 @@ tells the same, and creating 20,000 files for 10,000 segments takes seconds.
 Crash policy: the known end is `size`. Bytes after it, from a write that failed half-way, are truncated at once if
 possible, otherwise overwritten by the next write, and never returned to a reader.
 
-Threads: one writer at a time, which the log ensures. Any thread may look up and read.
+Threads: the log ensures that only one thread writes at a time. Any thread may look up and read.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ to `handle_repeated`, which answers a request that repeats the last one, or lets
 batch that is expected to repeat, they are offered to `handle_repeated_batch`.
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
-congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
-served, holds a bounded amount of memory. Reading resumes when slots clear or the sender has drained; until then
+congested. Then the transport stops reading. So a peer that does not read its replies, or sends faster than it is
+served, uses a bounded amount of memory. Reading resumes when slots clear or the sender has drained; until then
 `hangups` watches for the end of the connection. A client over its quota is muted likewise, for a given time.
 Fairness: a connection starts a few of its requests at once. `turns` decides how many more start, and when.
 
