@@ -1,6 +1,6 @@
 """The request handlers, one file per API, their one registry, and the dispatcher that routes requests to them.
 
-Every handler is imported here, by name, which is what registers it. Connections use `dispatch.Dispatcher`.
+Every handler is imported here, by name; the import registers it. Connections use `dispatch.Dispatcher`.
 """
 
 from pylogd.api import (

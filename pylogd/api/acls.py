@@ -18,7 +18,7 @@ R = TypeVar("R")
 def acls_for(context: RequestContext, operation: AclOperation) -> AclStore:
     """Return the ACLs if the client may do `operation` to the cluster.
 
-    Raises KafkaError: CLUSTER_AUTHORIZATION_FAILED, or SECURITY_DISABLED where nothing is decided by ACLs.
+    Raises KafkaError: CLUSTER_AUTHORIZATION_FAILED, or SECURITY_DISABLED if the broker has no ACLs.
     """
     if not context.may_use_cluster(operation):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -32,7 +32,7 @@ def acls_for(context: RequestContext, operation: AclOperation) -> AclStore:
 
 
 async def each_or_error(pace: Pace, items: Iterable[T], make: Callable[[T], R]) -> list[R | KafkaError]:
-    """Return what `make` returns for each item, or the KafkaError that it raises."""
+    """Return the result of `make` for each item, or the KafkaError that it raises."""
     made: list[R | KafkaError] = []
     for item in items:
         await pace.step()

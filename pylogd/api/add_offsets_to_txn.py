@@ -1,8 +1,8 @@
 """AddOffsetsToTxn (25), versions 0 to 4: add the offsets of a group to a transaction.
 
-Behaviour: what is added is the partition of `__consumer_offsets` that stores the group; TxnOffsetCommit follows. From
-TxnOffsetCommit 5 on the group's coordinator adds it by itself. The topic is created if it is missing. Errors as of
-AddPartitionsToTxn. A client needs WRITE for the transactional id and READ for the group.
+Behaviour: adds the partition of `__consumer_offsets` that stores the group; TxnOffsetCommit follows. From
+TxnOffsetCommit 5 on the group's coordinator adds the partition itself. The topic is created if it is missing. The
+errors are those of AddPartitionsToTxn. A client needs WRITE for the transactional id and READ for the group.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def add_offsets_to_txn(
         return then(added, lambda error: _answer(for_version(error, context.version, _FIRST_WITH_FENCED)))
 
     if groups.offsets_partition(request.group_id) is None:
-        # A client without a consumer asks for the group's coordinator, which creates the topic, only after this answer.
+        # A client without a consumer asks for the group's coordinator only after this answer; that request creates the
+        # topic.
         creating = groups.coordinator_of(request.group_id)
         if isinstance(creating, Deferred):
             return creating.addCallback(add)

@@ -1,14 +1,16 @@
 """AddPartitionsToTxn (24), versions 0 to 5: add partitions to transactions, or check that they are in them.
 
-Behaviour: versions 0 to 3 are a producer's, with one transaction: it adds a partition before its first records for it.
-If one partition is refused, none is added, and the others are OPERATION_NOT_ATTEMPTED. Versions 4 and 5 are for the
-leaders of partitions (KIP-890), with many transactions: they ask whether partitions are in them (`verify_only`), or add
-them for producers that leave that to the leaders (version 5). A request that adds waits a short time while the
-transaction before is being ended.
+Behaviour: producers send versions 0 to 3, with one transaction. They add a partition before they send its first
+records. If one partition is refused, none is added, and the others get OPERATION_NOT_ATTEMPTED. Leaders of partitions
+send versions 4 and 5 (KIP-890), with many transactions. They ask whether partitions are in them (`verify_only`), or add
+partitions for producers that leave that to the leaders (version 5). A request that adds partitions waits a short time
+if the producer's previous transaction is still being ended.
 
-INVALID_PRODUCER_ID_MAPPING for an unknown transactional id or another producer id, PRODUCER_FENCED for an outdated
-epoch (before version 2 INVALID_PRODUCER_EPOCH), CONCURRENT_TRANSACTIONS while another change is in progress,
-INVALID_REQUEST for more partitions than `limits.transactions` allows.
+Errors:
+- INVALID_PRODUCER_ID_MAPPING: unknown transactional id, or another producer id;
+- PRODUCER_FENCED (before version 2 INVALID_PRODUCER_EPOCH): outdated epoch;
+- CONCURRENT_TRANSACTIONS: another change is in progress;
+- INVALID_REQUEST: more partitions than `limits.transactions` allows.
 
 A producer needs WRITE for the transactional id and for each topic, and may not write to internal topics; a leader needs
 CLUSTER_ACTION on the cluster.
@@ -43,7 +45,7 @@ from pylogd.wire.messages.add_partitions_to_txn import (
 _FIRST_WITH_FENCED = 2
 _FIRST_FOR_BROKERS = 4
 _FIRST_WITH_EPOCHS = 5
-_PARTITION_WORK = 30  # in bytes of an answer whose encoding takes as long
+_PARTITION_WORK = 30  # the work for a partition, as bytes of an answer whose encoding takes as long
 _TRANSACTION_WORK = 100
 
 
@@ -82,7 +84,7 @@ def _steps(work: Sequence[_Work], waiting: list[Deferred[None]]) -> Iterator[int
 
 
 def _finish(waiting: Sequence[Deferred[None]]) -> Deferred[None] | None:
-    """Return a Deferred if the coordinator has to be waited for."""
+    """Return a Deferred if the coordinator's answer has to be waited for."""
     if not waiting:
         return None
 
@@ -109,7 +111,7 @@ class _Work:
         self._refused = False
 
     def check(self) -> Iterator[int]:
-        """Yield the steps that find out which partitions may be added."""
+        """Yield the steps that determine which partitions may be added."""
         name = self._transaction.transactional_id
         for_client = self._context.version < _FIRST_FOR_BROKERS
         error = ErrorCode.NONE
@@ -157,7 +159,7 @@ class _Work:
         return outcome if isinstance(outcome, Deferred) else None
 
     def _answer(self, error: ErrorCode) -> None:
-        """Give all partitions that have no error code yet this one."""
+        """Give this error code to all partitions that have none yet."""
         error = for_version(error, self._context.version, _FIRST_WITH_FENCED)
         for topic in self._results:
             for result in topic.results_by_partition:

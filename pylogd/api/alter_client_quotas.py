@@ -1,12 +1,13 @@
 """AlterClientQuotas (49), versions 0 and 1: set and remove quotas of users, client ids and IP addresses.
 
-Behaviour: each entity is changed or refused separately, and is answered once this broker applies the change; all others
-do within moments. An entity is a user, a client id, both, or an IP address; a null name is the default for all that
-have none of their own. Byte rates and connection rates are whole numbers; all values are greater than 0. An unknown
-quota, a value that makes no sense, an entity of other parts or one that is named twice is INVALID_REQUEST. Removing a
-quota that is not set is no error. `validate_only` makes all checks and changes nothing. An answer names the parts of an
-entity in Kafka's order, not in the request's: see `answered_place`.
-Gaps: IP addresses have to be given as such; Kafka takes host names too, which would be looked up while others wait.
+Behaviour: each entity is changed or refused separately, and is answered once this broker applies the change; all other
+brokers apply it within moments. An entity is a user, a client id, both, or an IP address. A null name means the
+default, for all that have no quota of their own. Byte rates and connection rates are whole numbers; all values are
+greater than 0. INVALID_REQUEST is the error for an unknown quota, an invalid value, an entity with other parts, and an
+entity that is named twice. Removing a quota that is not set is no error. `validate_only` makes all checks and changes
+nothing. An answer names the parts of an entity in Kafka's order, not in the request's: see `answered_place`.
+Gaps: host names are refused, since looking them up would hold up other requests; Kafka accepts them as well as IP
+addresses.
 
 Source: KIP-546, KIP-612.
 """
@@ -39,7 +40,7 @@ from pylogd.wire.messages.alter_client_quotas import (
 
 #: The parts of an entity, in the order of `Entity`.
 PARTS = ("user", "client-id", "ip")
-#: The same in the order of answers.
+#: The same parts in the order of answers.
 _ANSWERED = ("client-id", "user", "ip")
 
 
@@ -77,15 +78,16 @@ async def _alter_all(context: RequestContext, request: AlterClientQuotasRequest)
 
 
 def answered_place(kind: str) -> int:
-    """Return the place of a part of this type among those of an entity in answers.
+    """Return the position of a part of this type among the parts of an entity in answers.
 
-    The client id is before the user, as in Kafka's answers, with which clients compare; unknown types are last.
+    The client id is before the user, as in Kafka's answers, since clients compare whole answers. Unknown types are
+    last.
     """
     return (*_ANSWERED, kind).index(kind)
 
 
 def entity_of(parts: Sequence[tuple[str, str | None]]) -> Entity:
-    """Return the entity of these parts: type and name, None for the default. Raises KafkaError."""
+    """Return the entity with these parts. Each part is a type and a name, None for the default. Raises KafkaError."""
     found: dict[str, Any] = {}
     for kind, name in parts:
         if kind not in PARTS:
@@ -109,7 +111,7 @@ def _changes(entity: Entity, operations: Sequence[OpData]) -> dict[str, str | No
     for operation in operations:
         kind = KINDS.get(operation.key)
         if kind is None and operation.remove:
-            continue  # as in Kafka: no entity has it
+            continue  # no entity has this type; Kafka does the same
         if kind is None or kind.of_address != (entity.ip is not None):
             known = ", ".join(name for name, one in KINDS.items() if one.of_address == (entity.ip is not None))
             raise _invalid(f"{operation.key[:50]!r} is not a quota of such an entity; use {known}.")

@@ -1,10 +1,10 @@
 """AlterConfigs (33), versions 0 to 2: replace all settings of topics, brokers and groups.
 
 Behaviour: settings that the request doesn't name return to their defaults. Each resource is changed or refused
-separately, with all of its settings or none. A broker is named by its id, all brokers by the empty name.
-`validate_only` checks all that the change would. A resource that a request names twice, or a setting without a value,
-is INVALID_REQUEST.
-Gaps: as DescribeConfigs.
+separately, with all of its settings or none. A broker is named by its id; the empty name means all brokers.
+`validate_only` makes all checks of a change. A resource that a request names twice, or a setting without a value, is
+refused with INVALID_REQUEST.
+Gaps: those of DescribeConfigs.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """AlterPartitionReassignments (45), versions 0 and 1: move replicas to other brokers.
 
-Behaviour: any broker carries it out. A partition is answered once its reassignment has begun: the new replicas copy,
-and the controller drops the old ones when all that stay are in sync. A new target replaces one under way; null cancels
-a reassignment and restores the replicas (NO_REASSIGNMENT_IN_PROGRESS if there is none). Targets are brokers that are
-alive or hold a replica (INVALID_REPLICA_ASSIGNMENT). Version 1 may forbid a change of the number of replicas
-(INVALID_REPLICATION_FACTOR). pylogd's own tagged field `latest_wait_ms` has new replicas begin with the latest offset.
-Brokers without the topic's label are refused (INVALID_REPLICA_ASSIGNMENT), and so is a cancellation that would bring
-replicas back to them (POLICY_VIOLATION). pylogd's own tagged field `placement_label` changes the topic's label together
-with the moves, all or nothing; it needs ALTER_CONFIGS on the topic.
-REQUEST_TIMED_OUT if the reassignments have not begun within `timeout_ms`; they will begin later.
+Behaviour: any broker carries the request out. A partition is answered once its reassignment has begun: the new replicas
+copy the log, and the controller drops the old replicas when all that stay are in sync. A new target replaces one under
+way. A null target cancels a reassignment and restores the replicas (NO_REASSIGNMENT_IN_PROGRESS without a
+reassignment). Targets must be brokers that are alive or hold a replica (INVALID_REPLICA_ASSIGNMENT). Version 1 may
+forbid a change of the number of replicas (INVALID_REPLICATION_FACTOR). With pylogd's own tagged field `latest_wait_ms`
+new replicas begin with the latest offset. Brokers without the topic's label are refused (INVALID_REPLICA_ASSIGNMENT),
+and so is a cancellation that would bring replicas back to them (POLICY_VIOLATION). pylogd's own tagged field
+`placement_label` changes the topic's label together with the moves, all or nothing; it needs ALTER_CONFIGS on the
+topic. REQUEST_TIMED_OUT if the reassignments have not begun within `timeout_ms`; they will begin later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def alter_partition_reassignments(
 
 
 def _refuse(request: AlterPartitionReassignmentsRequest, code: ErrorCode) -> AlterPartitionReassignmentsResponse:
-    """Return an error of the whole request, which Kafka repeats for each partition."""
+    """Set the error of the whole request; Kafka repeats it for each partition."""
     responses = [
         ReassignableTopicResponse(
             topic.name,
@@ -76,7 +76,7 @@ async def _move(
             pause=pace.step,
         )
         outcomes = await wait_for(context, request.timeout_ms, begun)
-    except PylogdError as failed:  # the store could not be asked, or took too long
+    except PylogdError as failed:  # the metadata store can't be reached, or took too long
         why = explain(failed)
         return AlterPartitionReassignmentsResponse(error_code=why[0], error_message=why[1])
     results: dict[str, ReassignableTopicResponse] = {}

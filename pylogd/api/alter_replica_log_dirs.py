@@ -1,9 +1,9 @@
 """AlterReplicaLogDirs (34), versions 1 and 2: reopen log directories.
 
-Behaviour: each directory that the request names is reopened if it is offline, and a full one is used again, whether or
-not replicas are named for it. A named replica that the directory then holds is answered with no error, one that is
-still offline with KAFKA_STORAGE_ERROR, one of an unknown directory with LOG_DIR_NOT_FOUND.
-Gaps: replicas are never moved between directories: a replica in another directory is INVALID_REQUEST.
+Behaviour: each directory that the request names is reopened if it is offline, and used again if it is full, whether or
+not replicas are named for it. A named replica that the directory then holds gets no error. If the directory is still
+offline, the replica gets KAFKA_STORAGE_ERROR; if it is unknown, LOG_DIR_NOT_FOUND.
+Gaps: replicas are never moved between directories. A replica in another directory gets INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def _alter(context: RequestContext, request: AlterReplicaLogDirsRequest) -
 
 
 async def _reopen(context: RequestContext, path: str) -> ErrorCode:
-    """Return why the directory can't be used, NONE if it can."""
+    """Return why the directory can't be used; NONE if it can be used."""
     try:
         await context.broker.hosting.reopen(path)
     except UnknownLogDirectory:

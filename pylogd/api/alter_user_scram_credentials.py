@@ -1,10 +1,13 @@
 """AlterUserScramCredentials (51), version 0: set and delete SCRAM credentials of users (KIP-554).
 
-Behaviour: each user is changed or refused separately, with all of its changes or none, and answered when this broker
-accepts the new credential; other brokers do within a second. A credential that the request names twice is
-DUPLICATE_RESOURCE, one to delete that does not exist RESOURCE_NOT_FOUND. Iterations outside 4,096 to 16,384, an empty
-name or salted password, and a salt of more than 8,192 bytes are UNACCEPTABLE_CREDENTIAL. As in Kafka, a salted password
-may have another length than the digest: the keys are computed from it all the same. Needs ALTER on the cluster.
+Behaviour: each user is changed or refused separately, with all of its changes or none. It is answered when this broker
+accepts the new credential; other brokers accept it within a second. As in Kafka, a salted password may have another
+length than the digest, since keys can be computed from it anyway. A client needs ALTER on the cluster.
+Errors:
+- DUPLICATE_RESOURCE: the request names a credential twice;
+- RESOURCE_NOT_FOUND: a credential to delete does not exist;
+- UNACCEPTABLE_CREDENTIAL: iterations outside 4,096 to 16,384, an empty name or salted password, or a salt of more than
+  8,192 bytes.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ async def _alter_all(
 
 
 def _credentials(name: str, changes: list[_Change]) -> dict[str, ScramCredential | None]:
-    """Return the new credentials of a user by mechanism, None for those to delete. Raises KafkaError."""
+    """Return the new credentials of a user by mechanism; None stands for a credential to delete. Raises KafkaError."""
     if not name:
         raise _unacceptable("The user's name is empty.")
     count = Counter(change.mechanism for change in changes)

@@ -1,12 +1,13 @@
 """ApiVersions (18), versions 0 to 4: list the APIs and versions that this broker serves.
 
-Behaviour: generated from what the handlers registered. A version that is not served is answered in version 0 with
-UNSUPPORTED_VERSION and the versions of this API alone, so that the client asks again with one of them (KIP-511): with a
-list of all APIs it would not, and miss the features. From version 3 on the client sends its software's name and
-version; malformed ones are INVALID_REQUEST. Those of another broker prove that it is one (`security.peers`).
-The features that this broker knows, and the levels that the cluster uses (`metadata.features`), are told from version 3
-on; before version 4 a lowest level of 0 is told as 1, which older clients can read (KAFKA-17011).
-The APIs by which clients push metrics are told only if this broker serves metrics, as with Kafka: others need not ask.
+Behaviour: the list is made from the registrations of the handlers. A request in a version that is not served is
+answered in version 0 with UNSUPPORTED_VERSION, and with the versions of this API only, so that the client asks again
+with one of them (KIP-511). With a list of all APIs it would not ask again, and miss the features.
+From version 3 on the client sends the name and version of its software; malformed ones get INVALID_REQUEST. Another
+broker proves by them that it is a broker (`security.peers`). From version 3 on the answer has the features that this
+broker knows, and the levels that the cluster uses (`metadata.features`). Before version 4 a lowest level of 0 is sent
+as 1, which older clients can read (KAFKA-17011).
+As in Kafka, the APIs by which clients push metrics are listed only if this broker serves metrics.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
 
 @lru_cache(maxsize=1024)
 def _software(name: str, version: str) -> tuple[str, str]:
-    """Return both, as one object that the connections of all such clients share."""
+    """Return name and version as one object, which the connections of all such clients share."""
     return name, version
 
 
@@ -68,9 +69,10 @@ def unsupported_api_versions() -> ApiVersionsResponse:
 
 @lru_cache(maxsize=32)
 def _encoded(version: int, epoch: int, levels: tuple[tuple[str, int], ...], pushed: bool) -> bytes:
-    """Return the response, encoded: each connection begins with this request.
+    """Return the encoded response. Each connection begins with this request.
 
-    epoch, levels: of the features that the cluster uses. pushed: whether clients may push metrics.
+    epoch, levels: the epoch and the levels of the features that the cluster uses.
+    pushed: whether clients may push metrics.
     """
     least = 1 if version < _FIRST_WITH_LEVEL_0 else 0
     supported = [SupportedFeatureKey(name, max(one.lowest, least), one.highest) for name, one in SUPPORTED.items()]
@@ -87,6 +89,6 @@ def _encoded(version: int, epoch: int, levels: tuple[tuple[str, int], ...], push
 
 @cache
 def _served(pushed: bool) -> list[ApiVersion]:
-    """Return the supported APIs. All handlers are registered before the first request."""
+    """Return the supported APIs. All handlers must be registered before the first request."""
     found = [ApiVersion(key, found.advertise_from, found.last) for key, found in sorted(REGISTRATIONS.items())]
     return found if pushed else [one for one in found if one.api_key not in _TELEMETRY]

@@ -1,11 +1,12 @@
 """Describe administrative requests and their results for the audit log.
 
-Strategy: one function for all APIs. Of a request it takes the fields that are known to be harmless, by their names; of
-a response every part that has an error code, with the names around it. A field that nobody has listed here is left
-out, so that a new API can't leak a secret. Values of settings are taken if the setting is known not to be sensitive.
+Strategy: one function describes all APIs. From a request it takes the fields that are known to be harmless, by their
+names. From a response it takes every part that has an error code, with the names of the enclosing parts. A field that
+is not listed here is left out, so that a new API can't leak a secret. Values of settings are taken if the setting is
+known not to be sensitive.
 
-Both may be large, so `describe` runs in the audit log's thread, and takes no more than fits into a line: of what was
-refused little, so that nobody can fill the disk by being refused.
+Requests and responses may be large, so `describe` runs in the audit log's thread, and takes no more than fits into a
+line. It takes little from refused requests, so that nobody can fill the disk with them.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ _SHOWN: Final = frozenset(
         "validate_only", "value",
     }
 )  # fmt: skip
-#: Names of the fields of a response that say what an error code is about.
+#: Names of the response fields that say to what an error code belongs.
 _NAMES: Final = (
     "name", "topic", "topic_name", "topic_id", "resource_type", "resource_name", "pattern_type", "group_id", "user",
     "principal", "host", "operation", "permission_type", "partition_index", "partition_id", "entity",
     "entity_type", "entity_name", "feature",
 )  # fmt: skip
 _MOST_RESULTS: Final = 1000
-_MOST_ELEMENTS: Final = 1000  # of one list of a request
-#: About how many characters a request may take in a line, and its results as many again.
+_MOST_ELEMENTS: Final = 1000  # the most elements that are described of one list of a request
+#: About how many characters a request may take in a line; its results may take as many again.
 _MOST_DONE: Final = 1 << 20
 _MOST_REFUSED: Final = 1 << 13
 
 
 class _Room:
-    """How many characters a part of a line may still have."""
+    """How many more characters a part of a line may have."""
 
     __slots__ = ("left",)
 
@@ -70,7 +71,7 @@ class _Room:
 def describe(request: Any, response: object, version: int = 0) -> tuple[dict[str, Any], bool]:
     """Return a request's parts with their results, and whether any part took effect.
 
-    response: encoded at `version`, if the handler has done that.
+    response: the message, or its bytes at `version` if the handler has encoded it.
     """
     if isinstance(response, bytes):
         response = schema.response_codec(request.API_KEY, version).decode(memoryview(response))

@@ -1,7 +1,7 @@
-"""The handler of SASL listeners: nothing but authentication is served to clients that are not authenticated.
+"""The handler of SASL listeners. It serves nothing but authentication to clients that are not authenticated.
 
-Strategy: it stands in front of the dispatcher, so listeners without SASL pay nothing. Which requests are allowed
-follows from the state of the connection's `Authentication`; anything else closes the connection, as in Kafka.
+Strategy: it stands in front of the dispatcher, so listeners without SASL pay nothing. The state of the connection's
+`Authentication` decides which requests are allowed; any other request closes the connection, as in Kafka.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _ALLOWED: Mapping[AuthenticationState, frozenset[int]] = {
 
 
 class SaslConnection(ClientConnection, AuthenticatedConnection, Protocol):
-    """A connection of a SASL listener. authentication: None before the first request."""
+    """A connection of a SASL listener.
+
+    authentication: None before the first request.
+    """
 
     authentication: Authentication | None
 
@@ -55,7 +58,8 @@ async def guarded(
 ) -> AuthenticationGate:
     """Return the handler of a SASL listener with these settings. Raises ConfigError.
 
-    users: those of SCRAM. work: calls functions in threads, for which the clients of all listeners wait.
+    users: the users with SCRAM credentials.
+    work: calls functions in threads, which the clients of all listeners share.
     """
 
     async def make(values: ListenerSettings) -> Authenticator:
@@ -81,11 +85,11 @@ class AuthenticationGate:
         self.repeated = handler.repeated
 
     async def check(self, values: ListenerSettings) -> None:
-        """Raise ConfigError if the listener can't offer the mechanisms that these settings name."""
+        """Raise ConfigError if the listener can't offer the mechanisms in these settings."""
         await self._make(values)
 
     async def use(self, values: ListenerSettings) -> None:
-        """Authenticate new connections by these settings from now on. Raises ConfigError, with nothing changed."""
+        """Authenticate new connections by these settings from now on. If it raises ConfigError, nothing has changed."""
         self._authenticator = await self._make(values)
 
     def handle(self, connection: SaslConnection, event: RequestReceived | UnsupportedRequest) -> Any:
@@ -104,23 +108,23 @@ class AuthenticationGate:
     def handle_batch(
         self, connection: SaslConnection, frame: memoryview, session: ServerSession, most: int
     ) -> BatchReply:
-        """Let the requests of an authenticated client pass; leave others to `handle`, which tells what they are."""
+        """Let the requests of an authenticated client pass. Leave others to `handle`, which reads what they are."""
         if not _in_session(connection):
             return NOT_ANSWERED
         return self._handler.handle_batch(connection, frame, session, most)
 
     def handle_repeated(self, connection: SaslConnection, data: bytes, output: DirectOutput) -> RepeatReply | None:
-        """Do as `handle_batch`."""
+        """Do the same as `handle_batch`."""
         return self._handler.handle_repeated(connection, data, output) if _in_session(connection) else None
 
     def handle_repeated_batch(
         self, connection: SaslConnection, data: bytes, session: ServerSession
     ) -> RepeatedBatch | None:
-        """Do as `handle_batch`."""
+        """Do the same as `handle_batch`."""
         return self._handler.handle_repeated_batch(connection, data, session) if _in_session(connection) else None
 
 
 def _in_session(connection: SaslConnection) -> bool:
-    """Return whether the client has authenticated, and its session has not ended: it may begin another one then."""
+    """Return whether the client has authenticated in a session that has not ended. Later it may authenticate again."""
     authentication = connection.authentication
     return authentication is not None and authentication.in_session

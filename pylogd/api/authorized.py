@@ -1,7 +1,6 @@
 """Authorized operations, the bit fields of Metadata, DescribeCluster and DescribeGroups (KIP-430).
 
-A client that doesn't ask gets `NOT_ASKED`. Without an authorizer every operation that a kind of resource has is
-authorized.
+A client that doesn't ask gets `NOT_ASKED`. Without an authorizer every operation of a resource type is authorized.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def group_operations(context: RequestContext, group_id: str) -> int:
 
 
 def cluster_operations(context: RequestContext) -> int:
-    """Return the operations that the client may do on the cluster; as in Kafka, 0 if it may not DESCRIBE it."""
+    """Return the operations that the client may do on the cluster. As in Kafka, 0 if it may not DESCRIBE it."""
     if not context.may_use_cluster(AclOperation.DESCRIBE):
         return 0
     return _authorized(context, ResourceType.CLUSTER, CLUSTER_NAME, CLUSTER_OPERATIONS)

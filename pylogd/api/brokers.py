@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pylogd.api.context import BrokerParts, RequestContext
 from pylogd.metadata.image import NO_LEADER, Broker, PartitionState
 
-#: The versions of Produce and Fetch from which on responses have the addresses of the leaders they name (KIP-951).
+#: The first versions of Produce and Fetch whose responses have the addresses of the leaders that they name (KIP-951).
 PRODUCE_WITH_LEADERS = 10
 FETCH_WITH_LEADERS = 16
 
@@ -35,7 +35,7 @@ def reachable_broker(context: RequestContext, node_id: int) -> tuple[int, str, i
 
 
 def offline_replicas(live: Mapping[int, Broker], topic_id: bytes, state: PartitionState) -> list[int]:
-    """Return the replicas whose broker is not alive, or has said that its log directory has failed (KIP-112)."""
+    """Return the replicas whose broker is not alive, or has reported their log directory as failed (KIP-112)."""
     key = topic_id, state.index
     return [node for node in state.replicas if node not in live or key in live[node].outages.offline]
 
@@ -47,10 +47,12 @@ def endpoints_of(context: RequestContext, leaders: Iterable[int]) -> Iterator[tu
 
 
 def leader_elsewhere(broker: BrokerParts, topic: str | bytes, index: int) -> tuple[int, int] | None:
-    """Return the id of the other broker that leads a partition, and the leader epoch; None if no other one does.
+    """Return the id of another broker that leads a partition, and the leader epoch; None if no other broker leads it.
 
-    It is as the metadata has it, also for partitions that this broker no longer has: a client that is told goes there
-    at once, instead of asking for metadata first (KIP-951). topic: its name, or its id as bytes.
+    topic: the topic's name, or its id as bytes.
+
+    The leader is the one in the metadata, even for partitions that this broker no longer has. A client that is told it
+    goes there at once, instead of asking for metadata first (KIP-951).
     """
     found = broker.topics.by_id(topic) if isinstance(topic, bytes) else broker.topics.get(topic)
     if found is None or not 0 <= index < len(found.partitions):

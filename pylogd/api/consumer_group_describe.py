@@ -1,8 +1,8 @@
 """ConsumerGroupDescribe (69), versions 0 and 1: describe consumer groups of the newer protocol (KIP-848).
 
-Behaviour: a group of the classic protocol is GROUP_ID_NOT_FOUND, and so is one that does not exist. Topics that the
-client may not DESCRIBE refuse their group, as in Kafka. A group that is named more than once is answered once. Groups
-that no longer fit into `response.max.bytes` are INVALID_REQUEST.
+Behaviour: a group of the classic protocol gets GROUP_ID_NOT_FOUND, as does a group that does not exist. As in Kafka, a
+group is refused if the client may not DESCRIBE one of its topics. A group that is named more than once is answered
+once. Groups that no longer fit into `response.max.bytes` get INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pylogd.wire.messages.consumer_group_describe import (
     DescribedTopicPartitions,
 )
 
-_LEAST_WORK = 100  # for each group, in bytes of the answer that take as long
+_LEAST_WORK = 100  # the least work for a group, as bytes of an answer whose encoding takes as long
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
@@ -125,6 +125,6 @@ def _assignment(topics: TopicRegistry, partitions: Iterable[TopicPartition]) -> 
     found = []
     for topic_id, indexes in partitions_by_topic(partitions).items():
         topic = topics.by_id(topic_id)
-        if topic is not None:  # else it was deleted, and the member has not heard of it yet
+        if topic is not None:  # otherwise the topic was deleted, and the member does not know that yet
             found.append(DescribedTopicPartitions(topic_id, topic.name, indexes))
     return DescribedAssignment(found)

@@ -1,10 +1,10 @@
-"""ConsumerGroupHeartbeat (68), versions 0 and 1: be a member of a consumer group of the newer protocol (KIP-848).
+"""ConsumerGroupHeartbeat (68), versions 0 and 1: take part in a consumer group of the newer protocol (KIP-848).
 
-Behaviour: a member says what has changed since its last heartbeat, and is told its epoch and, if they changed, its
-partitions. From version 1 on consumers make their member ids themselves. A member needs READ for the group and
-DESCRIBE for the topics that it subscribes to by name; a topic that it may not describe refuses the heartbeat.
-Gaps: the rack (KIP-881) is kept and shown, but does not guide assignors. A regular expression is
-INVALID_REGULAR_EXPRESSION where the package google-re2 is missing.
+Behaviour: a member says what has changed since its last heartbeat. The answer has the member's epoch and, if they
+changed, its partitions. From version 1 on consumers make their member ids themselves. A member needs READ for the group
+and DESCRIBE for the topics that it subscribes to by name. If it may not describe one of them, the heartbeat is refused.
+Gaps: the rack (KIP-881) is kept and shown, but does not guide assignors. A regular expression gets
+INVALID_REGULAR_EXPRESSION if the package google-re2 is missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pylogd.wire.messages.consumer_group_heartbeat import (
 def consumer_group_heartbeat(
     context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Deferred[ConsumerGroupHeartbeatResponse]:
-    """Return the response; a Deferred of it where replicas are waited for."""
+    """Return the response, or a Deferred of it if replicas have to be waited for."""
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return _response(HeartbeatAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED))
     if not context.broker.features.level(GROUP_VERSION):
@@ -69,7 +69,7 @@ def consumer_group_heartbeat(
 
 
 def _former(context: RequestContext, group_id: str, heartbeat: Heartbeat) -> str | None:
-    """Return the regular expression by which a member has found topics so far, if it has one."""
+    """Return the regular expression that the member has had so far, if it has one."""
     group = context.broker.groups.describe_consumers(group_id)
     member = None if isinstance(group, ErrorCode) else group.members.get(heartbeat.member_id)
     return None if member is None else member.regex
@@ -113,7 +113,7 @@ def _heartbeat(context: RequestContext, request: ConsumerGroupHeartbeatRequest) 
 
 
 def _check_topics(context: RequestContext, heartbeat: Heartbeat) -> None:
-    """Raise HeartbeatRefused for ids that are too long, and topics that the client may not describe."""
+    """Raise HeartbeatRefused for ids that are too long, and for topics that the client may not describe."""
     ids = (heartbeat.member_id, heartbeat.instance_id, heartbeat.rack_id)
     if any(len(text) > MAX_INSTANCE_ID for text in ids if text is not None):
         raise HeartbeatRefused(ErrorCode.INVALID_REQUEST, f"An id has more than {MAX_INSTANCE_ID} characters.")

@@ -1,7 +1,8 @@
 """The context of a handler: the broker's parts, and the client.
 
-Rules: handlers use only the attributes of `BrokerParts`, so a test can give them a simple object with those it needs.
-Each is the part that a handler works with; a handler does not reach through one part for another.
+Rules: handlers use only the attributes of `BrokerParts`, so a test can pass a simple object with the attributes that it
+needs. Each attribute is a part that a handler works with directly; a handler does not reach through one part for
+another.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class BrokerParts(Protocol):
     @property
     def fetch_sessions(self) -> FetchSessions[Any]: ...
     @property
-    def replica_selector(self) -> RackAwareSelector | None: ...  # None: consumers read from leaders
+    def replica_selector(self) -> RackAwareSelector | None: ...  # if None, consumers read from leaders
     @property
     def replica_throttle(self) -> ReplicaThrottle: ...
     @property
@@ -95,11 +96,11 @@ class BrokerParts(Protocol):
     @property
     def groups(self) -> GroupCoordinator: ...
     @property
-    def expressions(self) -> Matches: ...  # those of clients, and the topics that they match
+    def expressions(self) -> Matches: ...  # clients' regular expressions, and the topics that they match
     @property
     def transactions(self) -> TransactionCoordinator: ...
     @property
-    def verifier(self) -> PartitionVerifier | None: ...  # None: nobody is asked about transactions
+    def verifier(self) -> PartitionVerifier | None: ...  # if None, no transaction is verified
     @property
     def features(self) -> Features: ...
     @property
@@ -117,9 +118,9 @@ class BrokerParts(Protocol):
     @property
     def entity_configs(self) -> EntityConfigs: ...
     @property
-    def authorizer(self) -> Authorizer | None: ...  # None: everyone may do everything
+    def authorizer(self) -> Authorizer | None: ...  # if None, every operation is allowed
     @property
-    def acls(self) -> AclStore | None: ...  # None: nothing is decided by ACLs
+    def acls(self) -> AclStore | None: ...  # None without ACLs
     @property
     def audit(self) -> AuditLog | None: ...
     @property
@@ -141,15 +142,18 @@ class BrokerParts(Protocol):
 
 
 class Connection(Protocol):
-    """A handler's view of a client's connection: the peer's address, the name of the listener, the client's principal.
+    """A handler's view of a client's connection.
 
-    port: the peer's. on_lost: called when the connection has ended; set by whatever keeps something for it. claim:
-    which broker of the cluster it says that it comes from, if any. software: the name and version of the client's
-    software; empty as long as it has not said so.
-
-    authentication: on a SASL listener, from the first request on. finish: take no more requests, and close the
-    connection when all replies are sent. lift_element_bounds: accept requests with more elements than clients may send.
-    receive_tokens: take SASL messages without headers, which `step` answers, until the client is authenticated.
+    host, port: the peer's address.
+    listener: the name of the listener.
+    principal: the client's principal.
+    on_lost: called when the connection has ended. It is set by code that keeps something for the connection.
+    claim: which broker of the cluster the client says that it is, if any.
+    software: the name and version of the client's software; empty until the client sends them.
+    authentication: on a SASL listener, the state of the authentication, from the first request on.
+    finish: accepts no more requests, and closes the connection when all replies are sent.
+    lift_element_bounds: accepts requests with more elements than clients may send.
+    receive_tokens: accepts SASL messages without headers, which `step` answers, until the client is authenticated.
     """
 
     authentication: Authentication | None
@@ -168,13 +172,14 @@ class Connection(Protocol):
     def receive_tokens(self, step: Callable[[bytes], Any]) -> None: ...
 
     def mute(self, seconds: float) -> None:
-        """Take no further request from the client for `seconds` seconds."""
+        """Take no further request from the client for this many seconds."""
 
 
 class RequestContext:
     """The client of a request, and the version. Immutable: requests of one connection share it if they can.
 
-    api: the API's name; empty where requests of several APIs share the context, since there is no audit log.
+    api: the API's name. It is empty if requests of several APIs share the context, which needs no name without an audit
+        log.
     """
 
     __slots__ = ("api", "broker", "client_id", "connection", "version")
@@ -195,14 +200,14 @@ class RequestContext:
 
     @property
     def principal(self) -> Principal:
-        """Who the client is."""
+        """The principal of the client."""
         return self.connection.principal
 
     def may(self, operation: AclOperation, resource: ResourceType, name: str, *, audited: bool = True) -> bool:
         """Return whether the client may do `operation` to the resource `name`.
 
-        audited: whether a refusal goes to the audit log; False where the client did not ask for this resource, as in a
-        list of all topics, or where something else may allow the same.
+        audited: whether a refusal goes to the audit log. False if the client did not ask for this resource, as in a
+            list of all topics, or if another permission may allow the request.
         """
         authorizer = self.broker.authorizer
         if authorizer is None:
@@ -220,8 +225,8 @@ class RequestContext:
     def may_change_topic(self, operation: AclOperation, name: str) -> bool:
         """Return whether the client may do `operation`, which changes more than records, to a topic.
 
-        An internal topic is everybody's: it takes ALTER on the cluster too, since ACLs for `*` or a prefix do not mean
-        it.
+        Internal topics belong to all clients. To change one, a client also needs ALTER on the cluster, since ACLs for
+        `*` or a prefix are not meant for internal topics.
         """
         return self.may_use_topic(operation, name) and (
             name not in INTERNAL_TOPICS or self.may_use_cluster(AclOperation.ALTER)
@@ -229,7 +234,7 @@ class RequestContext:
 
     @property
     def share(self) -> Share:
-        """Whose share the client's work counts in: its principal's, or its address's if it has not said who it is."""
+        """The share in which the client's work counts: its principal's, or its address's without authentication."""
         return share_of_client(self.connection.principal, self.connection.host)
 
     def may_use_group(self, operation: AclOperation, group_id: str, *, audited: bool = True) -> bool:
@@ -255,7 +260,7 @@ class RequestContext:
         return self.broker.peers.proven(self.connection.claim, node_id) and self.acts_for_cluster()
 
     def acts_for_cluster(self) -> bool:
-        """Return whether the client may do what brokers do."""
+        """Return whether the client may do operations of brokers."""
         return self.may_use_cluster(AclOperation.CLUSTER_ACTION)
 
     def _audit_denial(self, operation: AclOperation, resource: ResourceType, name: str) -> None:
@@ -291,7 +296,7 @@ class _OwnConnection:
 
 
 class OwnContext(RequestContext):
-    """Return the context of a request that this broker sends to itself, with the rights of a broker."""
+    """The context of a request that this broker sends to itself, with the rights of a broker."""
 
     __slots__ = ()
 
@@ -303,5 +308,5 @@ class OwnContext(RequestContext):
         return True
 
     def is_broker(self, node_id: int) -> bool:
-        """Return whether this broker has that node id."""
+        """Return whether this broker has the node id."""
         return node_id == self.broker.node_id

@@ -1,10 +1,11 @@
 """CreateAcls (30), versions 1 to 3: create ACLs.
 
-Behaviour: each is created or refused separately; one that exists counts as created. They are in force on this broker
-when it answers, and on the others as soon as they hear of them, for open connections too. A host is `*`, an address, or
-a network such as `10.1.0.0/16` (ours); anything else, which could never match, is INVALID_REQUEST (Kafka stores it). A
-client needs ALTER on the cluster. SECURITY_DISABLED where nothing is decided by ACLs.
-Gaps: as DescribeAcls.
+Behaviour: each ACL is created or refused separately; an ACL that exists counts as created. New ACLs are in force on
+this broker when it answers, and on the others as soon as they learn of them, even for open connections. A host is `*`,
+an address, or a network such as `10.1.0.0/16` (particular to pylogd). Any other host could never match and gets
+INVALID_REQUEST (Kafka stores it). A client needs ALTER on the cluster. SECURITY_DISABLED is the error if the broker has
+no ACLs.
+Gaps: those of DescribeAcls.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ async def _create(context: RequestContext, acls: AclStore, request: CreateAclsRe
     valid = [binding for binding in bindings if isinstance(binding, AclBinding)]
     try:
         failed = await acls.create(valid, pace.step)
-    except PylogdError as error:  # the store could not be asked
+    except PylogdError as error:  # the metadata store could not be reached
         return _same_for_all(request, *explain(error))
     results = []
     for binding in bindings:

@@ -1,8 +1,8 @@
 """CreateDelegationToken (38), versions 1 to 3: make a delegation token (KIP-48, KIP-373).
 
-Behaviour: only for clients who are authenticated, not by a delegation token themselves. A token for another owner needs
-CREATE_TOKENS on that user, and an authorizer (without one, Kafka lets everybody become anybody). Without
-`delegation.token.secret.key` it is DELEGATION_TOKEN_AUTH_DISABLED.
+Behaviour: a client must be authenticated, and not by a delegation token. A token for another owner needs CREATE_TOKENS
+on that user, and an authorizer. (Without an authorizer Kafka lets everybody become anybody.) Without
+`delegation.token.secret.key` the request is refused with DELEGATION_TOKEN_AUTH_DISABLED.
 """
 
 from __future__ import annotations

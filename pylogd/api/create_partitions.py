@@ -2,10 +2,9 @@
 
 Behaviour: every topic of the request is answered separately. `count` is the new total; the broker places the replicas
 unless the client assigns them. A topic is answered once its new partitions can be used. A name that a request has twice
-is INVALID_REQUEST.
-Topics whose partitions can't be used within `timeout_ms` are REQUEST_TIMED_OUT; the partitions are added later. A
-client over its `controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED from version 3 on; before, it has to wait
-(KIP-599).
+gets INVALID_REQUEST. Topics whose partitions can't be used within `timeout_ms` get REQUEST_TIMED_OUT; the partitions
+are added later. A client over its `controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED from version 3 on; with
+earlier versions it has to wait (KIP-599).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pylogd.wire.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
-_FIRST_STRICT = 3  # THROTTLING_QUOTA_EXCEEDED is known from here on
+_FIRST_STRICT = 3  # the first version with THROTTLING_QUOTA_EXCEEDED
 
 
 @handles(CreatePartitionsRequest, 0, 3)
@@ -72,7 +71,7 @@ async def _create(
     assignment = None if wanted.assignments is None else [entry.broker_ids for entry in wanted.assignments]
     extend = partial(context.broker.topic_admin.add_partitions, wanted.name, wanted.count, assignment=assignment)
     before = context.broker.topics.get(wanted.name)
-    if quota.active and not validate_only and before is not None:  # what can't be done is not counted
+    if quota.active and not validate_only and before is not None:  # impossible changes are not counted
         quota.charge(len((await extend(validate_only=True)).partitions) - len(before.partitions))
     await extend(validate_only=validate_only)
     if not validate_only:

@@ -2,11 +2,11 @@
 
 Behaviour: each topic is created or refused separately. -1 partitions or replicas means the broker's default; a client
 may assign the replicas instead. A topic is answered once its partitions can be used. From version 5 on the response has
-the topic's settings, with defaults. `validate_only` makes all checks and creates nothing. A name that a request has
-twice is INVALID_REQUEST, and so are the names of internal topics, which brokers create.
-A client needs CREATE on the cluster or on the topic; without DESCRIBE_CONFIGS it is not told the settings.
-Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are created later. A client over its
-`controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED from version 6 on; before, it has to wait (KIP-599).
+the topic's settings, with defaults. `validate_only` makes all checks and creates nothing. INVALID_REQUEST is the error
+for a name that a request has twice, and for internal topics, which only brokers create. A client needs CREATE on the
+cluster or on the topic; without DESCRIBE_CONFIGS it is not told the settings. Topics that can't be used within
+`timeout_ms` get REQUEST_TIMED_OUT; they are created later. A client over its `controller_mutation_rate` gets
+THROTTLING_QUOTA_EXCEEDED from version 6 on; with earlier versions it has to wait (KIP-599).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pylogd.wire.messages.create_topics import (
 
 _NO_ID = bytes(16)
 _KAFKA_METADATA = "__cluster_metadata"
-_FIRST_STRICT = 6  # THROTTLING_QUOTA_EXCEEDED is known from here on
+_FIRST_STRICT = 6  # the first version with THROTTLING_QUOTA_EXCEEDED
 
 
 @handles(CreateTopicsRequest, 0, 7)
@@ -77,7 +77,7 @@ async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> 
 
 
 def _check_not_internal(context: RequestContext, name: str) -> None:
-    """Raise for a topic that only brokers create, and for the one in which Kafka keeps its own metadata."""
+    """Raise an error for a topic that only brokers create, and for the topic in which Kafka keeps its own metadata."""
     if name in INTERNAL_TOPICS:
         if context.broker.topics.get(name) is not None:
             raise TopicExists(f'topic "{name}" exists already')
@@ -105,7 +105,7 @@ async def _create(
         assignment=assignment or None,
         configs={config.name: config.value for config in wanted.configs},
     )
-    if quota.active and not validate_only:  # what can't be created is not counted
+    if quota.active and not validate_only:  # topics that can't be created are not counted
         quota.charge(len((await create(validate_only=True)).partitions))
     topic = await create(validate_only=validate_only)
     if not validate_only:
@@ -129,7 +129,7 @@ async def _create(
 
 
 class _Configs:
-    """The settings of the topics in one answer. Topics with the same ones share a list, which is never changed."""
+    """The settings of the topics in one answer. Topics with the same settings share a list, which is never changed."""
 
     def __init__(self, context: RequestContext) -> None:
         self._settings = context.broker.settings
@@ -138,11 +138,11 @@ class _Configs:
 
     @property
     def size(self) -> int:
-        """About how many bytes all that was returned takes."""
+        """About how many bytes the returned settings take together."""
         return self._budget.spent
 
     def of(self, topic: Topic) -> list[CreatableTopicConfigs] | None:
-        """Return the settings of a topic, None if they do not fit into the answer."""
+        """Return the settings of a topic; None if they do not fit into the answer."""
         key = frozenset(topic.configs.items())
         found = self._known.get(key)
         if found is None:

@@ -1,4 +1,4 @@
-"""`timeout_ms` of administrative requests: how long the client waits. The change itself is not cancelled."""
+"""`timeout_ms` of administrative requests: how long the client waits. After this time the change continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def wait_for(context: RequestContext, timeout_ms: int, change: Coroutine[A
 
     timeout_ms: how long to wait; with 0 or less, only a change that completes at once is in time.
 
-    Raises KafkaError(REQUEST_TIMED_OUT) if it takes longer. The change continues, also if the client disconnects.
+    Raises KafkaError(REQUEST_TIMED_OUT) if it takes longer. The change continues, even if the client disconnects.
     """
     waiting: Deferred[T] = Deferred()
 

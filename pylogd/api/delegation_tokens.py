@@ -13,7 +13,7 @@ from pylogd.security.principal import ANONYMOUS
 def check_may_manage(context: RequestContext) -> None:
     """Raise KafkaError unless the client may create and see tokens over its connection.
 
-    It has to have said who it is, by credentials of its own: a token does not make tokens.
+    The client must have authenticated with credentials of its own: a token can't be used to make tokens.
     """
     connection = context.connection
     authentication = connection.authentication
@@ -23,7 +23,7 @@ def check_may_manage(context: RequestContext) -> None:
 
 
 async def change_expiry(context: RequestContext, change: Callable[[], Awaitable[int]]) -> tuple[ErrorCode, int]:
-    """Change when a token expires. Return an error code and that time, in milliseconds since 1970; 0 with an error.
+    """Change when a token expires. Return an error code and the new time, in milliseconds since 1970; 0 with an error.
 
     change: changes the token and returns the time.
     """

@@ -1,10 +1,10 @@
 """DeleteAcls (31), versions 1 to 3: delete the ACLs that filters select.
 
-Behaviour: each filter is answered with the ACLs that it selected and that are deleted; one that several filters select
-is named with the first of them. It is no error if a filter selects none. Filters are those of DescribeAcls; at most 100
-may have the pattern type MATCH and a name, more are INVALID_REQUEST (ours). A client needs ALTER on the cluster.
-SECURITY_DISABLED where nothing is decided by ACLs.
-Gaps: as DescribeAcls.
+Behaviour: each filter is answered with the ACLs that it selected and that are deleted. An ACL that several filters
+select is named with the first of them. A filter that selects none gets no error. Filters are those of DescribeAcls. At
+most 100 of them may have the pattern type MATCH and a name; more get INVALID_REQUEST (particular to pylogd). A client
+needs ALTER on the cluster. SECURITY_DISABLED is the error if the broker has no ACLs.
+Gaps: those of DescribeAcls.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ async def _delete(context: RequestContext, acls: AclStore, request: DeleteAclsRe
     valid = [wanted for wanted in filters if isinstance(wanted, AclFilter)]
     try:
         deleted = iter(await acls.delete(valid, pace.step))
-    except PylogdError as error:  # the store could not be asked, some ACLs can't be read, or too many filters match
+    # The metadata store could not be reached, some ACLs can't be read, or too many filters match.
+    except PylogdError as error:
         return _same_for_all(request, *explain(error))
     results = []
     for wanted in filters:

@@ -1,6 +1,6 @@
 """DeleteGroups (42), versions 0 to 2: delete groups that have no members, with their offsets.
 
-Behaviour: each group is deleted or refused separately, and answered when its deletion is committed.
+Behaviour: each group is deleted or refused separately. It is answered when its deletion is committed.
 """
 
 from __future__ import annotations

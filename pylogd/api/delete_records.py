@@ -1,11 +1,11 @@
 """DeleteRecords (21), versions 0 to 2: delete all records before an offset.
 
 Behaviour: the log start offset moves to the given offset, which must lie within the log; -1 means the high watermark.
-An offset before the log start changes nothing and is no error. A partition is answered, with the new start, once every
-in-sync replica has the same start; REQUEST_TIMED_OUT if that takes longer than `timeout_ms`. A topic whose
-`cleanup.policy` has no `delete` is refused with POLICY_VIOLATION, an internal topic with INVALID_TOPIC_EXCEPTION. The
-work is done in a thread. All is answered when the new starts are on the disk, so a killed broker does not serve the
-records again. (Kafka writes them once a minute.)
+An offset before the log start changes nothing and gets no error. A partition is answered, with the new start, once
+every in-sync replica has the same start. If that takes longer than `timeout_ms`, it gets REQUEST_TIMED_OUT. A topic
+whose `cleanup.policy` has no `delete` is refused with POLICY_VIOLATION, an internal topic with INVALID_TOPIC_EXCEPTION.
+The work is done in a thread. The answer is sent when the new starts are on the disk, so a killed broker does not serve
+the records again. (Kafka writes them once a minute.)
 Gaps: none.
 """
 
@@ -62,7 +62,7 @@ async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> Del
         topics.append(DeleteRecordsTopicResult(topic.name, results))
     try:
         await context.broker.in_thread(context.broker.logs.checkpoint)
-    except StorageFailure as error:  # as on a full disk, of which this makes room
+    except StorageFailure as error:  # the disk may be full; the deletion makes space
         log.warn("The new starts of logs are in effect, but not on the disk: {error}", error=error)
     return DeleteRecordsResponse(topics=topics)
 
@@ -88,7 +88,7 @@ async def _delete_one(
 
 
 def _check(partition: Partition, offset: int) -> int:
-    """Return the offset before which records are deleted. Raises PylogdError for one that is not allowed."""
+    """Return the offset before which records are deleted. Raises PylogdError for an offset that is not allowed."""
     partition.check_leading()
     if not partition.log.config.deletes:
         raise KafkaError(

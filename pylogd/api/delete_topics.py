@@ -1,12 +1,12 @@
 """DeleteTopics (20), versions 0 to 6: delete topics by name or, from version 6 on, by id.
 
-Behaviour: each topic is deleted or refused separately. It is answered once this broker no longer has it: its name is
-free again, and fetches that waited on it have been answered. Unknown ids are UNKNOWN_TOPIC_ID. A topic that a request
-names twice, or by both name and id, is INVALID_REQUEST. `delete.topic.enable` may forbid deletion.
-A client needs DELETE, and for internal topics ALTER on the cluster; one that may not DESCRIBE a topic either is not
-told the name of its id.
-Topics that are not gone within `timeout_ms` are REQUEST_TIMED_OUT; they are deleted later. A client over its
-`controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED from version 5 on; before, it has to wait (KIP-599).
+Behaviour: each topic is deleted or refused separately. A topic is answered once this broker no longer has it: then its
+name is free again, and fetches that waited on it have been answered. Unknown ids get UNKNOWN_TOPIC_ID. A topic that a
+request names twice, or by both name and id, gets INVALID_REQUEST. `delete.topic.enable` may forbid deletion. A client
+needs DELETE, and for internal topics ALTER on the cluster. A client that names a topic by its id and may not DESCRIBE
+it either is not told the topic's name. Topics that are not gone within `timeout_ms` get REQUEST_TIMED_OUT; they are
+deleted later. A client over its `controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED from version 5 on; with
+earlier versions it has to wait (KIP-599).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from pylogd.wire.messages.delete_topics import (
 )
 
 _FIRST_BY_ID = 6
-_FIRST_WITH_DISABLED = 3  # TOPIC_DELETION_DISABLED is known from here on
-_FIRST_STRICT = 5  # THROTTLING_QUOTA_EXCEEDED is known from here on
+_FIRST_WITH_DISABLED = 3  # the first version with TOPIC_DELETION_DISABLED
+_FIRST_STRICT = 5  # the first version with THROTTLING_QUOTA_EXCEEDED
 _NO_ID = bytes(16)
 
 
@@ -70,7 +70,7 @@ async def _delete_all(context: RequestContext, request: DeleteTopicsRequest) -> 
 def _by_id_alone(
     context: RequestContext, counts: Counter[tuple[str | None, bytes]]
 ) -> Counter[tuple[str | None, bytes]]:
-    """Return how often a request names each topic. One that it names by both name and id is there by its id alone."""
+    """Return how often a request names each topic. A topic named by both name and id is counted by its id alone."""
     for name, topic_id in list(counts):
         topic = None if name is not None else context.broker.topics.by_id(topic_id)
         if topic is not None:
@@ -115,7 +115,7 @@ async def _delete(
 
 
 async def _delete_one(context: RequestContext, name: str, wanted: DeleteTopicState) -> None:
-    """Delete a topic; if it was asked for by its id, not another one that has the name by then."""
+    """Delete a topic. If it was requested by its id, do not delete another topic that has the name by then."""
     if wanted.name is not None:
         await context.broker.topic_admin.delete_topic(name)
         return

@@ -1,10 +1,10 @@
 """DescribeAcls (29), versions 1 to 3: list the ACLs that a filter selects.
 
-Behaviour: grouped by resource pattern, in order. A filter with pattern type MATCH (2) and a name selects the patterns
-that cover that resource: its literal ones, prefixes of it, and `*`. A client needs DESCRIBE on the cluster.
-SECURITY_DISABLED where nothing is decided by ACLs; INVALID_REQUEST for codes that are not known (Kafka closes the
-connection), and where the answer would have more than `response.max.bytes` (ours).
-Gaps: version 0, which has no pattern types; Kafka 4 has dropped it too.
+Behaviour: the ACLs are grouped by resource pattern, in order. A filter with pattern type MATCH (2) and a name selects
+the patterns that cover that resource: literal ones, prefixes, and `*`. A client needs DESCRIBE on the cluster.
+SECURITY_DISABLED is the error if the broker has no ACLs. INVALID_REQUEST is the error for unknown codes (Kafka closes
+the connection), and if the answer would have more than `response.max.bytes` (particular to pylogd).
+Gaps: version 0, which has no pattern types, is not served; Kafka 4 has dropped it too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pylogd.wire.messages.describe_acls import (
     DescribeAclsResponse,
 )
 
-_MANY = 500  # ACLs: to look at more takes some milliseconds, so a thread does it
-_ACL_BYTES = 8  # of an ACL in the answer, without its texts
+_MANY = 500  # so many ACLs take some milliseconds, so a thread looks at them
+_ACL_BYTES = 8  # the size of an ACL in the answer, without its texts
 
 _Items = Sequence[tuple[ResourcePattern, Sequence[AclEntry]]]
 
@@ -49,7 +49,7 @@ def describe_acls(
     except KafkaError as error:
         codes = request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type
         if error.code is ErrorCode.INVALID_REQUEST and all(codes):
-            return DescribeAclsResponse(error_message=None)  # a code of a later Kafka: no ACL here has it
+            return DescribeAclsResponse(error_message=None)  # the code is of a later Kafka, and no ACL here has it
         return DescribeAclsResponse(error_code=error.code, error_message=error.message)
     items, budget = acls.items(), answer_budget(context)
     if sum(len(entries) for _, entries in items) <= _MANY:

@@ -1,9 +1,10 @@
 """DescribeClientQuotas (48), versions 0 and 1: the quotas of users, client ids and IP addresses.
 
-Behaviour: an entity is described if it meets every condition: a part with this name, with the default, or with any
-name. Without conditions all are. With `strict` an entity has no parts but those that have conditions. Conditions on IP
-addresses go with no others, since no entity has an address and a user. A part with two conditions, or a type of match
-that does not exist, is INVALID_REQUEST; a part of another type is UNSUPPORTED_VERSION.
+Behaviour: an entity is described if it meets every condition. A condition asks for a part with a given name, with the
+default, or with any name. Without conditions all entities are described. With `strict` an entity may have only the
+parts that have conditions. A condition on IP addresses can't be combined with others, since no entity has an address
+and a user. INVALID_REQUEST is the error for a part with two conditions, and for an unknown type of match;
+UNSUPPORTED_VERSION for a part of another type.
 Gaps: none.
 
 Source: KIP-546, KIP-612.
@@ -34,9 +35,10 @@ from pylogd.wire.messages.describe_client_quotas import (
     ValueData,
 )
 
-#: The values of an entity in the order that Kafka's hash tables give those of three: clients compare the whole answer.
+#: The values of an entity, in the order that Kafka's hash tables give to three values: clients compare the whole
+#: answer.
 _VALUES = {"consumer_byte_rate": 0, "controller_mutation_rate": 1, "request_percentage": 2, "producer_byte_rate": 3}
-_ENTITY_WORK = 150  # as long as encoding so many bytes of an answer
+_ENTITY_WORK = 150  # the work for an entity, as bytes of an answer whose encoding takes as long
 
 
 class MatchType(IntEnum):
@@ -47,7 +49,7 @@ class MatchType(IntEnum):
     ANY = 2
 
 
-#: Stands for the empty name, which no entity has: it is not that of the default. Quotas of no user match it.
+#: Stands for the empty name. No entity has it, and it is not the name of the default; it matches quotas of no user.
 _EMPTY = "\0"
 
 #: For each part with a condition, the name that it must have, None for any.

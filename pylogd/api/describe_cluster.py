@@ -1,10 +1,10 @@
 """DescribeCluster (60), versions 0 to 2: the cluster's id, its brokers, its controller.
 
 Behaviour: lists the live brokers that have the client's listener. pylogd's own tagged fields have what placement
-depends on besides the rack: the labels and the `host.id` of each broker; and for those who may do DESCRIBE or
-DESCRIBE_CONFIGS to the cluster, whether it is cordoned or has a full volume, and how many more partitions it may hold.
-Gaps: the controllers as endpoints (type 2, version 1 on) are UNSUPPORTED_ENDPOINT_TYPE, since every broker carries out
-administrative requests; no broker is ever fenced, so `include_fenced_brokers` changes nothing.
+depends on besides the rack: the labels and the `host.id` of each broker. Clients that may DESCRIBE or DESCRIBE_CONFIGS
+the cluster are also told whether a broker is cordoned or has a full volume, and how many more partitions it may hold.
+Gaps: a request for controllers as endpoints (type 2, from version 1 on) gets UNSUPPORTED_ENDPOINT_TYPE, since every
+broker carries out administrative requests. No broker is ever fenced, so `include_fenced_brokers` changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pylogd.wire.messages.describe_cluster import (
 )
 
 _BROKERS, _CONTROLLERS = 1, 2
-#: What is said of this broker while it has no registration.
+#: The description of this broker while it has no registration.
 _UNREGISTERED = Candidate(-1)
 
 
@@ -40,7 +40,7 @@ def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -
         )
     broker = context.broker
     placement = candidates(broker.cluster.brokers, broker.topic_admin.room_on).live
-    # Whoever may cordon a broker waits here until all show it, and has ALTER_CONFIGS.
+    # A client that cordons a broker needs ALTER_CONFIGS, and waits here until all brokers show the change.
     may_plan = any(
         context.may_use_cluster(one, audited=False) for one in (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
     )

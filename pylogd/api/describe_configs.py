@@ -1,14 +1,14 @@
 """DescribeConfigs (32), versions 0 to 4: list settings of topics, brokers, groups and subscriptions
 to metrics of clients, with the source of each value.
 
-Behaviour: every setting is listed, defaults too; an empty or null list of names means all. A value's source is
-the topic or the group, a dynamic setting of the broker, the configuration file or command line, or the default;
-synonyms (on request) are all sources that have a value, the one in force first. Types and documentation come
-with version 3 (the latter on request). A broker is named by its id; the empty name is for settings of all brokers, of
-which only those are listed that have been set. A resource that is named more than once is answered once. Resources that
-no longer fit into `response.max.bytes` are INVALID_REQUEST. A broker that is asked for `lagging.consumers.throttled`
-tells who had to wait for busy disks (`throttled_consumers`).
-Gaps: broker loggers (type 8) have no settings here: INVALID_REQUEST.
+Behaviour: every setting is listed, including defaults; an empty or null list of names means all. A value's source is
+the topic or the group, a dynamic setting of the broker, the configuration file or command line, or the default.
+Synonyms (on request) are all sources that have a value, the one in force first. Types come with version 3, as does
+documentation (on request). A broker is named by its id. The empty name means the settings of all brokers; only those
+that have been set are listed. A resource that is named more than once is answered once. Resources that no longer fit
+into `response.max.bytes` get INVALID_REQUEST. A broker that is asked for `lagging.consumers.throttled` tells which
+clients had to wait for busy disks (`throttled_consumers`).
+Gaps: broker loggers (type 8) have no settings here and get INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from pylogd.wire.messages.describe_configs import (
 )
 
 _THIS_BROKER = "this broker"
-_LEAST_WORK = 1000  # for each resource, in bytes of the answer that take as long
+_LEAST_WORK = 1000  # the least work for a resource, as bytes of an answer whose encoding takes as long
 
-#: What is equal for all topics with the same settings of their own: the results, and about how many bytes they take.
+#: The results that are equal for all topics with the same settings of their own, and about how many bytes they take.
 _Results = tuple[list[DescribeConfigsResourceResult], int]
 
 
@@ -83,7 +83,10 @@ def _describe(
     known: dict[tuple[object, frozenset[str]], _Results],
     budget: AnswerBudget,
 ) -> DescribeConfigsResult:
-    """Return the answer for one resource. known: the results of earlier ones, which are shared and never changed."""
+    """Return the answer for one resource.
+
+    known: the results of earlier resources, which are shared and never changed.
+    """
     result = DescribeConfigsResult(
         error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
     )
@@ -136,7 +139,7 @@ def _size(result: DescribeConfigsResourceResult) -> int:
 
 
 def _for_all_brokers(entry: ConfigEntry) -> ConfigEntry | None:
-    """Return the setting as it was set for all brokers, or None if it was not."""
+    """Return the setting as it was set for all brokers, or None if it was not set for all."""
     for synonym in entry.synonyms:
         if synonym.source is ConfigSource.DYNAMIC_DEFAULT_BROKER and synonym.name == entry.name:
             return entry._replace(value=synonym.value, source=synonym.source, synonyms=(synonym,))

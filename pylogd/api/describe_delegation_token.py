@@ -1,8 +1,8 @@
 """DescribeDelegationToken (41), versions 1 to 3: list delegation tokens, with their secrets (KIP-48, KIP-373).
 
-Behaviour: a client sees tokens that it owns, asked for or may renew; others only with DESCRIBE on the token, or
-DESCRIBE_TOKENS on its owner, and never without an authorizer (where Kafka shows all). `owners` names whose tokens are
-wanted: those that they own, asked for or may renew, as with Kafka. Null means all, an empty list none.
+Behaviour: a client sees tokens that it owns, asked for or may renew. It sees other tokens only with DESCRIBE on the
+token, or DESCRIBE_TOKENS on its owner, and never without an authorizer (where Kafka shows all). As in Kafka, `owners`
+selects the tokens that these users own, asked for or may renew. Null means all tokens, an empty list none.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _may_see(context: RequestContext, token: DelegationToken) -> bool:
     if str(context.principal) in _users(token):
         return True
     if context.broker.authorizer is None:
-        return False  # a secret is as good as its owner's password
-    # A list in which some are left out is no denial.
+        return False  # the answer has secrets, which are as good as the owner's password
+    # A list in which some tokens are left out is no denial.
     return context.may(
         AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id, audited=False
     ) or context.may(AclOperation.DESCRIBE_TOKENS, ResourceType.USER, token.owner, audited=False)

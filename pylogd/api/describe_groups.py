@@ -1,8 +1,8 @@
 """DescribeGroups (15), versions 0 to 6: describe groups and their members.
 
 Behaviour: the members' metadata and assignments are shown only while the group is Stable, since during a rebalance they
-belong to no generation. A group that does not exist is Dead, and from version 6 on GROUP_ID_NOT_FOUND.
-A group that is named more than once is answered once. Groups that no longer fit into `response.max.bytes` are
+belong to no generation. A group that does not exist is shown as Dead, and from version 6 on gets GROUP_ID_NOT_FOUND. A
+group that is named more than once is answered once. Groups that no longer fit into `response.max.bytes` get
 INVALID_REQUEST.
 """
 
@@ -30,7 +30,7 @@ from pylogd.wire.messages.describe_groups import (
 )
 
 _FIRST_WITH_NOT_FOUND = 6
-_LEAST_WORK = 100  # for each group, in bytes of the answer that take as long
+_LEAST_WORK = 100  # the least work for a group, as bytes of an answer whose encoding takes as long
 
 
 @handles(DescribeGroupsRequest, 0, 6)

@@ -1,9 +1,9 @@
 """DescribeLogDirs (35), versions 0 to 5: list the log directories, their partitions and their free space.
 
-Behaviour: sizes are bytes of segments; from version 4 on the volume's total and usable bytes. Null topics means all
-partitions; otherwise those of the request that this broker has; every directory is listed in any case. An offline
-directory is listed with KAFKA_STORAGE_ERROR and without partitions. The sizes are read in a thread.
-From version 5 on it says whether a directory is cordoned.
+Behaviour: every directory is listed. Null topics means all partitions of this broker; otherwise those that the request
+names. The size of a partition is the bytes of its segments. From version 4 on the answer also has the volume's total
+and usable bytes; from version 5 on it says whether a directory is cordoned. An offline directory is listed with
+KAFKA_STORAGE_ERROR and without partitions. The sizes are read in a thread.
 Gaps: replicas are never moved between directories, so there are no future replicas.
 """
 
@@ -30,7 +30,7 @@ from pylogd.wire.messages.describe_log_dirs import (
 if TYPE_CHECKING:
     from pylogd.log.log_directory import DirectoryUsage
 
-_MANY = 500  # partitions: to list more takes some milliseconds, so a thread does it
+_MANY = 500  # listing so many partitions takes some milliseconds, so a thread does it
 
 
 @handles(DescribeLogDirsRequest, 0, 5)

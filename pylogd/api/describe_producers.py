@@ -1,10 +1,10 @@
 """DescribeProducers (61), version 0: list the idempotent producers that write to partitions (KIP-664).
 
-Behaviour: each replica answers for the partitions that it has, leader or not, from what its log remembers: the ids with
-a batch within `producer.id.expiration.ms`. A partition that is named twice is answered once. If the answer would have
-more than `response.max.bytes`, the partitions left are INVALID_REQUEST. A client needs READ for each topic.
-Of a producer with an open transaction the first offset is told, and of any the coordinator epoch of its last marker.
-pylogd's own tagged field has the time until which a smooth expansion waits for a producer, if the broker leads.
+Behaviour: each replica, leader or not, answers for the partitions that it has. Its log remembers producer ids with a
+batch within `producer.id.expiration.ms`. A partition that is named twice is answered once. If the answer would have
+more than `response.max.bytes`, the remaining partitions get INVALID_REQUEST. A client needs READ for each topic. The
+answer has the first offset of each open transaction, and the coordinator epoch of each producer's last marker. pylogd's
+own tagged field has the time until which a smooth expansion waits for a producer, if this broker leads the partition.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pylogd.wire.messages.describe_producers import (
     TopicResponse,
 )
 
-_PARTITION_BYTES: Final = 16  # about, of an answer without producers
+_PARTITION_BYTES: Final = 16  # about how many bytes a partition without producers takes in an answer
 _PRODUCER_BYTES: Final = 39
 
 

@@ -1,13 +1,12 @@
 """DescribeTopicPartitions (75), version 0: list the partitions of topics, page by page (KIP-966).
 
-Behaviour: topics come in order of their names, all of them where none is named. A page holds at most
-`response_partition_limit` partitions, and never more than 2,000; where it ends before the last one, a cursor says where
-the next page begins. A cursor whose topic is gone continues with the next name.
-Topics that the client may not DESCRIBE are TOPIC_AUTHORIZATION_FAILED, whether they exist or not; in a list of all
-topics they are missing.
-The leader is -1 where there is none, or it is not alive or has no address for the client's listener. As in Kafka's
-KRaftMetadataCache, and other than in Metadata, the partition has no error code then.
-The lists of eligible leader replicas are empty, never null, since the Java client does not expect null.
+Behaviour: topics come in order of their names; if the request names none, all topics come. A page has at most
+`response_partition_limit` partitions, and never more than 2,000. If it ends before the last one, a cursor says where
+the next page begins. A cursor whose topic is gone continues with the next name. Topics that the client may not DESCRIBE
+get TOPIC_AUTHORIZATION_FAILED, whether they exist or not; in a list of all topics they are missing. The leader is -1 if
+there is none, if it is not alive, or if it has no address for the client's listener. Then the partition has no error
+code, as in Kafka's KRaftMetadataCache, and unlike in Metadata. The lists of eligible leader replicas are empty, never
+null, since the Java client does not expect null.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from pylogd.wire.messages.describe_topic_partitions import (
 )
 
 _MOST = 2000
-# What takes as long as adding so many bytes to the answer:
+# Work, as the number of bytes that can be added to the answer in the same time:
 _TOPIC_WORK = 60
 _PARTITION_WORK = 80
 
@@ -72,7 +71,7 @@ def _fill(
             continue
         topic = registry.get(name)
         if topic is None:
-            if asked:  # or it has been deleted meanwhile
+            if asked:  # otherwise the topic has been deleted meanwhile
                 answers.append(_unknown(name))
             continue
         if not left:

@@ -1,8 +1,8 @@
 """DescribeTransactions (65), version 0: the state of transactional ids, from their coordinators (KIP-664).
 
-Behaviour: an id that is named more than once is answered once. One that has no state is TRANSACTIONAL_ID_NOT_FOUND. A
+Behaviour: an id that is named more than once is answered once. An id without a state gets TRANSACTIONAL_ID_NOT_FOUND. A
 client needs DESCRIBE for each id, and is shown the topics that it may DESCRIBE. Ids that no longer fit into
-`response.max.bytes` are INVALID_REQUEST.
+`response.max.bytes` get INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pylogd.wire.messages.describe_transactions import (
     TransactionState,
 )
 
-_ID_WORK = 100  # in bytes of an answer whose encoding takes as long
+_ID_WORK = 100  # the work for an id, as bytes of an answer whose encoding takes as long
 _PARTITION_BYTES = 4
 
 

@@ -1,7 +1,8 @@
 """DescribeUserScramCredentials (50), version 0: list which SCRAM credentials users have (KIP-554).
 
-Behaviour: mechanism and iterations only; neither salts nor keys leave the broker. Null or no users means all. A user
-without a credential is RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE. Needs DESCRIBE on the cluster.
+Behaviour: the answer has mechanisms and iterations only; neither salts nor keys leave the broker. Null or no users
+means all. A user without a credential gets RESOURCE_NOT_FOUND, a user that is named twice DUPLICATE_RESOURCE. A client
+needs DESCRIBE on the cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pylogd.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResult,
 )
 
-_USER_WORK = 80  # as long as encoding so many bytes of an answer
+_USER_WORK = 80  # the work for a user, as bytes of an answer whose encoding takes as long
 
 
 @handles(DescribeUserScramCredentialsRequest, 0, 0)

@@ -1,8 +1,8 @@
 """Route the requests of all connections to the handlers that are registered for their APIs.
 
-Strategy: a request goes to the one handler that `registry` has for its API; its version has been checked by then, since
-connections are told which are served. One with very many elements is decoded in a thread before. Requests that may be
-answered together go as bytes to `fast.produce`, and those that may repeat the last one to `fast.fetch`.
+Strategy: a request goes to the one handler that `registry` has for its API. Connections know which versions are served,
+so its version is already checked. A request with very many elements is first decoded in a thread. Requests that may be
+answered together go as bytes to `fast.produce`; requests that may repeat the last one go to `fast.fetch`.
 
 Must not know: connections beyond what handlers see of them, the order of replies.
 """
@@ -48,7 +48,7 @@ from pylogd.wire.session import (
 )
 
 T = TypeVar("T")
-_LENGTH_SIZE = 4  # bytes in front of each reply
+_LENGTH_SIZE = 4  # the size of the length before each reply
 
 
 class ClientConnection(ShapedConnection, FetchingConnection, Protocol):
@@ -63,7 +63,7 @@ class Dispatcher:
     versions: the lowest and highest version that is served, by API key.
     overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
     batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
-    repeated: the same of those that `handle_repeated` may answer.
+    repeated: `API key << 16 | version` of the requests that `handle_repeated` may answer.
     """
 
     __slots__ = (
@@ -72,11 +72,11 @@ class Dispatcher:
         "versions",
     )  # fmt: skip
 
-    #: Answers the request in a frame, and up to `most - 1` of those unread in the session; or leaves them.
+    #: Answers the request in a frame, and up to `most - 1` unread requests in the session; or leaves them all.
     handle_batch: Callable[[ClientConnection, memoryview, ServerSession, int], BatchReply]
-    #: Answers a request, its length in front, if it repeats the connection's last; or leaves it.
+    #: Answers a request, which begins with its length, if it repeats the connection's last one; or leaves it.
     handle_repeated: Callable[[ClientConnection, bytes, DirectOutput], RepeatReply | None]
-    #: Answers requests, their lengths in front, if they repeat the connection's last batch; or leaves them.
+    #: Answers requests, which begin with their lengths, if they repeat the connection's last batch; or leaves them.
     handle_repeated_batch: Callable[[ClientConnection, bytes, ServerSession], RepeatedBatch | None]
 
     def __init__(self, broker: BrokerParts) -> None:
@@ -117,7 +117,7 @@ class Dispatcher:
         return self._handlers[event.api_key](context, event.request)
 
     def _decode_first(self, connection: ClientConnection, event: LargeRequest) -> Deferred[Any]:
-        """Have a thread decode a request, and handle it then."""
+        """Have a thread decode a request, then handle it."""
 
         def decoded(request: Any) -> Any:
             return self.handle(
@@ -132,7 +132,7 @@ class Dispatcher:
         return self._broker.in_thread(event.request).addCallbacks(decoded, refused)
 
     def _choose_handlers(self, _active: bool = True) -> None:
-        """Count what clients use if any quota is set, and spare disks if any is busy: otherwise that costs nothing."""
+        """Count what clients use only while a quota is set, and spare disks only while a disk is busy."""
         counted, handlers = self._broker.client_quotas.active, HANDLERS
         if self._broker.laggards.active:
             handlers = {**HANDLERS, FetchRequest.API_KEY: fetch_sparing_disks}
@@ -161,7 +161,7 @@ class Dispatcher:
         self.handle_repeated_batch = _leave_batch
 
     def _leave_one(self, _connection: ClientConnection, _data: bytes, _output: DirectOutput) -> None:
-        """Leave the next request to the handler that measures it."""
+        """Leave the next request to the handler, which measures it."""
         self.handle_repeated = self._answer_repeated
 
     def _timed_batch(
@@ -180,7 +180,7 @@ class Dispatcher:
 
 
 def _leave(_connection: ClientConnection, _data: bytes, _output: DirectOutput) -> None:
-    """Leave a request that may repeat the last one to the handler of its API."""
+    """Leave a request that may repeat the last one to its handler."""
 
 
 def _leave_batch(_connection: ClientConnection, _data: bytes, _session: ServerSession) -> None:
@@ -190,7 +190,7 @@ def _leave_batch(_connection: ClientConnection, _data: bytes, _session: ServerSe
 class AuditingDispatcher(Dispatcher):
     """A dispatcher that reports administrative requests to the audit log, and tells handlers the name of their API.
 
-    An administrative request that has begun is carried out even if its client leaves.
+    An administrative request that has begun is carried out even if its client disconnects.
     """
 
     __slots__ = ("_audit",)
@@ -221,7 +221,7 @@ class AuditingDispatcher(Dispatcher):
         if api not in ADMINISTRATIVE:
             return result
         if isinstance(result, Deferred):
-            # A client that leaves would cancel it: what is done in part then would be missing in the audit log.
+            # A disconnect would cancel the request, and the audit log would lack changes that were made in part.
             return shield(result.addCallback(partial(self._record, context, request)))
         return self._record(context, request, result)
 

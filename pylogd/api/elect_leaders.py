@@ -1,9 +1,10 @@
 """ElectLeaders (43), versions 0 to 2: elect leaders on request.
 
-Behaviour: type 0 (and version 0) elects the preferred leaders; type 1 elects a live replica for a partition without a
-leader, though it may lack committed records. Any broker carries it out. Each partition is answered separately, once the
-election is in the metadata; if the request names no partitions (null), those without a change are left out. Another
-type is INVALID_REQUEST. REQUEST_TIMED_OUT if it takes longer than `timeout_ms`; the elections continue.
+Behaviour: type 0 (and version 0) elects the preferred leaders. Type 1 elects a live replica for a partition without a
+leader, though the replica may lack committed records. Any broker carries the request out. Each partition is answered
+separately, once the election is in the metadata. If the request names no partitions (null), those without a change are
+left out. Another type gets INVALID_REQUEST. If the elections take longer than `timeout_ms`, the answer is
+REQUEST_TIMED_OUT, and the elections continue.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ async def _elect(context: RequestContext, request: ElectLeadersRequest) -> Elect
         unclean = request.election_type == _UNCLEAN
         held = context.broker.partition_admin.elect(partitions, unclean=unclean, pause=pace.step)
         outcomes = await wait_for(context, request.timeout_ms, held)
-    except PylogdError as failed:  # the store could not be asked, or took too long
+    except PylogdError as failed:  # the metadata store can't be reached, or took too long
         return ElectLeadersResponse(error_code=explain(failed)[0])
     results: dict[str, ReplicaElectionResult] = {}
     for (topic, index), error in outcomes.items():

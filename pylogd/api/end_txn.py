@@ -1,11 +1,13 @@
 """EndTxn (26), versions 0 to 5: commit or abort a transaction.
 
-Behaviour: the answer comes when the outcome is decided, that is stored in the in-sync set; the markers are written to
-the partitions afterwards, and until then further changes are CONCURRENT_TRANSACTIONS. A request that is repeated is
-answered as the first time. From version 5 on (KIP-890) the answer has the epoch, and if need be the id, with which the
-producer continues, and an abort without a transaction is allowed. INVALID_TXN_STATE if there is no transaction, or it
-was decided otherwise; PRODUCER_FENCED for an outdated epoch (before version 2 INVALID_PRODUCER_EPOCH);
-INVALID_PRODUCER_ID_MAPPING for another producer id. A client needs WRITE for the transactional id.
+Behaviour: the answer comes when the outcome is decided, that is, stored on the in-sync replicas. The markers are
+written to the partitions afterwards; until then further changes get CONCURRENT_TRANSACTIONS. A repeated request gets
+the same answer. From version 5 on (KIP-890) the answer has the epoch, and if need be the id, with which the producer
+continues, and an abort without a transaction is allowed. A client needs WRITE for the transactional id.
+Errors:
+- INVALID_TXN_STATE: there is no transaction, or it has the other outcome;
+- PRODUCER_FENCED (before version 2 INVALID_PRODUCER_EPOCH): outdated epoch;
+- INVALID_PRODUCER_ID_MAPPING: another producer id.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The one table that maps exceptions of the packages below to error codes of the protocol.
 
 Rules: handlers catch `PylogdError` around the work for one topic or partition and answer `explain(error)`. An exception
-that is not in the table is unexpected: clients get UNKNOWN_SERVER_ERROR without its text, and the log its traceback.
-Clients are told why a file failed, but not its path on the broker, which the log has.
+that is not in the table is unexpected: clients get UNKNOWN_SERVER_ERROR without its text, and its traceback is logged.
+Clients are told why a file failed, but not the file's path, which is logged.
 """
 
 from __future__ import annotations
@@ -63,14 +63,15 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
 )
 
 
-#: Characters of an error's text.
+#: The most characters of an error's text.
 LONGEST_TEXT: Final = 1000
 
 
 def explain(error: BaseException) -> tuple[ErrorCode, str]:
     """Return the error code and text for a client. Call it while `error` is handled: it may log the traceback.
 
-    The text is cut to `LONGEST_TEXT`: it may quote what the client sent, and no answer has a string of 32 KB.
+    The text is cut to `LONGEST_TEXT`, since it may quote what the client sent, and a string in an answer has less than
+    32 KB.
     """
     code, text = _explain(error)
     return code, text[:LONGEST_TEXT]
@@ -92,10 +93,10 @@ def _explain(error: BaseException) -> tuple[ErrorCode, str]:
 
 
 def why_absent(broker: BrokerParts, topic: str | bytes, index: int) -> ErrorCode:
-    """Return why this broker has no partition `index` of a topic, given by name or, as bytes, by id.
+    """Return why this broker lacks partition `index` of a topic, which is named, or given by its id as bytes.
 
-    NOT_LEADER_OR_FOLLOWER for a partition that exists but is not here, since its log is still being created or another
-    broker has it: clients then refresh their metadata and try again.
+    If the partition exists, the error is NOT_LEADER_OR_FOLLOWER: its log is still being created, or other brokers have
+    it. Clients then refresh their metadata and try again.
     """
     if isinstance(topic, bytes):
         found = broker.topics.by_id(topic)

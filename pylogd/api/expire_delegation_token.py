@@ -1,7 +1,7 @@
-"""ExpireDelegationToken (40), versions 1 and 2: have it expire earlier or at once (KIP-48).
+"""ExpireDelegationToken (40), versions 1 and 2: make a delegation token expire earlier or at once (KIP-48).
 
-Behaviour: for the token's owner and its renewers; others, also who asked for it in the owner's name, get
-DELEGATION_TOKEN_OWNER_MISMATCH. A negative period deletes the token at once.
+Behaviour: the token's owner and its renewers may do this. Others, including a client that asked for the token in the
+owner's name, get DELEGATION_TOKEN_OWNER_MISMATCH. A negative period deletes the token at once.
 """
 
 from __future__ import annotations

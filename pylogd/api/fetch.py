@@ -1,27 +1,28 @@
-"""Fetch (1), versions 4 to 18: read record batches, waiting for them if asked to.
+"""Fetch (1), versions 4 to 18: read record batches, and wait for them if the request asks for that.
 
-Behaviour: reads from the batch that holds the offset, up to the high watermark. The first batch of the response comes
-whole even if it is larger than any limit; after it, `max_bytes` of the request (and of `fetch.max.bytes`) and
-`partition_max_bytes` hold. If there are fewer than `min_bytes`, and there is no error to report, the request waits up
-to `max_wait_ms` (`fetch_wait`). Records are slices of segment files, whose bytes are not looked at here. Topics go by
-name, from version 13 on by id. Sessions (version 7 on) are KIP-227's. A leader epoch other than ours is FENCED or
-UNKNOWN (version 9 on), and a client whose last epoch diverges from the log is told where (version 12 on).
-read_committed reads up to the last stable offset, and is told which transactions in what it reads were aborted, in the
-order of their markers (KIP-98).
+Behaviour: reads from the batch that contains the offset, up to the high watermark. The first batch of the response is
+complete even if it is larger than the limits: `max_bytes` of the request, `fetch.max.bytes` and `partition_max_bytes`.
+If there are fewer than `min_bytes`, and there is no error to report, the request waits up to `max_wait_ms`
+(`fetch_wait`). Records are slices of segment files; their bytes are not read here. Topics are named, and from version
+13 on given by id. Sessions (from version 7 on) are those of KIP-227. A wrong leader epoch gets FENCED_LEADER_EPOCH or
+UNKNOWN_LEADER_EPOCH (from version 9 on). A client whose last epoch diverges from the log is told where it diverges
+(from version 12 on). A read_committed client reads up to the last stable offset, and gets a list of the aborted
+transactions among the records, in the order of their markers (KIP-98).
 Fairness: a session serves first the partition that it served longest ago. Without a session the request's order counts,
 and its client has to change that order from one request to the next, as all Kafka clients do.
-A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has. Clients
-that are not the broker whose id they send (`security.peers`) get CLUSTER_AUTHORIZATION_FAILED.
-From version 11 on consumers may read from followers too, up to the high watermark that these know, and are sent to one
-in their rack where `replica.selector.class` says so (KIP-392); older ones get NOT_LEADER_OR_FOLLOWER.
+A follower reads up to the log's end and must send its leader's epoch; its offset tells how much it has. Clients that
+are not the broker whose id they send (`security.peers`) get CLUSTER_AUTHORIZATION_FAILED.
+From version 11 on consumers may read from followers too, up to the high watermark that these know. They are sent to a
+replica in their rack if `replica.selector.class` says so (KIP-392). Older consumers get NOT_LEADER_OR_FOLLOWER from
+followers.
 Batches compressed with zstd are sent to clients below version 10 too. KIP-110 would keep them from these clients, but
 Apache Kafka 4.4 does not, and clients that know zstd read them.
 A consumer without READ for a topic gets TOPIC_AUTHORIZATION_FAILED for each of its partitions.
 
-Cost: the most frequent request is answered by `fast.fetch`. Any other that can be answered makes one object for each
-partition; one at the end of the log makes a timer and an entry in the purgatory, and reads again only on news of its
-partitions. One that continues a session reads the partitions that have changed since the last, and waits for news of
-any without being filed under each (`replica.sessions`).
+Cost: `fast.fetch` answers the most frequent requests. Any other request makes an object for each partition. A request
+at the end of the log makes a timer and an entry in the purgatory, and reads again only on news of its partitions. A
+request that continues a session reads the partitions that have changed since the last one, and waits for news of any
+partition without being registered for each (`replica.sessions`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _FIRST_WITH_LEADER = 12
 _FIRST_WITH_TOPIC_ID = 13
 _LEADER_ELSEWHERE = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _NO_RECORDS = b""
-MANY_PARTITIONS = 500  # partitions: looking at them takes some milliseconds
+MANY_PARTITIONS = 500  # reading so many partitions takes some milliseconds
 
 _COLD = b"cold"  # stands for records that are still to be read; compared by identity
 
@@ -97,7 +98,7 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
 
 
 async def _fetch_many(context: RequestContext, request: FetchRequest, job: FetchJob) -> FetchResponse:
-    """Do as `fetch` for many partitions, with turns of the reactor for other connections in between."""
+    """Do the work of `fetch` for many partitions, with turns of the reactor for other connections in between."""
     for _ in job.read_in_steps():
         await next_turn(context)
     answer = answer_or_wait(context, request, job, False)
@@ -107,7 +108,10 @@ async def _fetch_many(context: RequestContext, request: FetchRequest, job: Fetch
 def answer_or_wait(
     context: RequestContext, request: FetchRequest, job: FetchJob, at_end: bool
 ) -> FetchResponse | Deferred[FetchResponse]:
-    """Return the response after the first read. at_end: whether there was nothing to read."""
+    """Return the response after the first read.
+
+    at_end: whether there was nothing to read.
+    """
     if job.follower >= 0:
         job.record_progress()
     min_bytes = min(request.min_bytes, job.max_bytes)
@@ -121,11 +125,14 @@ def answer_or_wait(
 class FetchJob:
     """Reads for one fetch request as often as needed, and makes its response once.
 
-    entries: the partitions that are asked for. total: bytes found by the last `read`.
+    entries: the requested partitions.
+    total: how many bytes the last `read` found.
     due: whether the last `read` found something that must be answered at once, such as an error.
     served: the entries, with their data, that the response will have.
-    follower: the follower's node id, -1 for any other client. rack: the client's, if it may be sent to another replica.
-    find: returns a partition by its topic, name or id, and its index. committed: whether it is a read_committed client.
+    follower: the follower's node id, -1 for any other client.
+    rack: the client's rack, if it may be sent to another replica.
+    find: returns a partition by its topic, name or id, and its index.
+    committed: whether the client is a read_committed client.
     """
 
     __slots__ = (
@@ -177,12 +184,12 @@ class FetchJob:
             session.fetched_at = self._now
 
     def read(self) -> None:
-        """Read every partition, or the changed ones of the session. Add the partitions to report to `served`."""
+        """Read every partition, or those of the session that changed. Add the partitions to report to `served`."""
         self._begin_read()
         self._look_at(self._in_turn())
 
     def read_in_steps(self) -> Iterator[None]:
-        """As `read`, but yield after each so many partitions: the caller may let others run then."""
+        """Do the work of `read`, but yield regularly, so that the caller may let others run."""
         self._begin_read()
         entries = iter(self._in_turn())
         while some := list(islice(entries, MANY_PARTITIONS)):
@@ -210,13 +217,13 @@ class FetchJob:
                 self.served.append((entry, data))
 
     def read_and_answer(self, _: None) -> FetchResponse | Deferred[FetchResponse]:
-        """Read the records that are available after a wait, and return the response."""
+        """Read the available records after a wait, and return the response."""
         if self.session is not None:
             self.session.wait = None
         found = fast.answer(self._context, self._request)
         if found.response is not None:
             return found.response
-        self.max_bytes = min(self.max_bytes, self._request.max_bytes)  # lowered if a quota was set meanwhile
+        self.max_bytes = min(self.max_bytes, self._request.max_bytes)  # it is lowered if a quota was set meanwhile
         self.read()
         return self.answer()
 
@@ -231,7 +238,7 @@ class FetchJob:
         return self.entries if self.session is None else self.session.in_turn()
 
     def _read_if_allowed(self, entry: Entry) -> PartitionData | None:
-        """As `_read_for_client`, if the client may read the topic."""
+        """Do the work of `_read_for_client`, if the client may read the topic."""
         name = self._name_of(entry)
         if name is not None and not self._context.may_use_topic(AclOperation.READ, name):
             self.due = True
@@ -242,7 +249,7 @@ class FetchJob:
         """Return the name of an entry's topic, None for an id that is unknown here."""
         if not isinstance(entry.topic, bytes):
             return entry.topic
-        partition = self.find((entry.topic, entry.wanted.partition))  # it may outlive its topic by a moment
+        partition = self.find((entry.topic, entry.wanted.partition))  # a partition may outlive its topic by a moment
         topic = self._context.broker.topics.by_id(entry.topic)
         return partition.topic if partition is not None else None if topic is None else topic.name
 
@@ -277,7 +284,7 @@ class FetchJob:
         return self._data_or_none(entry, partition, log_start, records)
 
     def _read_committed(self, entry: Entry, partition: Partition, log_start: int) -> PartitionData | None:
-        """Read for a read_committed client, and return the data as `_data_or_none` does. Raises as `Partition.read`."""
+        """Read for a read_committed client like `_data_or_none`. Raises the errors of `Partition.read`."""
         read = CommittedRead(partition)
         records = self._read_limited(partition, entry.wanted, read)
         data = self._data_or_none(entry, partition, log_start, records)
@@ -289,7 +296,7 @@ class FetchJob:
     def _data_or_none(
         self, entry: Entry, partition: Partition, log_start: int, records: Sized | None
     ) -> PartitionData | None:
-        """Return the data of a partition; None if the session's client knows all of it."""
+        """Return the data of a partition; None if the session's client already knows all of it."""
         if records is None:
             session = self.session
             if session is not None and not entry.is_news(partition.high_watermark, log_start):
@@ -306,7 +313,7 @@ class FetchJob:
         offset, follower = entry.wanted.fetch_offset, self.follower
         if follower < 0:
             end = partition.last_stable_offset if self.committed else partition.high_watermark
-            if end <= offset <= partition.log.log_end_offset:  # beyond it is an error
+            if end <= offset <= partition.log.log_end_offset:  # an offset after the log's end is an error
                 session.settle(entry, None)
         elif offset == partition.log.log_end_offset and follower in partition.isr:
             session.settle(entry, partition.followers.get(follower))
@@ -388,7 +395,7 @@ class FetchJob:
     def is_urgent(self, entry: Entry, partition: Partition) -> bool:
         """Return whether a follower should be answered at once, although there are no records.
 
-        That is to tell it another log start, or, where consumers read from followers, another high watermark.
+        It should if its log start differs from the leader's or, if consumers read from followers, its high watermark.
         """
         moved = entry.sent_high_watermark != partition.high_watermark
         return entry.sent_log_start >= 0 and (
@@ -401,7 +408,7 @@ class FetchJob:
         return self._context.broker.replica_throttle.holds_back(partition, self.follower)
 
     def record_progress(self) -> None:
-        """After a follower's first `read`: wake who waits for what it has, and propose it for the in-sync set."""
+        """After a follower's first `read`: wake operations that wait for it, and propose it for the in-sync set."""
         progress, self._progress = self._progress, None
         broker = self._context.broker
         for partition, moved in progress or ():
@@ -411,7 +418,7 @@ class FetchJob:
                 broker.isr_updater.follower_came(partition, self.follower)
 
     def _read_limited(self, partition: Partition, wanted: FetchPartition, read: Read) -> Sized | None:
-        """Return the records within the limits, None if there are none, or `_COLD` if they must be read in a thread."""
+        """Return the records within the limits, None if there are none, or `_COLD` if a thread must read them."""
         limit = self.max_bytes - self.total
         if limit > wanted.partition_max_bytes:
             limit = wanted.partition_max_bytes
@@ -424,7 +431,7 @@ class FetchJob:
         try:
             records = read(offset, limit, min_one=min_one, allow_cold=False)
         except ColdRead:
-            self.total += max(limit, 1)  # what it may take at most
+            self.total += max(limit, 1)  # the most that it may take
             self.due = True
             self._cold.append(ColdPartition(partition.log.directory, offset, limit, min_one, read))
             return _COLD
@@ -446,7 +453,7 @@ class FetchJob:
                     entry.told_error()
                 else:
                     entry.told(data.high_watermark, data.log_start_offset)
-                session.mark(entry)  # another fetch may have looked at it since
+                session.mark(entry)  # another fetch may have checked it since
                 if data.records:
                     session.served(entry)
         count_served(self.served, self.find, self.follower, self._context.broker.replica_throttle)

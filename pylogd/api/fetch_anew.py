@@ -1,4 +1,4 @@
-"""Answer a Fetch request that has waited on the short way (`fast.waiting_fetch`), and ends with something unusual."""
+"""Answer a Fetch request that has waited on the fast path (`fast.waiting_fetch`), and whose wait ends unusually."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pylogd.wire.headers import read_request_header, skip_tagged_fields
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse
 from pylogd.wire.schema import request_codec
 
-_LENGTH = 4  # bytes in front of a request
+_LENGTH = 4  # bytes before a request
 _API = REGISTRATIONS[FetchRequest.API_KEY].name  # for the audit log
 
 
 def answer_anew(
     broker: BrokerParts, connection: Connection, data: bytes, session: FetchSession[FetchPartition] | None
 ) -> FetchResponse | Deferred[FetchResponse]:
-    """Read for the request in `data`, its length in front, as `fetch` does after a wait, and return the response.
+    """Read for the request in `data`, which begins with its length, as `fetch` does after a wait. Return the response.
 
-    session: that the request has continued already; None for a request without a session.
+    session: the session that the request has already continued; None for a request without a session.
     """
     frame = memoryview(data)[_LENGTH:]
     _, version, _, client_id, at = read_request_header(frame)
@@ -34,7 +34,7 @@ def answer_anew(
     def answer(_: None) -> FetchResponse | Deferred[FetchResponse]:
         entries = named_entries(request, by_id=True) if session is None else session
         job = FetchJob(context, request, entries, None, False)
-        job.session = session  # which has seen the request: what has changed since is for the next one
+        job.session = session  # the session has seen the request: later changes are for the next request
         return job.read_and_answer(None)
 
     found: FetchResponse | Deferred[FetchResponse] = answer_waited_fetch(context, request, answer)

@@ -1,4 +1,4 @@
-"""Read the records of a Fetch response that are not in the page cache, in a thread, since that waits for the disk."""
+"""Read records of a Fetch response that are not in the page cache. Threads do this, since they wait for the disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pylogd.replica.committed_read import CommittedRead
 from pylogd.replica.disk_calls import DiskCalls
 from pylogd.wire.messages.fetch import PartitionData
 
-#: `Partition.read`, `Partition.read_for_follower` or a `CommittedRead`.
+#: `Partition.read`, `Partition.read_for_follower`, or a `CommittedRead`.
 Read: TypeAlias = Callable[..., FileSlice | None]
 
 _NO_DATA = PartitionData()
@@ -26,9 +26,10 @@ _NO_RECORDS = b""
 
 
 class ColdPartition:
-    """A read that has to wait for the disk. `data` is the part of the response that the read fills.
+    """A read that has to wait for the disk.
 
-    directory: of the partition's log.
+    data: the part of the response that the read fills.
+    directory: the directory of the partition's log.
     """
 
     __slots__ = ("_limit", "_min_one", "_offset", "_read", "data", "directory")
@@ -43,7 +44,7 @@ class ColdPartition:
         self.data = _NO_DATA
 
     def read(self) -> None:
-        """Fill `data`. Runs in a thread; nothing else uses it meanwhile."""
+        """Fill `data`. This runs in a thread; meanwhile nothing else uses `data`."""
         self.data.records = _NO_RECORDS
         try:
             records = self._read(self._offset, self._limit, min_one=self._min_one, allow_cold=True)
@@ -58,7 +59,7 @@ class ColdPartition:
 
 
 def read_cold(calls: DiskCalls, cold: Sequence[ColdPartition]) -> Deferred[Any]:
-    """Fill the data of all in threads, each in one of its disk if these have their own."""
+    """Fill the data of all reads in threads. If disks have their own threads, a read uses those of its disk."""
     STATISTICS.cold_reads += len(cold)
     by_directory: dict[str | None, list[ColdPartition]] = {}
     for one in cold:
@@ -74,7 +75,7 @@ def _read_all(cold: Sequence[ColdPartition]) -> None:
 
 
 def _refuse_all(failure: Failure, cold: Sequence[ColdPartition]) -> None:
-    """Answer for a disk that was given up."""
+    """Answer with errors, since the disk was given up."""
     failure.trap(StorageError)
     for partition in cold:
         partition.data.records = _NO_RECORDS

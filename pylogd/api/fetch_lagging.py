@@ -1,23 +1,24 @@
-"""Fetch while a disk is busy: partitions in which a consumer lags, and whose records would be read from it, wait.
+"""Fetch while a disk is busy: partitions wait if a consumer lags in them and their records would be read from the disk.
 
-Strategy: `fetch_sparing_disks` takes the place of `fetch` while a disk is throttled (`isolation.laggards`). It reads as
-`fetch` does, but for a partition on such a disk it looks at three things first: whether the client's offset is far
-behind the log's end, whether the kernel's page cache lacks records that would be sent, and whose turn it is. A
-partition that has to wait is left out of the answer; the others are answered as ever. If all that could be read has to
-wait, the fetch is held, as if there were no records yet, until it is its turn, until another of its partitions has
-records, or until its time is up.
+Strategy: `fetch_sparing_disks` replaces `fetch` while a disk is throttled (`isolation.laggards`). It reads like
+`fetch`, but for a partition on such a disk it first checks three things: whether the client's offset is far behind the
+log's end, whether the kernel's page cache lacks records that would be sent, and whose turn it is. A partition that has
+to wait is left out of the answer; the others are answered as usual. If all partitions with records have to wait, the
+fetch is held, as if there were no records yet, until it is its turn, until another of its partitions has records, or
+until its time is up.
 
 Rules:
 - Consumers that keep up never wait, whatever the page cache lacks. Followers never do.
-- A fetch is held for as long as its client would wait for records (`max_wait_ms`), but 0.1 s at least, so that it does
-  not ask in a loop, and `most_held` at most: a heartbeat behind it on its connection comes in time. It is then answered
-  without these records, and its connection keeps its place in the queue.
-- `throttle_time_ms` stays 0: a client that is told of a time sends nothing on that connection meanwhile, neither a
+- A fetch is held for as long as its client would wait for records (`max_wait_ms`). It is held for at least 0.1 s, so
+  that the client does not ask in a loop, and for at most `most_held`, so that a heartbeat after it on the same
+  connection is in time. It is then answered without these records, and its connection keeps its place in the queue.
+- `throttle_time_ms` stays 0. If a client is told a time, it sends nothing on that connection for that time, neither a
   heartbeat nor a fetch for partitions that keep up (KIP-219).
-- Of a partition whose turn it is a bounded part is read, so that the next one comes soon.
+- Only a bounded part of a partition is read in its turn, so that the next partition gets its turn soon.
 
-A consumer that reads on makes the kernel read ahead, by megabytes: most of what it then asks for is in memory already,
-but came from the disk for its sake. So what it reads after a miss is counted for a while as if it were missing too.
+A consumer that continues to read makes the kernel read ahead, by megabytes. Most of its next records are then in memory
+already, but came from the disk because of it. So for a while after a miss, all that the consumer reads is counted as
+missing too.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _SESSION_SHARE: Final = 6  # a member sends two or three heartbeats in the short
 
 
 def fetch_sparing_disks(context: RequestContext, request: FetchRequest) -> FetchResponse | Deferred[FetchResponse]:
-    """Return the response as `fetch` does; later if all its records are on busy disks and its client lags."""
+    """Return the response like `fetch`, but later if all its records are on busy disks and its client lags."""
     if replica_id_of(context, request) >= 0:
         return fetch(context, request)
     try:
@@ -74,7 +75,7 @@ async def _fetch_many(context: RequestContext, request: FetchRequest, job: Throt
 def _answer_or_hold(
     context: RequestContext, request: FetchRequest, job: ThrottledFetchJob
 ) -> FetchResponse | Deferred[FetchResponse]:
-    """Return the response after the first read, or hold it if there is something that has to wait and nothing else."""
+    """Return the response after the first read. If all partitions with records have to wait, hold it."""
     if not job.held:
         return answer_or_wait(context, request, job, False)
     min_bytes = min(request.min_bytes, job.max_bytes)
@@ -89,12 +90,15 @@ def _answer_or_hold(
 
 
 def most_held(settings: Settings) -> float:
-    """Return for how many seconds a fetch is held at most: far less than the shortest session timeout of a group."""
+    """Return the most seconds for which a fetch is held: far less than the shortest session timeout of a group."""
     return min(_MOST_HELD, settings.integer("group.min.session.timeout.ms") / 1000 / _SESSION_SHARE)
 
 
 class ThrottledFetchJob(FetchJob):
-    """Reads for a client's fetch, but not what has to wait. held: the throttles of what does, by partition."""
+    """Reads for a client's fetch, but leaves out partitions that have to wait.
+
+    held: the throttles of the partitions that have to wait, by partition.
+    """
 
     __slots__ = ("_client", "_connection", "_lag_bytes", "_throttle_of", "held")
 
@@ -118,7 +122,7 @@ class ThrottledFetchJob(FetchJob):
         return self.answer()
 
     def _read_limited(self, partition: Partition, wanted: FetchPartition, read: Read) -> Sized | None:
-        """As in `FetchJob`; None as well if the partition has to wait, and only a part if it had to."""
+        """Read like `FetchJob`. Return None if the partition has to wait, and only a part if it had to wait."""
         throttle = self._throttle_of(os.path.dirname(partition.log.directory))
         limit = min(self.max_bytes - self.total, wanted.partition_max_bytes)
         if throttle is None or (limit <= 0 and self.total) or not self._lags(partition, wanted.fetch_offset):
@@ -135,18 +139,19 @@ class ThrottledFetchJob(FetchJob):
         before = self.total
         records = super()._read_limited(partition, part, read)
         throttle.charge(key, self.total - before, missing)
-        self.due = True  # it has had its turn: a fetch that waits for more would lose it
+        self.due = True  # its turn is over, and a fetch that waited for more would lose the records
         return records
 
     def _lags(self, partition: Partition, offset: int) -> bool:
-        """Return whether a consumer lags by so much that it may have to wait."""
+        """Return whether a consumer lags so far that it may have to wait."""
         return offset < partition.high_watermark and is_behind(partition.log, offset, self._lag_bytes)
 
 
 def is_behind(log: Log, offset: int, most: int) -> bool:
     """Return whether about `most` bytes or more lie between an offset and the end of a log.
 
-    The size of its segments says so, and in the segment with the offset its distance from the ends.
+    The sizes of the segments after the offset tell this, and in the segment with the offset its distance from the
+    segment's ends.
     """
     end, behind = log.log_end_offset, 0
     for segment in reversed(log.segments):
@@ -162,7 +167,7 @@ def is_behind(log: Log, offset: int, most: int) -> bool:
 
 
 def _missing(read: Read, offset: int, limit: int) -> int:
-    """Return how many bytes of what would be read have to come from the disk; `limit` if look-ups have to as well."""
+    """Return how many of the bytes to read are missing in the page cache; `limit` if a look-up needs the disk too."""
     try:
         records = read(offset, limit, min_one=True, allow_cold=False)
     except ColdRead:
@@ -171,7 +176,7 @@ def _missing(read: Read, offset: int, limit: int) -> int:
 
 
 class _HeldFetch(FetchWait):
-    """Waits until it is the turn of a partition that is held, or there are enough records of others."""
+    """Waits until it is the turn of a held partition, or until there are enough records of others."""
 
     __slots__ = ("_held",)
 
@@ -180,7 +185,7 @@ class _HeldFetch(FetchWait):
         self._held = frozenset(job.held)
 
     def try_complete(self, key: Hashable) -> bool:
-        """See `FetchWait`. News of a partition that is held says nothing."""
+        """See `FetchWait`. News of a held partition is ignored."""
         if key in self._held:
             _, partition, epoch = self.watched[key]
             return (partition.leader_epoch != epoch or not partition.online) and self.complete(None)

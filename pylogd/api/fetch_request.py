@@ -31,14 +31,14 @@ def replica_id_of(context: RequestContext, request: FetchRequest) -> int:
 
 
 def broker_epoch_of(context: RequestContext, request: FetchRequest) -> int:
-    """Return the broker epoch of the follower that fetches, `NO_EPOCH` if it sends none."""
+    """Return the broker epoch of the follower that fetches; `NO_EPOCH` if it sends none."""
     return request.replica_state.replica_epoch if context.version >= _FIRST_WITH_REPLICA_STATE else NO_EPOCH
 
 
 def check_sender(context: RequestContext, request: FetchRequest) -> None:
     """Raise KafkaError for a follower of another cluster, and for a replica id that is not the sender's.
 
-    The cluster id of any other client is not looked at, as in Kafka.
+    As in Kafka, the cluster id of other clients is ignored.
     """
     follower = replica_id_of(context, request)
     if follower < 0:
@@ -52,7 +52,7 @@ def check_sender(context: RequestContext, request: FetchRequest) -> None:
 def wanted_entries(
     context: RequestContext, request: FetchRequest
 ) -> tuple[list[Entry] | FetchSession[FetchPartition], FetchSession[FetchPartition] | None, bool]:
-    """Return the entries of what a request asks for, the session that it continues, and whether it opens one.
+    """Return the requested entries, the session that the request continues, and whether it opens one.
 
     Raises KafkaError for a request that is refused as a whole.
     """
@@ -69,7 +69,7 @@ def wanted_entries(
 
 
 def named_entries(request: FetchRequest, by_id: bool) -> list[Entry]:
-    """Return an entry for each partition that the request names; as in Kafka, the last of duplicate entries counts."""
+    """Return an entry for each partition that the request names. As in Kafka, the last of duplicate entries counts."""
     entries: dict[tuple[TopicKey, int], Entry] = {}
     for topic in request.topics:
         key = topic.topic_id if by_id else topic.topic
@@ -81,10 +81,12 @@ def named_entries(request: FetchRequest, by_id: bool) -> list[Entry]:
 def continued_session(
     sessions: FetchSessions[Any], request: FetchRequest, by_id: bool, asking: SessionOwner
 ) -> FetchSession[FetchPartition] | None:
-    """Return the session of a request, with the changes that it names; None if its client has dropped all partitions.
+    """Return the session of a request, with the request's changes; None if its client has dropped all partitions.
 
-    asking: the connection of the request. Raises KafkaError for an unknown session or epoch, a session of another
-    principal, and one that has grown too large.
+    asking: the connection of the request.
+
+    Raises KafkaError for an unknown session or epoch, a session of another principal, and a session that has grown too
+    large.
     """
     session: FetchSession[FetchPartition] = sessions.resume(request.session_id, request.session_epoch, by_id, asking)
     before = len(session)
@@ -94,7 +96,7 @@ def continued_session(
         for wanted in topic.partitions:
             session.want(topic.topic_id if by_id else topic.topic, wanted)
     if not session.partitions:
-        sessions.close(session.session_id)  # the client has dropped all: nothing to be incremental about
+        sessions.close(session.session_id)  # without partitions there is nothing to be incremental about
         return None
     if len(session) != before:
         sessions.resized(session)

@@ -17,7 +17,7 @@ Entry: TypeAlias = SessionPartition[FetchPartition]
 
 
 class WaitingJob(Protocol):
-    """The methods of a waiting fetch: see `fetch.FetchJob`."""
+    """The methods of a waiting fetch; see `fetch.FetchJob`."""
 
     total: int
     follower: int
@@ -39,8 +39,8 @@ class WaitingJob(Protocol):
 class FetchWait(Operation[None], SessionWait):
     """Waits until the partitions of a job have `min_bytes` together, or one of them has an error to report.
 
-    watched: entry, partition and its leader epoch, by the key that the purgatory files the wait under. Empty with a
-        session, whose entries are filed themselves and call `look_again`.
+    watched: the entry, its partition and the leader epoch, by the key under which the purgatory has the wait. It is
+        empty with a session, whose entries are registered themselves and call `look_again`.
     """
 
     __slots__ = ("_job", "_missing", "_sizes", "watched")
@@ -96,7 +96,7 @@ class FetchWait(Operation[None], SessionWait):
             limit = min(entry.wanted.partition_max_bytes, job.max_bytes)
             records = read(offset, limit, min_one=True, allow_cold=False)
         except PylogdError:
-            return self.complete(None)  # the response will tell the client: it reads once more
+            return self.complete(None)  # the response will tell the client, since it reads once more
         size = 0 if records is None else len(records)
         self._missing -= size - self._sizes.get(key, 0)
         self._sizes[key] = size
@@ -109,7 +109,7 @@ class FetchWait(Operation[None], SessionWait):
         return partition.last_stable_offset if self._job.committed else partition.high_watermark
 
     def look_again(self, entry: Entry) -> bool:
-        """As `try_complete`, for an entry of the job's session; its partition is the one at the start of the wait."""
+        """Do the work of `try_complete` for a session's entry. Its partition is the one at the start of the wait."""
         partition = entry.partition
         if partition is None:
             return False

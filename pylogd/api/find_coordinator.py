@@ -1,11 +1,11 @@
 """FindCoordinator (10), versions 0 to 6: find the broker that coordinates a group or a transactional id.
 
-Behaviour: a group (key type 0) is coordinated by the leader of the partition of `__consumer_offsets` that stores it, a
-transactional id (type 1) by that of `__transaction_state`; the topic is created when it is first needed.
-COORDINATOR_NOT_AVAILABLE if there is no leader that this client can reach.
-From version 4 on a request may have many keys; one that is named more than once is answered once. A group id longer
-than `limits.names.MAX_GROUP_ID` is INVALID_GROUP_ID, a transactional id that is longer or empty INVALID_REQUEST.
-Gaps: share groups (type 2) and unknown types are INVALID_REQUEST.
+Behaviour: the coordinator of a group (key type 0) is the leader of the partition of `__consumer_offsets` that stores
+the group. For a transactional id (type 1) it is the leader of a partition of `__transaction_state`. The topic is
+created when it is first needed. If this client can reach no leader, it gets COORDINATOR_NOT_AVAILABLE. From version 4
+on a request may have many keys; a key that is named more than once is answered once. A group id longer than
+`limits.names.MAX_GROUP_ID` gets INVALID_GROUP_ID; a transactional id that is longer or empty gets INVALID_REQUEST.
+Gaps: share groups (type 2) and unknown types get INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FIRST_WITH_MANY = 4
 _NOBODY = -1
 
 
-#: How long finding one coordinator takes, as bytes of an answer whose encoding takes as long: for a key, and for each
-#: of its characters, over which a hash is computed.
+#: The work of finding one coordinator, as bytes of an answer whose encoding takes as long: for a key, and for each of
+#: its characters, which are hashed.
 _KEY_WORK = 60
 _CHARACTER_WORK = 2
 
@@ -43,7 +43,7 @@ _Waiting = tuple[Coordinator, Deferred[int | ErrorCode]]
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Deferred[Any]:
-    """Return the coordinator of the key, or of each key; a Deferred while the internal topic is being created."""
+    """Return the coordinator of each key, or a Deferred of them while the internal topic is being created."""
     many = context.version >= _FIRST_WITH_MANY
     keys = list(dict.fromkeys(request.coordinator_keys)) if many else [request.key]
     addresses = {node_id: (host, port) for node_id, host, port, _ in reachable_brokers(context)}
@@ -80,7 +80,7 @@ def _find_each(
     found: list[Coordinator],
     waiting: list[_Waiting],
 ) -> Iterator[int]:
-    """Add the known coordinators to `found`, and the keys with unknown ones to `waiting`."""
+    """Add the known coordinators to `found`, and the keys whose coordinator is unknown to `waiting`."""
     for key in keys:
         coordinator = Coordinator(key, _NOBODY, "", _NOBODY, error_message=None)
         found.append(coordinator)

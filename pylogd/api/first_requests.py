@@ -1,9 +1,10 @@
-"""Build the codecs of the requests that clients send first, before they come.
+"""Build the codecs of the requests that clients send first, before clients connect.
 
-A codec is built and compiled when it is needed first (`wire.schema`), which takes 1 ms and holds up the reactor; the
-very first one imports construct, 10 ms. Those of all APIs and versions would take half a second. So a broker builds,
-in a thread, what a new connection asks for before it accepts any, and what usually follows while clients connect:
-with a pause behind each codec, so that the first requests find the interpreter free.
+A codec is built and compiled when it is first needed (`wire.schema`). This takes 1 ms and holds up the reactor; the
+very first codec also imports construct, which takes 10 ms. Building the codecs of all APIs and versions would take half
+a second. So before it accepts connections, a broker builds in a thread the codecs of the requests that open a
+connection. It builds those of the usual next requests while clients connect, with a pause after each codec, so that the
+first requests find the interpreter free.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from pylogd.api.registry import served_versions
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.schema import request_codec, response_codec
 
-#: For how many of the latest versions of an API codecs are built: of the requests that open a connection, ...
+#: For how many of the latest versions codecs are built, by API: for requests that open a connection, ...
 _OPENING: Final = {ApiKey.API_VERSIONS: 5, ApiKey.METADATA: 2}
-#: ... and of those that follow.
+#: ... and for the requests that follow.
 _FOLLOWING: Final = {
     ApiKey.FIND_COORDINATOR: 1, ApiKey.PRODUCE: 1, ApiKey.FETCH: 1, ApiKey.LIST_OFFSETS: 1,
     ApiKey.INIT_PRODUCER_ID: 1, ApiKey.JOIN_GROUP: 1, ApiKey.SYNC_GROUP: 1, ApiKey.HEARTBEAT: 1,
     ApiKey.OFFSET_FETCH: 1, ApiKey.OFFSET_COMMIT: 1,
 }  # fmt: skip
-#: Behind each codec of those that follow, which takes 2 ms. All are there after 0.2 s.
+#: The pause after each codec of the following requests. A codec takes 2 ms; all are ready after 0.2 s.
 _PAUSE_SECONDS: Final = 0.02
 
 
 def build_opening_codecs() -> None:
-    """Build the codecs of the requests that open a connection. Call it in a thread, before connections are accepted."""
+    """Build the codecs of requests that open a connection. Call this in a thread, before there are connections."""
     _build(_OPENING)
 
 
 def build_following_codecs() -> None:
-    """Build the codecs of the requests that usually follow. Call it in a thread."""
+    """Build the codecs of the requests that usually follow. Call this in a thread."""
     _build(_FOLLOWING, _PAUSE_SECONDS)
 
 

@@ -1,9 +1,9 @@
 """GetTelemetrySubscriptions (71), version 0: which metrics a client should push, and how often (KIP-714).
 
-Behaviour: a client without an id is given a random one. The subscriptions that match it are put together: all their
-metrics, and the shortest of their intervals. A client that no subscription matches pushes nothing, and asks again after
-5 minutes; so does any client while this broker serves no metrics (`metrics.listener`). One that asks before
-its interval is over is THROTTLING_QUOTA_EXCEEDED. No permission is needed, as with Kafka.
+Behaviour: a client without an id gets a random one. The subscriptions that match it are combined: all their metrics,
+and the shortest of their intervals. A client that no subscription matches pushes nothing, and asks again after 5
+minutes. So does any client while this broker serves no metrics (`metrics.listener`). A client that asks before its
+interval is over gets THROTTLING_QUOTA_EXCEEDED. As in Kafka, no permission is needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def get_telemetry_subscriptions(
 
 
 def identity_of(context: RequestContext, instance: bytes) -> ClientIdentity:
-    """Return the client of a request as subscriptions see it. instance: the id that it gives itself."""
+    """Return the client of a request in the form that subscriptions match.
+
+    instance: the client's instance id.
+    """
     connection = context.connection
     return ClientIdentity(
         bytes(instance), context.client_id or "", connection.software, connection.host, connection.port, context.share

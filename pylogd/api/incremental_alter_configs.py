@@ -1,11 +1,12 @@
 """IncrementalAlterConfigs (44), versions 0 and 1: change some settings of topics, brokers, groups and
 subscriptions to metrics of clients (KIP-339).
 
-Behaviour: SET, DELETE (back to the default), APPEND and SUBTRACT (lists only); settings that the request doesn't name
-stay. Each resource is changed or refused separately, with all of its settings or none. A broker is named by its id, all
-brokers by the empty name. `validate_only` checks all that the change would. A resource that a request names twice, a
-setting that a resource has twice, or a SET, APPEND or SUBTRACT without a value is INVALID_REQUEST.
-Gaps: as DescribeConfigs.
+Behaviour: the operations are SET, DELETE (back to the default), APPEND and SUBTRACT (lists only). Settings that the
+request doesn't name stay. Each resource is changed or refused separately, with all of its settings or none. A broker is
+named by its id; the empty name means all brokers. `validate_only` makes all checks of a change. INVALID_REQUEST is the
+error for a resource that a request names twice, a setting that a resource has twice, and a SET, APPEND or SUBTRACT
+without a value.
+Gaps: those of DescribeConfigs.
 """
 
 from __future__ import annotations

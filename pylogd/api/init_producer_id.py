@@ -1,18 +1,18 @@
 """InitProducerId (22), versions 0 to 5: give an idempotent or transactional producer an id and an epoch.
 
 Behaviour: ids come from blocks that are stored before they are used, so no id is given twice, even after a crash. An
-idempotent producer gets a new id and epoch 0 with every request. The id and epoch that a producer may send (version 3
-on, KIP-360) count for transactional producers only, as in Kafka: an idempotent one raises its epoch by itself. One
-without the other is INVALID_REQUEST.
+idempotent producer gets a new id and epoch 0 with every request. As in Kafka, the id and epoch that a producer may send
+(from version 3 on, KIP-360) count for transactional producers only; an idempotent producer raises its epoch itself. An
+id without an epoch, or an epoch without an id, gets INVALID_REQUEST.
 
-With a transactional id the coordinator answers (NOT_COORDINATOR elsewhere): the same id with the next epoch, which
-fences every producer with an earlier one. If a transaction is open it is aborted first, and the answer is
-CONCURRENT_TRANSACTIONS until that is done. A timeout over `transaction.max.timeout.ms` is INVALID_TRANSACTION_TIMEOUT,
-an empty transactional id INVALID_REQUEST. A producer with an outdated id or epoch is PRODUCER_FENCED, before version 4
-INVALID_PRODUCER_EPOCH.
+With a transactional id the coordinator answers; other brokers return NOT_COORDINATOR. The answer is the same id with
+the next epoch, which fences every producer with an earlier epoch. If a transaction is open, it is aborted first, and
+the answer is CONCURRENT_TRANSACTIONS until that is done. A timeout over `transaction.max.timeout.ms` gets
+INVALID_TRANSACTION_TIMEOUT, an empty transactional id INVALID_REQUEST. A producer with an outdated id or epoch gets
+PRODUCER_FENCED, before version 4 INVALID_PRODUCER_EPOCH.
 
-A client needs WRITE for the transactional id; without one WRITE for any topic (KIP-679) or, as before, IDEMPOTENT_WRITE
-on the cluster.
+A client needs WRITE for the transactional id. Without a transactional id it needs WRITE for any topic (KIP-679), or
+IDEMPOTENT_WRITE on the cluster.
 Gaps: two-phase commit (KIP-939, version 6) is not served.
 """
 

@@ -1,10 +1,10 @@
 """JoinGroup (11), versions 0 to 9: join a consumer group.
 
-Behaviour: answered when the rebalance is over, which may take as long as the longest rebalance timeout of the members;
-a client that disconnects meanwhile is removed. From version 4 on a new dynamic member first gets an id and joins again
-with it (KIP-394); with a group instance id (version 5) it is a static member (KIP-345). From version 9 on a static
-leader that rejoins a stable group is told not to assign (KIP-814). Before version 1 the session timeout is also the
-rebalance timeout.
+Behaviour: the answer comes when the rebalance is over, which may take as long as the longest rebalance timeout of the
+members. A client that disconnects before is removed. From version 4 on a new dynamic member first gets an id and joins
+again with it (KIP-394). A member with a group instance id (from version 5 on) is a static member (KIP-345). From
+version 9 on a static leader that rejoins a stable group is told not to assign (KIP-814). Before version 1 the session
+timeout is also the rebalance timeout.
 Gaps: the reason (version 8) is not kept.
 """
 

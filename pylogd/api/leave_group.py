@@ -20,11 +20,11 @@ from pylogd.groups.values import LeavingMember
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 
-#: The error for all of a request, and the answer for each member.
+#: The error of the whole request, and the answer for each member.
 _Removed = tuple[ErrorCode, list[MemberResponse]]
 
 _FIRST_WITH_MANY = 3
-_AT_ONCE = 1000  # members
+_AT_ONCE = 1000  # the most members that are removed in one turn of the reactor
 
 
 @handles(LeaveGroupRequest, 0, 5)
@@ -54,7 +54,7 @@ def _many(answer: _Removed) -> LeaveGroupResponse:
 
 
 async def _remove_many(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """Remove some members in each turn of the reactor."""
+    """Remove many members, some in each turn of the reactor."""
     members: list[MemberResponse] = []
     for start in range(0, len(request.members), _AT_ONCE):
         answer = _remove(context, request.group_id, request.members[start : start + _AT_ONCE])
@@ -67,7 +67,7 @@ async def _remove_many(context: RequestContext, request: LeaveGroupRequest) -> L
 
 
 def _remove(context: RequestContext, group_id: str, members: Sequence[MemberIdentity]) -> _Removed | Deferred[_Removed]:
-    """Return the error for all of the request, and the answer for each member."""
+    """Return the error of the whole request, and the answer for each member."""
     leavers = [LeavingMember(member.member_id, member.group_instance_id) for member in members]
 
     def answered(answer: LeaveAnswer) -> _Removed:

@@ -1,8 +1,8 @@
 """ListConfigResources (74), versions 0 and 1: list the resources that can have settings (KIP-1142).
 
-Behaviour: the resources of the types that are asked for, or of all types: topics, brokers, subscriptions to metrics
-of clients, and the groups that have settings of their own. UNSUPPORTED_VERSION for a type that has no settings.
-Version 0 asks for subscriptions. A client needs DESCRIBE_CONFIGS on the cluster.
+Behaviour: lists the resources of the requested types, or of all types: topics, brokers, subscriptions to metrics of
+clients, and the groups that have settings of their own. A type without settings gets UNSUPPORTED_VERSION. Version 0
+asks for subscriptions. A client needs DESCRIBE_CONFIGS on the cluster.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pylogd.wire.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 
-#: The types that Kafka knows and that have no resources here: loggers.
+#: The types that Kafka knows but that have no resources here: loggers.
 _EMPTY: Final = (8,)
-_RESOURCE_WORK = 30  # in bytes of an answer whose encoding takes as long
+_RESOURCE_WORK = 30  # the work for a resource, as bytes of an answer whose encoding takes as long
 
 
 @handles(ListConfigResourcesRequest, 0, 1)

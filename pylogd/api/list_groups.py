@@ -2,7 +2,7 @@
 
 Behaviour: for all groups of a cluster a client asks every broker. While groups are still being loaded from the offsets
 topic, those loaded so far are returned with COORDINATOR_LOAD_IN_PROGRESS. The filters by state (version 4) and type
-(version 5) ignore case; types are classic and consumer (KIP-848). A client that may not DESCRIBE the cluster is told
+(version 5) ignore case; types are classic and consumer (KIP-848). A client that may not DESCRIBE the cluster gets only
 the groups that it may DESCRIBE.
 """
 
@@ -22,12 +22,12 @@ from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _CLASSIC, _CONSUMER = "classic", "consumer"
-_GROUP_WORK = 60  # as long as encoding so many bytes of an answer
+_GROUP_WORK = 60  # the work for a group, as bytes of an answer whose encoding takes as long
 
 
 @handles(ListGroupsRequest, 0, 5)
 def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse | Deferred[Any]:
-    """Return the groups that the filters of the request let through."""
+    """Return the groups that match the filters of the request."""
     error, groups = context.broker.groups.groups()
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}

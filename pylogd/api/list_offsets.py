@@ -1,15 +1,17 @@
 """ListOffsets (2), versions 1 to 11: look up the offset of a time stamp, or of a named position.
 
-Behaviour: a time stamp is answered with the first record at or after it, and its time; -1 if there is none. -1 asks for
-the high watermark, or with read_committed the last stable offset, behind which nothing is found then; -2 for the log
-start; from version 7 on -3 for the record with the largest time stamp, from 8 on -4 for the start of what is stored
-locally. From 9 on -5 (the end of remote storage) and from 11 on -6 (the start of what
-is still to be uploaded) are answered -1: there is no remote storage. Other negative numbers, and positions that the
-version does not have, are UNSUPPORTED_VERSION. A follower gets the log end offset; a client that is not the broker
-whose id it sends gets CLUSTER_AUTHORIZATION_FAILED. A new leader that does not know yet what is committed answers
-OFFSET_NOT_AVAILABLE, below version 5 LEADER_NOT_AVAILABLE (KIP-207). A partition that is named more than once is
-INVALID_REQUEST, as in Kafka. Look-ups that would wait for the disk, decompress records or walk far are done
-in a thread, for two requests of all clients at a time.
+Behaviour: a time stamp is answered with the first record at or after it, and the record's time; -1 if there is none.
+Negative numbers are positions:
+- -1: the high watermark; for read_committed the last stable offset, after which no record is found then;
+- -2: the log start;
+- -3 (from version 7 on): the record with the largest time stamp;
+- -4 (from version 8 on): the start of the locally stored records;
+- -5 (from version 9 on) and -6 (from version 11 on): positions of remote storage, which are answered with -1.
+Other negative numbers, and positions that the version does not have, get UNSUPPORTED_VERSION. A follower gets the log
+end offset. A client that is not the broker whose id it sends gets CLUSTER_AUTHORIZATION_FAILED. A new leader that does
+not know yet what is committed answers OFFSET_NOT_AVAILABLE, below version 5 LEADER_NOT_AVAILABLE (KIP-207). As in
+Kafka, a partition that is named more than once gets INVALID_REQUEST. Look-ups that would wait for the disk, decompress
+records or read many headers are done in a thread, for two requests of all clients at a time.
 Gaps: `timeout_ms` is for remote storage and has no use here.
 """
 
@@ -48,9 +50,9 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _FIRST_WITH_EPOCH = 4
 _NO_FOLLOWER = -1
-_LOOK_UP_WORK = 200  # for each partition, as long as encoding so many bytes of an answer
+_LOOK_UP_WORK = 200  # the work for a partition, as bytes of an answer whose encoding takes as long
 _FIRST_NOT_AVAILABLE = 5
-#: The first version that knows a position.
+#: The first version that knows each position.
 _FIRST_VERSION = {
     LATEST: 1,
     EARLIEST: 1,
@@ -91,10 +93,10 @@ def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOf
 def _answer_all(
     context: RequestContext, request: ListOffsetsRequest, response: ListOffsetsResponse, cold: list[_ColdLookup]
 ) -> Iterator[int]:
-    # With read_committed a follower is answered like a consumer: by the last stable offset.
+    # A follower that asks with read_committed is answered like a consumer: with the last stable offset.
     committed = request.isolation_level == READ_COMMITTED
     follower = request.replica_id if not request.isolation_level else _NO_FOLLOWER
-    # A broker that is not recognized yet must not take the high watermark for the end of the log: it would truncate.
+    # A broker that is not recognized yet must not mistake the high watermark for the log's end, or it would truncate.
     forged = request.replica_id >= 0 and not context.is_broker(request.replica_id)
     times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
     for topic in request.topics:
@@ -148,7 +150,10 @@ def _answer(
 def _look_up(
     partition: Partition, timestamp: int, end: int, answer: ListOffsetsPartitionResponse, *, allow_cold: bool
 ) -> None:
-    """Fill an answer. end: the client may see the records before this offset."""
+    """Fill an answer.
+
+    end: the offset before which the client may see records.
+    """
     log = partition.log
     if timestamp == LATEST:
         answer.offset = min(partition.latest_offset, end)
@@ -167,7 +172,7 @@ def _look_up(
 
 
 def _in_threads(context: RequestContext, cold: list[_ColdLookup]) -> Deferred[None]:
-    """Fill the answers in threads, each in one of its disk if these have their own."""
+    """Fill the answers in threads. If disks have their own threads, each look-up runs in a thread of its disk."""
     with_epoch = context.version >= _FIRST_WITH_EPOCH
     replicas = context.broker.replicas
     by_directory: dict[str | None, list[_ColdLookup]] = {}
@@ -186,7 +191,7 @@ def _in_threads(context: RequestContext, cold: list[_ColdLookup]) -> Deferred[No
 
 
 def _look_up_cold(cold: list[_ColdLookup], with_epoch: bool) -> None:
-    """Fill the answers. Runs in a thread; nothing else uses them meanwhile."""
+    """Fill the answers. This runs in a thread; meanwhile nothing else uses the answers."""
     for one in cold:
         try:
             _look_up(one.partition, one.timestamp, one.end, one.answer, allow_cold=True)

@@ -1,6 +1,6 @@
 """ListPartitionReassignments (46), version 0: list the reassignments under way.
 
-Behaviour: lists those partitions of the request, or with null of all topics, that are being reassigned. Unknown
+Behaviour: lists the partitions of the request that are being reassigned; with null those of all topics. Unknown
 partitions are left out.
 Gaps: none; `timeout_ms` is ignored, since nothing is waited for.
 """

@@ -1,12 +1,12 @@
 """ListTransactions (66), versions 0 to 2: list the transactional ids that this broker coordinates (KIP-664).
 
-Behaviour: for all ids of a cluster a client asks every broker. COORDINATOR_LOAD_IN_PROGRESS while some are still being
-loaded. The filters are by state, by producer id, by how long the transaction has been open (version 1, KIP-994), and by
-a regular expression for the whole id (version 2, KIP-1152; RE2's syntax, INVALID_REGULAR_EXPRESSION if it can't be
-read). States that do not exist are named in the answer. A client is told the ids that it may DESCRIBE.
+Behaviour: a client that wants all ids of a cluster asks every broker. The answer has COORDINATOR_LOAD_IN_PROGRESS while
+some ids are still being loaded. Filters select by state, by producer id, by how long the transaction has been open
+(version 1, KIP-994), and by a regular expression for the whole id (version 2, KIP-1152). States that do not exist are
+named in the answer. A client gets only the ids that it may DESCRIBE.
 
-Version 2 is served if the package google-re2 is installed. Its expressions are matched in a thread; one that takes too
-long is INVALID_REGULAR_EXPRESSION too.
+Version 2 is served if the package google-re2 is installed. Expressions have RE2's syntax and are matched in a thread.
+An expression that can't be read, or takes too long, gets INVALID_REGULAR_EXPRESSION.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pylogd.wire.messages.list_transactions import (
     TransactionState,
 )
 
-_ID_WORK = 60  # in bytes of an answer whose encoding takes as long
+_ID_WORK = 60  # the work for an id, as bytes of an answer whose encoding takes as long
 
 
 @handles(ListTransactionsRequest, 0, 2 if is_available() else 1)
 def list_transactions(
     context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse | Deferred[Any]:
-    """Return the transactional ids that the filters of the request let through."""
+    """Return the transactional ids that match the filters of the request."""
     error, transactions = context.broker.transactions.transactions()
     if error:
         return ListTransactionsResponse(error_code=error)

@@ -1,20 +1,22 @@
 """Metadata (3), versions 0 to 13: list the brokers, and the leaders of partitions.
 
-Behaviour: no topics (null; at version 0 an empty list) means all of them, an empty list none. Topics are named, from
-version 12 on also by id. A topic that does not exist is created with the broker's defaults if the request (before
-version 4 each request does) and `auto.create.topics.enable` allow it, and answered once it can be used, so that clients
-need not ask twice; those beyond `max.partitions.per.request` are POLICY_VIOLATION. Internal topics are not created this
-way. Illegal names are INVALID_TOPIC_EXCEPTION, other unknown ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids
-UNKNOWN_TOPIC_ID. Partitions without a live leader are LEADER_NOT_AVAILABLE; a live leader without the client's listener
-is LISTENER_NOT_FOUND from version 6 on, before that LEADER_NOT_AVAILABLE. Offline replicas are those of brokers that
-are not alive, and those whose log directory has failed (KIP-112). A topic that is named more than once is answered
-once, as in Kafka.
+Behaviour: null topics (in version 0 an empty list) means all topics, an empty list none. Topics are named, from version
+12 on also given by id. A topic that does not exist is created with the broker's defaults if `auto.create.topics.enable`
+and the request allow it (before version 4 each request does). It is answered once it can be used, so that clients need
+not ask twice. New topics beyond `max.partitions.per.request` get POLICY_VIOLATION. Internal topics are not created this
+way. Offline replicas are those of brokers that are not alive, and those whose log directory has failed (KIP-112). As in
+Kafka, a topic that is named more than once is answered once.
+Errors:
+- INVALID_TOPIC_EXCEPTION: illegal name;
+- UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID: another unknown name, unknown id;
+- LEADER_NOT_AVAILABLE: a partition without a live leader;
+- LISTENER_NOT_FOUND (before version 6 LEADER_NOT_AVAILABLE): the live leader does not have the client's listener.
 
-A topic that the client may not DESCRIBE is TOPIC_AUTHORIZATION_FAILED, whether it exists or not, and is missing where
-all are listed. To create one takes CREATE on it or on the cluster. What is created counts for the client's
-`controller_mutation_rate`: a client over it has to wait (KIP-599).
+A topic that the client may not DESCRIBE gets TOPIC_AUTHORIZATION_FAILED, whether it exists or not. In a list of all
+topics it is missing. To create a topic, a client needs CREATE on it or on the cluster. Created partitions count for the
+client's `controller_mutation_rate`; a client over this rate has to wait (KIP-599).
 
-Caching: answers are joined of encoded pieces, one for each topic, which are kept until what they tell changes; see
+Caching: answers are joined from encoded pieces, one for each topic. A piece is kept until its topic changes; see
 `metadata_pieces`. The whole response for all topics is kept too, for each version, listener and set of topics that a
 client may see, until anything changes.
 """
@@ -44,12 +46,12 @@ _FIRST_WITH_NULL = 1
 _FIRST_BY_ID = 12
 _NEVER_STRICT = 1 << 15  # no version refuses to create topics because of a quota
 _NO_ID = bytes(16)
-_MANY = 500  # topics: looking at them takes some milliseconds
+_MANY = 500  # looking at so many topics takes some milliseconds
 
 
 @handles(MetadataRequest, 0, 13)
 def metadata(context: RequestContext, request: MetadataRequest) -> bytes | Deferred[bytes]:
-    """Return the encoded response, or a Deferred of it if it is large or creates topics first."""
+    """Return the encoded response, or a Deferred of it if it is large or topics are created first."""
     asked = request.topics
     if asked is None or (not asked and context.version < _FIRST_WITH_NULL):
         return _everything(context, request)
@@ -66,7 +68,7 @@ def metadata(context: RequestContext, request: MetadataRequest) -> bytes | Defer
 async def _answer_many(
     context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode]
 ) -> bytes:
-    """Answer as `metadata` does, with turns of the reactor for other connections in between."""
+    """Answer like `metadata`, with turns of the reactor for other connections in between."""
     missing: list[str] = []
     for start in range(0, len(asked), _MANY):
         missing += _to_create(context, request, asked[start : start + _MANY], failed)
@@ -76,7 +78,7 @@ async def _answer_many(
 
 def _everything(context: RequestContext, request: MetadataRequest) -> bytes | Deferred[bytes]:
     pieces = pieces_for(context)
-    visible = None  # all of them
+    visible = None  # None means all topics
     operations: Hashable = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
     if context.broker.authorizer is not None:
         topics = context.broker.topics.all()
@@ -93,7 +95,7 @@ def _everything(context: RequestContext, request: MetadataRequest) -> bytes | De
         waiting.append(Deferred())
         return waiting[-1]
     some: list[bytes] = []
-    # With an authorizer, topics that are made meanwhile may be hidden from this client.
+    # With an authorizer, topics that are created meanwhile may be hidden from this client.
     every = context.broker.authorizer is None and not request.include_topic_authorized_operations
     names = context.broker.topics.ordered() if visible is None else visible
 
@@ -111,7 +113,7 @@ def _everything(context: RequestContext, request: MetadataRequest) -> bytes | De
 
 
 def _shared(building: dict[Hashable, list[Deferred[bytes]]], key: Hashable, made: Deferred[bytes]) -> Deferred[bytes]:
-    """Return a Deferred of an answer that is being made. Who asks for the same meanwhile waits for it too."""
+    """Return a Deferred of an answer that is being made. Clients that ask for the same answer meanwhile share it."""
     waiting = building[key] = [Deferred()]
     first = waiting[0]
 
@@ -127,14 +129,14 @@ def _shared(building: dict[Hashable, list[Deferred[bytes]]], key: Hashable, made
 def _encode_some(
     context: RequestContext, request: MetadataRequest, pieces: MetadataPieces, names: Iterable[str], into: list[bytes]
 ) -> Iterator[int]:
-    """Add the encoded topics of these names that are still there."""
+    """Add the encoded topics with these names that still exist."""
     for topic in filter(None, map(context.broker.topics.get, names)):
         into.append(_encode(context, request, pieces, topic))
         yield TOPIC_WORK
 
 
 def _operations(context: RequestContext, request: MetadataRequest, topics: Iterable[Topic]) -> Hashable:
-    """Return what an encoded response tells of the client's authorized operations."""
+    """Return the client's authorized operations in the form of an encoded response."""
     return (
         request.include_topic_authorized_operations
         and tuple(topic_operations(context, topic.name) for topic in topics),
@@ -148,7 +150,7 @@ def _to_create(
     asked: list[MetadataRequestTopic],
     failed: dict[str, ErrorCode],
 ) -> list[str]:
-    """Return the topics to create; put into `failed` those that the client may not create."""
+    """Return the topics to create. Put the topics that the client may not create into `failed`."""
     broker = context.broker
     if not (request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]):
         return []
@@ -181,7 +183,7 @@ async def _create(
     quota = MutationQuota(context, _NEVER_STRICT)
     pace = Pace(context)
     for name in names[:most]:
-        await pace.step()  # those that can't be created wait for nothing else
+        await pace.step()  # topics that can't be created wait for nothing else
         try:
             topic = await context.broker.topic_admin.create_topic(name)
             quota.charge(len(topic.partitions))
@@ -242,7 +244,7 @@ def _encode(context: RequestContext, request: MetadataRequest, pieces: MetadataP
 def _find(
     context: RequestContext, wanted: MetadataRequestTopic, failed: Mapping[str, ErrorCode]
 ) -> Topic | MetadataResponseTopic:
-    """Return a topic that the client may know, or the answer instead of it."""
+    """Return a topic that the client may know, or the error to answer instead."""
     registry = context.broker.topics
     by_id = context.version >= _FIRST_BY_ID
     if wanted.topic_id != _NO_ID:

@@ -1,10 +1,10 @@
 """Keep the encoded parts of Metadata answers, so that only what has changed is encoded again.
 
 Strategy: `MetadataPieces` keeps the encoded topics and brokers of answers in one version for the clients of one
-listener. An answer is joined from such pieces. Before each answer, the registries of topics and brokers return what has
-changed since the last one. A topic is encoded again if it has changed, or if a broker with one of its replicas has come
+listener. An answer is joined from these pieces. Before each answer, the registries of topics and brokers return the
+changes since the last one. A topic is encoded again if it has changed, or if a broker with one of its replicas has come
 or gone. A topic with many partitions is kept in blocks of them, so a change of one partition encodes one block. The
-list of all topics is kept too: a changed topic is replaced in it, a new one inserted, a deleted one removed.
+list of all topics is kept too. Changed topics are replaced in it, new topics inserted, deleted topics removed.
 
 Rules: a piece is never changed, since answers on their way to clients may share it.
 
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from pylogd.metadata.topics import TopicRegistry
 
 _FIRST_WITH_LISTENER_NOT_FOUND = 6
-_MAX_KEPT = 8  # versions and listeners; and answers of each
+_MAX_KEPT = 8  # the most kept pairs of version and listener, and the most answers of each
 _UNKNOWN: Final[tuple[object, bytes]] = (object(), b"")
-#: The index of an encoded partition, in all versions, and where it is.
+#: The index of an encoded partition, and its position in the encoding, which is the same in all versions.
 _INDEX: Final = struct.Struct(">i")
 _INDEX_AT: Final = 2
-#: Partitions in a block.
+#: The number of partitions in a block.
 BLOCK: Final = 64
-# What takes as long as adding so many bytes to an answer that is not encoded yet:
+# Work, as the number of bytes that can be added to an answer in the same time, if the part is not encoded yet:
 TOPIC_WORK: Final = 120
 PARTITION_WORK: Final = 120
 
 
 class _Piece(NamedTuple):
-    """A topic, encoded, and the encoded blocks of its partitions if there are more than one."""
+    """An encoded topic, and the encoded blocks of its partitions if it has more than one block."""
 
     topic: Topic
     encoded: bytes
@@ -64,7 +64,10 @@ class _Piece(NamedTuple):
 
 @dataclass(slots=True)
 class _Listing:
-    """The pieces of all topics in order of the names. changed: topics that may not be in it as they are now."""
+    """The pieces of all topics in order of the names.
+
+    changed: the names of topics whose present state may be missing in it.
+    """
 
     names: list[str] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
@@ -74,8 +77,9 @@ class _Listing:
 class MetadataPieces:
     """The encoded parts of answers in one version to the clients of one listener.
 
-    topics: the codec of topics in an answer. answers: whole answers, by `seen` and what else they depend on. building:
-    who waits for such an answer.
+    topics: the codec of topics in an answer.
+    answers: whole answers, by `seen` and what else they depend on.
+    building: the Deferreds of clients that wait for such an answer.
     """
 
     def __init__(self, version: int, listener: str) -> None:
@@ -87,15 +91,16 @@ class MetadataPieces:
         self._version = version
         self._listener = listener
         self._pieces: dict[str, _Piece] = {}
-        self._generation = -1  # of the topics
+        self._generation = -1  # the generation of the topics
         self._brokers: Mapping[int, Broker] = {}
         self._brokers_generation = -1
         self._has_outages = False  # whether a log directory of a broker is offline
-        self._encoded_brokers: dict[int, tuple[object, bytes]] = {}  # with its `Broker`; empty if out of reach
+        # Each with its `Broker`; the bytes are empty if clients can't reach the broker.
+        self._encoded_brokers: dict[int, tuple[object, bytes]] = {}
         self._reachable: frozenset[int] = frozenset()
-        self._head: tuple[int, Around] | None = None  # and the controller in it
+        self._head: tuple[int, Around] | None = None  # (controller, answer without topics)
         self._listing: _Listing | None = None
-        self._filling: list[_Listing] = []  # listings that are being made
+        self._filling: list[_Listing] = []  # the listings that are being made
 
     @property
     def seen(self) -> tuple[int, int]:
@@ -103,19 +108,19 @@ class MetadataPieces:
         return self._generation, self._brokers_generation
 
     def keep(self, key: Hashable, answer: bytes) -> None:
-        """Keep an answer; forget all others if there are many."""
+        """Keep an answer. If there are many, forget all others."""
         if len(self.answers) == _MAX_KEPT:
             self.answers.clear()
         self.answers[key] = answer
 
     def catch_up(self, context: RequestContext) -> None:
-        """Forget what has changed. To be called before each answer."""
+        """Forget what has changed. Call this before each answer."""
         registry, cluster = context.broker.topics, context.broker.cluster
         if self._generation == registry.generation and self._brokers_generation == cluster.generation:
             return
         self.answers.clear()
         changed: AbstractSet[str] | None = registry.changed_since(self._generation)
-        if changed is None:  # too many to know them
+        if changed is None:  # there are too many changes to list them
             self._listing = None
             changed = registry.names() | self._pieces.keys()
         self._note(changed)
@@ -145,7 +150,7 @@ class MetadataPieces:
             listing.changed |= changed
 
     def _tells(self, broker: Broker | None) -> object:
-        """Return all of a broker that a piece tells of its topic."""
+        """Return what the pieces of topics depend on at a broker."""
         return broker and (broker.outages.offline, broker.endpoint(self._listener) is None)
 
     # -- brokers
@@ -181,7 +186,7 @@ class MetadataPieces:
         return found.encoded
 
     def with_operations(self, topic: Topic, operations: int) -> bytes:
-        """Return an encoded topic with what the client may do with it."""
+        """Return an encoded topic with the client's authorized operations."""
         after = self._partitions.around(_without_partitions(topic).replaced(topic_authorized_operations=operations))[1]
         return self.of(topic)[: -len(after)] + after
 
@@ -201,12 +206,12 @@ class MetadataPieces:
         return _Piece(topic, codec.join(around, blocks, len(states)), tuple(blocks))
 
     def _encode_states(self, topic: Topic, states: Sequence[PartitionState]) -> list[bytes]:
-        """Return encoded partitions. Of those that differ only in their index, as most do, one is encoded.
+        """Return encoded partitions. Most differ only in their index; of such partitions only one is encoded.
 
-        While a log directory of a broker is offline, the index says which replicas are offline.
+        While a log directory of a broker is offline, a partition's index determines which replicas are offline.
         """
         outages = self._has_outages
-        alike: dict[Hashable, tuple[bytes, bytes]] = {}  # what is before and after the index
+        alike: dict[Hashable, tuple[bytes, bytes]] = {}  # the bytes before and after the index
         encoded, pack = [], _INDEX.pack
         for state in states:
             key = state.leader, state.leader_epoch, state.replicas, state.isr, state.index if outages else None
@@ -231,7 +236,7 @@ class MetadataPieces:
     # -- all topics
 
     def list_all(self, context: RequestContext) -> Iterator[int]:
-        """Yield steps that encode what is missing of all topics. Call `all` after the last one."""
+        """Yield steps that encode the missing topics. Call `all` after the last one."""
         registry, listing = context.broker.topics, self._listing
         if listing is not None:
             for topic in filter(None, map(registry.get, tuple(listing.changed))):
@@ -243,7 +248,7 @@ class MetadataPieces:
         try:
             for name in tuple(registry.ordered()):
                 found = registry.get(name)
-                if found is not None:  # else it was deleted meanwhile
+                if found is not None:  # otherwise the topic was deleted meanwhile
                     listing.names.append(name)
                     listing.pieces.append(self.of(found))
                     yield _work(found)
@@ -254,7 +259,7 @@ class MetadataPieces:
     def all(self, context: RequestContext) -> Sequence[bytes]:
         """Return the pieces of all topics, in order of the names, once `list_all` has made them."""
         self.catch_up(context)
-        while self._listing is None:  # after very many changes meanwhile
+        while self._listing is None:  # there were very many changes meanwhile
             deque(self.list_all(context), 0)
         registry, listing = context.broker.topics, self._listing
         names, pieces = listing.names, listing.pieces
@@ -291,7 +296,10 @@ def pieces_for(context: RequestContext) -> MetadataPieces:
 def head(
     context: RequestContext, brokers: Iterable[tuple[int, str, int, str | None]] | None = None
 ) -> MetadataResponse:
-    """Return an answer without topics. brokers: None for all that the client can reach."""
+    """Return an answer without topics.
+
+    brokers: None for all that the client can reach.
+    """
     broker = context.broker
     return MetadataResponse(
         brokers=[
@@ -303,7 +311,7 @@ def head(
 
 
 def _work(topic: Topic) -> int:
-    """Return how much work encoding a topic is, as `in_steps` counts it."""
+    """Return the work of encoding a topic, in the unit of `in_steps`."""
     return TOPIC_WORK + PARTITION_WORK * len(topic.partitions)
 
 

@@ -1,20 +1,21 @@
 """Count what clients use while any quota is set, and make clients over their quota wait.
 
-Strategy: `metered_handlers` and `metered_batch` do what the handlers do, and charge the client for it afterwards; the
-dispatcher uses them only while a quota is set. A fetch that was waiting for records when the first quota was set is
-charged when it is answered (`answer_waited_fetch`). The answer of a client over its quota leaves at once, with the
-records that were read and `throttle_time_ms`; no further request is taken from its connection for that time (KIP-219).
-Kafka answers a throttled fetch without records instead, which makes a consumer read them twice.
+Strategy: `metered_handlers` and `metered_batch` call the handlers, and charge the client afterwards. The dispatcher
+uses them only while a quota is set. A fetch that was waiting for records when the first quota was set is charged when
+it is answered (`answer_waited_fetch`). The answer to a client over its quota is sent at once, with the records that
+were read and `throttle_time_ms`. No further request is taken from its connection for that time (KIP-219). Kafka answers
+a throttled fetch without records instead, which makes a consumer read them twice.
 
-Rules: what is charged for producing is the size of the request, for fetching the size of the records; for any request
-how long was worked on it: by its handler, in threads, and in the later slices of a long answer. What its connection
-cost besides (`net.work_meter`: receiving, decrypting, parsing, encoding, encrypting and sending) is counted when it is
-known, and has nobody wait by itself, as with Kafka. The longest wait counts. Brokers are never charged. A fetch returns
-at most what an idle client may fetch at once, so that one large answer does not mute a client for long.
-`MutationQuota` is for the handlers of requests that create or delete partitions (KIP-599).
+Rules: a client is charged for the size of the request when it produces, for the size of the records when it fetches,
+and for the working time of any request: of its handler, of threads, and of the later slices of a long answer. Other
+work for the connection (`net.work_meter`: receiving, decrypting, parsing, encoding, encrypting and sending) is counted
+when it is known. As in Kafka, it does not make a client wait by itself. If several quotas are exceeded, the longest
+wait counts. Brokers are never charged. A fetch returns at most what an idle client may fetch at once, so that one large
+answer does not mute a client for long. `MutationQuota` is for the handlers of requests that create or delete partitions
+(KIP-599).
 
-Gaps: answers to requests that waited, such as long polls, are encoded and begun to be sent in a turn of the reactor
-that something else began; that time is counted for whoever began it, or for nobody.
+Gaps: answers to requests that waited, such as long polls, are encoded in a turn of the reactor that another event
+began. Its time is counted for the client of that event, or for nobody.
 """
 
 from __future__ import annotations
@@ -62,19 +63,22 @@ _SECONDS: Final = attrgetter("seconds")
 
 
 class ServedConnection(Connection, Protocol):
-    """A connection that keeps the context of its last request. authenticated: whether it is known whose it is."""
+    """A connection that keeps the context of its last request.
+
+    authenticated: whether the client has authenticated, if it must.
+    """
 
     context: RequestContext | None
     authenticated: bool
 
 
 def metered_handlers(handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
-    """Return handlers, by API key, as they are while quotas are set."""
+    """Return the handlers to use while quotas are set, by API key."""
     return {key: partial(_metered, key, handler) for key, handler in handlers.items()}
 
 
 def _metered(api_key: int, handler: Handler, context: RequestContext, request: Any) -> Any:
-    """Answer a request as its handler does, and charge the client for it."""
+    """Answer a request by its handler, and charge the client for it."""
     if _is_broker(context, request):
         return handler(context, request)
     size = 0
@@ -88,7 +92,7 @@ def _metered(api_key: int, handler: Handler, context: RequestContext, request: A
 def metered_after_wait(
     context: RequestContext, request: FetchRequest, answer: Callable[[None], Any]
 ) -> Callable[[None], Any]:
-    """Return `answer`, which is called when a fetch has waited, as it has to be called if a quota may begin meanwhile.
+    """Return a function that calls `answer` after a fetch has waited, and charges the client if a quota is set by then.
 
     A fetch that begins while a quota is set is charged by `metered_handlers`.
     """
@@ -99,9 +103,9 @@ def metered_after_wait(
 def answer_waited_fetch(
     context: RequestContext, request: FetchRequest, answer: Callable[[None], Any], _: None = None
 ) -> Any:
-    """Return what `answer` does for a fetch that began while no quota was set. Charge the client if one is set now.
+    """Return the result of `answer` for a fetch that began without a quota. If one is set now, charge the client.
 
-    `request.max_bytes` is lowered then, before `answer` is called.
+    In that case `request.max_bytes` is lowered before `answer` is called.
     """
     if not context.broker.client_quotas.active or _is_broker(context, request):
         return answer(None)
@@ -110,14 +114,17 @@ def answer_waited_fetch(
 
 
 def _bound(context: RequestContext, request: FetchRequest) -> None:
-    """Have a fetch return at most what an idle client may fetch at once."""
+    """Limit a fetch to what an idle client may fetch at once."""
     most = context.broker.client_quotas.most_at_once(QuotaKind.FETCH, context.principal.name, context.client_id)
     if most is not None:
         request.max_bytes = min(request.max_bytes, int(most))
 
 
 def _answer_and_charge(api_key: int, context: RequestContext, size: int, answer: Callable[[], Any]) -> Any:
-    """Return what `answer` does, and charge the client for it. size: bytes of a Produce request."""
+    """Return the result of `answer`, and charge the client for it.
+
+    size: the bytes of a Produce request.
+    """
     quotas, work = context.broker.client_quotas, None
     if quotas.times_requests:
         work = WorkTime(quotas.seconds)
@@ -148,15 +155,16 @@ def _charged(broker: BrokerParts, kind: QuotaKind, user: str, client_id: str | N
 def metered_batch(
     broker: BrokerParts, connection: ShapedConnection, frame: memoryview, session: ServerSession, most: int
 ) -> BatchReply:
-    """Answer requests together as `answer_batch` does, and charge the client for them.
+    """Answer requests together like `answer_batch`, and charge the client for them.
 
-    A client that owes time already gets one answer: with many connections it could continue for long before all wait.
+    A client that already has to wait gets one answer only: with many connections it could otherwise continue for long
+    before all of them wait.
     """
     quotas, user = broker.client_quotas, connection.principal.name
     try:
         _, version, _, client_id, _ = read_request_header(frame)
     except RemoteProtocolError:
-        return NOT_ANSWERED  # whoever parses the request says what is wrong
+        return NOT_ANSWERED  # the parser of the request reports the error
     if quotas.charge(QuotaKind.PRODUCE, user, client_id, 0) > 0:
         most = 1
     at, work = session.unread()[1], WorkTime(quotas.seconds)
@@ -173,13 +181,13 @@ def metered_batch(
     replies = reply.replies
     if owed.seconds > 0:
         replies = with_throttle_time(version, replies, _mute(connection, owed))
-    return BatchReply(replies, reply.end, reply.singles)  # each request has to be charged: none is repeated
+    return BatchReply(replies, reply.end, reply.singles)  # no request may be repeated, since each has to be charged
 
 
 def _throttle(api_key: int, context: RequestContext, response: Any, owed: _Owed) -> Any:
-    """Mute the connection, and return the response with the time for which it is."""
+    """Mute the connection, and return the response with the time for which it is muted."""
     throttle_ms = _mute(context.connection, owed)
-    if isinstance(response, bytes):  # it is large, or its handler keeps it for others
+    if isinstance(response, bytes):  # the response is large, or its handler keeps it for others
         codec = response_codec(api_key, context.version)
         if codec.construct.regular[0][0].name == "throttle_time_ms":
             return _INT32.pack(throttle_ms) + response[_INT32.size :]
@@ -200,7 +208,7 @@ def _mute(connection: Connection, owed: _Owed) -> int:
 
 
 def charge_connection(broker: BrokerParts, connection: ServedConnection, seconds: float) -> None:
-    """Charge a client for what its connection cost besides the work of handlers. It waits with its next request."""
+    """Charge a client for work for its connection outside of handlers. It waits with its next request."""
     if not connection.authenticated or (connection.claim is not None and broker.peers.is_peer(connection.claim)):
         return
     context = connection.context
@@ -219,11 +227,13 @@ def _is_broker(context: RequestContext, request: Any) -> bool:
 
 
 class MutationQuota:
-    """The use of one request that counts for its client's `controller_mutation_rate`."""
+    """What one request uses of its client's `controller_mutation_rate`."""
 
     def __init__(self, context: RequestContext, strict_from: int) -> None:
-        """strict_from: the first version in which a client over its quota is refused; in earlier versions it has to
-        wait.
+        """Count partitions.
+
+        strict_from: the first version in which a client over its quota is refused; in earlier versions the client
+            waits.
         """
         self._context = context
         self._strict = context.version >= strict_from

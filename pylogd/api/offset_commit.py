@@ -1,11 +1,11 @@
 """OffsetCommit (8), versions 2 to 10: store how far a group has read.
 
-Behaviour: answered when the offsets are committed in the offsets topic. Each partition is checked separately (it must
-exist, its metadata must not be too long); those that pass are stored together, all or none. A consumer that is not a
-member commits with generation -1. A generation of a group that does not exist is GROUP_ID_NOT_FOUND, before version 9
-ILLEGAL_GENERATION. Members of the newer protocol need version 9. A client needs READ for the group and for each topic.
-Versions 2 to 4 may give the retention time. From version 10 on topics go by id. An offset is stored for the topic that
-has the id or the name at this moment: a topic that has the name later does not get it.
+Behaviour: the answer comes when the offsets are committed in the offsets topic. Each partition is checked separately
+(it must exist, its metadata must not be too long). Offsets that pass are stored together, all or none. A consumer that
+is not a member commits with generation -1. A generation of a group that does not exist gets GROUP_ID_NOT_FOUND, before
+version 9 ILLEGAL_GENERATION. Members of the newer protocol need version 9. A client needs READ for the group and for
+each topic. Versions 2 to 4 may give the retention time. From version 10 on topics are given by id. An offset is stored
+for the topic that has the id or the name now; a later topic with the same name does not get it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pylogd.wire.messages.offset_commit import (
 _FIRST_WITH_EPOCHS = 9
 _FIRST_BY_ID = 10
 _LAST_MS = (1 << 63) - 1
-_PARTITION_WORK = 60  # as long as encoding so many bytes of an answer
+_PARTITION_WORK = 60  # the work for a partition, as bytes of an answer whose encoding takes as long
 
 #: An offset to store, the record that stores it, and the answer for it.
 _Wanted = tuple[tuple[tuple[str, int], Committed], tuple[bytes, bytes], OffsetCommitResponsePartition]
@@ -41,7 +41,7 @@ _Wanted = tuple[tuple[tuple[str, int], Committed], tuple[bytes, bytes], OffsetCo
 
 @handles(OffsetCommitRequest, 2, 10)
 def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | Deferred[Any]:
-    """Store the offsets, and return the response; a Deferred of it where replicas are waited for."""
+    """Store the offsets. Return the response, or a Deferred of it if replicas have to be waited for."""
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return _refuse(request)
     now_ms = context.broker.groups.now_ms
@@ -81,7 +81,7 @@ def _answer_all(
     response: OffsetCommitResponse,
     wanted: list[_Wanted],
 ) -> Iterator[int]:
-    """Add to the response an answer for each partition, and to `wanted` the offsets to store."""
+    """Add an answer for each partition to the response, and the offsets to store to `wanted`."""
     for topic in request.topics:
         answer = OffsetCommitResponseTopic(topic.name, topic.topic_id)
         response.topics.append(answer)
@@ -133,7 +133,7 @@ def _answer(
 
 
 def why_not(topic: Topic, index: int, text: str, most: int) -> ErrorCode:
-    """Return NONE if an offset with metadata `text` of at most `most` bytes may be stored, else what to answer."""
+    """Return NONE if an offset with metadata `text` of at most `most` bytes may be stored; otherwise the error code."""
     if not 0 <= index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if text and len(text.encode()) > most:

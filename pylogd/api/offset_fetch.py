@@ -1,12 +1,12 @@
 """OffsetFetch (9), versions 1 to 10: return the committed offsets of groups.
 
-Behaviour: an offset that was never committed is -1 without an error, also for an unknown group, and so is one that was
-committed for a deleted topic, whichever topic has the name now. No topics (null, from
-version 2 on) means all for which the group has offsets. From version 8 on a request may name many groups, from version
-10 on topics go by id. What is named more than once is answered once. Groups that no longer fit into
-`response.max.bytes` are INVALID_REQUEST. A client needs DESCRIBE for the group and for each topic; where it asks for
-all topics, those that it may not DESCRIBE are missing.
-With `require_stable` an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT (KIP-447).
+Behaviour: an offset that was never committed is -1 without an error, even for an unknown group. So is an offset that
+was committed for a deleted topic, whichever topic has the name now. Null topics (from version 2 on) means all topics
+for which the group has offsets. From version 8 on a request may name many groups, from version 10 on topics are given
+by id. A group or topic that is named more than once is answered once. Groups that no longer fit into
+`response.max.bytes` get INVALID_REQUEST. A client needs DESCRIBE for the group and for each topic; if it asks for all
+topics, those that it may not DESCRIBE are missing. With `require_stable` an offset that an open transaction may change
+gets UNSTABLE_OFFSET_COMMIT (KIP-447).
 Gaps: the member's id and epoch (KIP-848) are ignored.
 """
 
@@ -40,12 +40,12 @@ _FIRST_WITH_GROUP_ERROR = 2
 _FIRST_WITH_GROUPS = 8
 _FIRST_BY_ID = 10
 _NOTHING = Committed(-1, NO_EPOCH, "", -1)
-_GROUP_WORK = 512  # to find a group takes as long as so many bytes of an answer
-_PARTITION_BYTES = 24  # of a partition in the answer, without its metadata
+_GROUP_WORK = 512  # the work of finding a group, as bytes of an answer whose encoding takes as long
+_PARTITION_BYTES = 24  # the size of a partition in the answer, without its metadata
 
 _Offsets = Mapping[tuple[str, int], Committed]
-#: What to add to an answer: the entry of a topic, a partition's index, its committed offset, and an error code. With an
-#: error the offset is not sent.
+#: The arguments for adding a partition to an answer: the topic's entry, the index, the committed offset, an error code.
+#: With an error the offset is not sent.
 _Found = tuple[OffsetFetchResponseTopics, int, Committed, int]
 
 
@@ -90,7 +90,7 @@ def _answer_one(context: RequestContext, request: OffsetFetchRequest, response: 
     found = OffsetFetchResponseGroup()
     yield from _fill(context, asked, found, answer_budget(context), stable=request.require_stable)
     if found.error_code and context.version < _FIRST_WITH_GROUP_ERROR:
-        # These versions have no error code of the group: each partition gets it.
+        # In these versions a group has no error code: each partition gets it.
         for wanted in asked.topics or ():
             failed = [_partition(index, _NOTHING, found.error_code) for index in wanted.partition_indexes]
             found.topics.append(OffsetFetchResponseTopics(wanted.name, partitions=failed))
@@ -117,7 +117,10 @@ def _fill(
     *,
     stable: bool,
 ) -> Iterator[int]:
-    """Fill a group's answer; leave it empty if it does not fit. stable: refuse offsets in open transactions."""
+    """Fill a group's answer. Leave it empty if it does not fit.
+
+    stable: whether to refuse offsets in open transactions.
+    """
     if not context.may_use_group(AclOperation.DESCRIBE, asked.group_id):
         answer.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
         yield _PARTITION_BYTES
@@ -146,7 +149,7 @@ def _fill(
 def _mark_unstable(
     found: Iterable[_Found], context: RequestContext, unstable: Collection[tuple[str, int]]
 ) -> Iterator[_Found]:
-    """Return the found offsets, with an error for each partition that is `unstable`."""
+    """Return the found offsets, with an error for each partition in `unstable`."""
     for topic, index, committed, error in found:
         known = context.broker.topics.by_id(topic.topic_id) if not topic.name else None
         partition = (topic.name if known is None else known.name), index
@@ -191,7 +194,7 @@ def _find_all(context: RequestContext, offsets: _Offsets, answers: list[OffsetFe
 
 
 def _named(context: RequestContext, name: str) -> OffsetFetchResponseTopics | None:
-    """Return the empty answer for a topic; None if the client may not know it, or if it goes by id and is deleted."""
+    """Return the empty answer for a topic; None if the client may not know it, or if it is given by id and deleted."""
     if not context.may_use_topic(AclOperation.DESCRIBE, name, audited=False):
         return None
     if context.version < _FIRST_BY_ID:

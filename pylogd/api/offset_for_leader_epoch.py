@@ -1,9 +1,9 @@
 """OffsetForLeaderEpoch (23), versions 0 to 4: find where a leader epoch ends in the log (KIP-101, KIP-320).
 
-Behaviour: for each partition the largest epoch that is not above the requested one, and the offset behind its last
-record. An epoch older than all in the log ends where the first one starts; -1 for both if the epoch is newer than all.
-From version 2 on the client's current leader epoch is checked. A client needs CLUSTER_ACTION on the cluster, as brokers
-have, or DESCRIBE for each topic.
+Behaviour: returns for each partition the largest epoch that is not above the requested one, and the offset after its
+last record. An epoch older than all in the log ends where the first one starts. If the epoch is newer than all, both
+are -1. From version 2 on the client's current leader epoch is checked. A client needs CLUSTER_ACTION on the cluster,
+which brokers have, or DESCRIBE for each topic.
 Gaps: none.
 """
 
@@ -28,7 +28,7 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-_LOOK_UP_WORK = 100  # for each partition, as long as encoding so many bytes of an answer
+_LOOK_UP_WORK = 100  # the work for a partition, as bytes of an answer whose encoding takes as long
 
 
 @handles(OffsetForLeaderEpochRequest, 0, 4)

@@ -1,4 +1,4 @@
-"""Send requests of this broker to itself straight to the handlers that serve other brokers."""
+"""Pass requests of this broker to itself directly to the handlers that serve other brokers."""
 
 from __future__ import annotations
 

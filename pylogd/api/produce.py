@@ -1,22 +1,24 @@
 """Produce (0), versions 3 to 13: append record batches.
 
-Behaviour: each partition is appended to and answered separately, with an error text from version 8 on. acks=1 is
-answered after the append, acks=-1 once every in-sync replica has it; acks=0 is never answered, and an error closes the
-connection, since there is no other way to report it. If the in-sync set shrinks below `min.insync.replicas` after an
-append with acks=-1, that is NOT_ENOUGH_REPLICAS_AFTER_APPEND; if the leader changes, NOT_LEADER_OR_FOLLOWER, and the
-records may or may not be lost. Other acks are INVALID_REQUIRED_ACKS. Topics go by name, from version 13 on by id. zstd
-needs version 7 (KIP-110). A partition gets exactly one batch in a request: several are INVALID_RECORD, as is an
-incomplete one. A batch with an invalid header or invalid records is INVALID_RECORD (`log/validator.py` has
-the checks); single invalid records, such as those without a key for a compacted topic, are named from version 8 on
-(KIP-467). A batch for a disk whose write queue is full is NOT_ENOUGH_REPLICAS; beside many of these the client is muted
-for a moment. Compressed records that have to be checked are decompressed in a
-thread, and later appends to the same partition queue behind them. Internal topics are for brokers: with an
-authorizer, clients that may do CLUSTER_ACTION can write to them too; all others get INVALID_TOPIC_EXCEPTION.
-Advertised from version 0, which is not served: librdkafka takes the absence of version 0 as "no compression"
-(KAFKA-18659; Apache Kafka 4 does the same).
-Transactions: `produce_transactions` has the rules. A transactional batch in a request without a transactional id is
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, one that is not part of an open transaction INVALID_TXN_STATE, as is one that is
-not transactional while its producer has a transaction open.
+Behaviour: each partition is appended to and answered separately, with an error text from version 8 on. A request with
+acks=1 is answered after the append, one with acks=-1 once every in-sync replica has the records. acks=0 is never
+answered, and an error closes the connection, since there is no other way to report it. Other acks get
+INVALID_REQUIRED_ACKS. Topics are named, and from version 13 on given by id. zstd needs version 7 (KIP-110). Compressed
+records that have to be checked are decompressed in a thread; later appends to the same partition queue after them.
+Internal topics are for brokers. With an authorizer, clients that may do CLUSTER_ACTION can write to them too; all
+others get INVALID_TOPIC_EXCEPTION.
+Version 0 is advertised but not served, as in Apache Kafka 4: without it librdkafka does not compress (KAFKA-18659).
+Errors of a partition:
+- NOT_ENOUGH_REPLICAS_AFTER_APPEND: after an append with acks=-1 the in-sync set shrank below `min.insync.replicas`;
+- NOT_LEADER_OR_FOLLOWER after an append: the leader has changed, and the records may or may not be lost;
+- NOT_ENOUGH_REPLICAS: the write queue of the disk is full. If there are many of these errors, the client is muted for a
+  moment;
+- INVALID_RECORD: the partition has several batches or an incomplete one, or the header or the records are invalid
+  (`log/validator.py` has the checks). Single invalid records, such as those without a key for a compacted topic, are
+  named from version 8 on (KIP-467);
+- TRANSACTIONAL_ID_AUTHORIZATION_FAILED: a transactional batch in a request without a transactional id;
+- INVALID_TXN_STATE: a transactional batch that is not part of an open transaction, or one that is not transactional
+  while its producer has a transaction open. `produce_transactions` has the rules.
 
 The most frequent requests never get here: `fast.produce` answers them.
 """
@@ -62,18 +64,19 @@ from pylogd.wire.messages.produce import (
 )
 from pylogd.wire.validation import INLINE_BYTES
 
-_MAX_RECORD_ERRORS = 1000  # in one answer
-_MANY = AT_ONCE  # partitions: appending to them takes some 10 ms
-_AT_ONCE = 200  # of many
-# Shared by all answers that have no such information; never changed.
+_MAX_RECORD_ERRORS = 1000  # the most in one answer
+_MANY = AT_ONCE  # appending to so many partitions takes some 10 ms
+_AT_ONCE = 200  # how many partitions of a large request are appended to in one turn of the reactor
+# Shared by all answers without such information; never changed.
 _NO_RECORD_ERRORS: list[BatchIndexAndErrorMessage] = []
 _NO_LEADER = LeaderIdAndEpoch()
 
-#: The answers of a topic, the index of one, and what will be there once its records have been inspected.
+#: The answers of a topic, the index of one of them, and a Deferred of that answer, which fires when its records are
+#: inspected.
 Inspected = tuple[list[PartitionProduceResponse], int, Deferred[PartitionProduceResponse]]
 _PENDING = PartitionProduceResponse()
 
-#: As in Kafka, only clients of this id write to internal topics.
+#: As in Kafka, only clients with this id write to internal topics.
 _INTERNAL_WRITER = "__admin_client"
 _INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "Clients may not write to internal topics.")
 _UNAUTHORIZED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED.text)
@@ -82,7 +85,7 @@ _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 
 @handles(ProduceRequest, 3, 13, advertise_from=0, overlaps=True)
 def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[Any] | None:
-    """Append, and return the response; a Deferred of it where something is waited for, or None for acks=0."""
+    """Append, and return the response: a Deferred of it if something has to be waited for, or None for acks=0."""
     if request.transactional_id is not None or not -1 <= request.acks <= 1:
         return _produce_unusual(context, request)
     return _append_all(context, request, _Job(context, request.acks))
@@ -105,7 +108,7 @@ def _produce_unusual(context: RequestContext, request: ProduceRequest) -> Produc
 async def _append_verified(
     context: RequestContext, request: ProduceRequest, job: _Job, transaction: TransactionalProduce
 ) -> ProduceResponse | bytes | None:
-    """Append once the transaction coordinator has answered, and all earlier batches of the producer were appended."""
+    """Append after the transaction coordinator has answered, and all earlier batches of the producer were appended."""
     appended = await transaction.verify()
     try:
         answer = _append_all(context, request, job)
@@ -140,9 +143,9 @@ def _is_large(request: ProduceRequest) -> bool:
 
 
 async def _produce_many(context: RequestContext, request: ProduceRequest, job: _Job) -> ProduceResponse | bytes | None:
-    """Answer as `produce` does, with turns of the reactor for other connections in between.
+    """Answer like `produce`, with turns of the reactor for other connections in between.
 
-    Nothing else of the connection runs meanwhile: a request with so many elements is a `LargeRequest`.
+    Other requests of the connection do not run meanwhile, since a request with so many elements is a `LargeRequest`.
     """
     response = ProduceResponse()
     since = 0  # partitions since the last turn
@@ -163,9 +166,11 @@ async def _produce_many(context: RequestContext, request: ProduceRequest, job: _
 class _Job:
     """Appends the batches of a request.
 
-    pending: appends to wait for. inspected: batches that a thread checks first. throttle_ms: for how long the client is
-    muted, since it was refused. transaction: that of the request, if it has a transactional id. find: returns a
-    partition by its topic, as the request names it, and index.
+    pending: appends to wait for.
+    inspected: batches that a thread checks first.
+    throttle_ms: for how long the client is muted, since an append was refused.
+    transaction: the request's transaction, if it has a transactional id.
+    find: returns a partition by its index and its topic, in the form that the request names it.
     """
 
     __slots__ = ("_acks", "_by_id", "_context", "_size", "find", "inspected", "pending", "throttle_ms", "transaction")
@@ -212,7 +217,7 @@ class _Job:
 
 
 def _may_write_internal(context: RequestContext) -> bool:
-    """Return whether a client may write to internal topics: one that has Kafka's own name for that, and may act so."""
+    """Return whether a client may write to internal topics: it has Kafka's name for that, and may act so."""
     may = context.broker.authorizer is not None and context.acts_for_cluster()
     return may and context.client_id == _INTERNAL_WRITER
 
@@ -252,9 +257,10 @@ def _append(
     *,
     at_once: bool,
 ) -> PartitionProduceResponse | Deferred[PartitionProduceResponse]:
-    """Append to one partition and return its answer. If the answer has to wait, add it to the job's `pending`.
+    """Append to one partition and return its answer. If the answer has to wait, add the append to `pending`.
 
-    at_once: whether a few records may be inspected here, on the reactor's thread; in a large request there are many.
+    at_once: whether a few records may be inspected on the reactor's thread. Large requests have too many records for
+        that.
     """
     records = data.records
     partition.appends += 1
@@ -291,7 +297,7 @@ async def _append_in_turn(
     at_once: bool,
     terms: TransactionTerms | None,
 ) -> PartitionProduceResponse:
-    """As `_append`, where records have to be inspected first, or where earlier appends wait for that."""
+    """Do the work of `_append` if records have to be inspected first, or earlier appends wait."""
     try:
         result = await context.broker.replicas.append_in_turn(partition, records, acks == -1, at_once, terms=terms)
     except PylogdError as error:
@@ -310,7 +316,7 @@ def _appended(
 
 
 def refusal(partition: Partition, index: int, error: PylogdError) -> PartitionProduceResponse:
-    """Return the answer for a partition to which appending failed. Call it while `error` is handled."""
+    """Return the answer for a partition to which an append failed. Call this while `error` is handled."""
     answer = _failure(index, *explain(error))
     count_refused_append(partition, answer.error_code)
     if isinstance(error, InvalidAppend):
@@ -322,7 +328,7 @@ def refusal(partition: Partition, index: int, error: PylogdError) -> PartitionPr
 
 
 def pause(connection: Connection, full: QueueFull) -> int:
-    """Mute the client of a refused append if many appends are being refused. Return for how long, in milliseconds."""
+    """If many appends are being refused, mute the client of a refused append. Return for how long, in milliseconds."""
     if full.pause:
         connection.mute(full.pause)
     return math.ceil(full.pause * 1000)
@@ -337,7 +343,7 @@ def _failure(index: int, code: ErrorCode, message: str) -> PartitionProduceRespo
 
 
 def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
-    """Return the records. Raises for none at all, and for a codec that the version does not have."""
+    """Return the records. Raises an error if there are none, or if the version does not have their codec."""
     if not records:
         raise InvalidRecord("A Produce request needs at least one record batch for each partition.")
     if is_zstd(records):
@@ -346,7 +352,7 @@ def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
 
 
 def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
-    """Add the addresses of the leaders that the answers name (KIP-951); remove the leaders for older versions."""
+    """Add the addresses of the leaders that the answers name (KIP-951). Remove the leaders for older versions."""
     answers = [answer for topic in response.responses for answer in topic.partition_responses]
     if context.version < PRODUCE_WITH_LEADERS:
         for answer in answers:
@@ -362,9 +368,9 @@ def _leader_of(context: RequestContext, topic: str | bytes, index: int) -> Leade
 
 
 def _may_write(context: RequestContext, key: str | bytes, partition: Partition | None) -> bool:
-    """Return whether the client may write to a topic, given by name or id; True also for an unknown id.
+    """Return whether the client may write to a topic, given by name or id. The result is True for an unknown id.
 
-    partition: one of the topic's, if it is here.
+    partition: a partition of the topic, if it is here.
     """
     if partition is not None:
         name: str | None = partition.topic
@@ -411,7 +417,7 @@ def _when_replicated(
 
 
 def why_not_committed(context: RequestContext, append: PendingAppend) -> ErrorCode | None:
-    """Return why an append that was waited for is not committed, None if it is."""
+    """Return why an append is not committed after waiting for it; None if it is committed."""
     partition = append.partition
     if append.committed and not append.short:
         return None

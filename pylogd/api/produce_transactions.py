@@ -1,14 +1,15 @@
 """Produce with a transactional id: verify with the coordinator before the first batch of a transaction on a partition.
 
-Strategy: a partition whose log has an open transaction of the producer needs no question. For the others the log makes
-a guard, the coordinator is asked for all of them at once, and the batches are appended with their guards: the log
-refuses one if a marker has ended the transaction meanwhile. Later requests of the producer to the same partitions wait
-until these batches were appended (`replica.verifications`). Where nothing is to be asked, nothing waits.
+Strategy: a partition whose log has an open transaction of the producer needs no verification. For the others the log
+makes a guard, the coordinator is asked about all of them at once, and the batches are appended with their guards: the
+log refuses a batch if a marker has ended the transaction meanwhile. Later requests of the producer to the same
+partitions wait until these batches were appended (`replica.verifications`). Without a verification nothing waits.
 
-Errors: what the coordinator refuses is answered as it says. If it can't be asked, clients below version 12 get
-NOT_ENOUGH_REPLICAS, after which they just send the batch again; so do those with a concurrent transaction. From version
-12 on, where the coordinator adds the partition itself, CONCURRENT_TRANSACTIONS is first tried again for a moment: it is
-what a producer sees whose last transaction is still being ended. TRANSACTION_ABORTABLE is known from version 11 on.
+Errors: a refusal of the coordinator is answered with the coordinator's error. If the coordinator can't be asked, or
+reports a concurrent transaction, clients below version 12 get NOT_ENOUGH_REPLICAS, after which they just send the batch
+again. From version 12 on the coordinator adds the partition itself. It answers CONCURRENT_TRANSACTIONS while the
+producer's last transaction is still being ended, so the question is first repeated for a moment. TRANSACTION_ABORTABLE
+is known from version 11 on.
 
 Source: KIP-890; Kafka's ReplicaManager and AddPartitionsToTxnManager.
 """
@@ -34,7 +35,7 @@ from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.records import LENGTH_OVERHEAD, BatchHeader, Buffer, parse_header
 
-ADDS_PARTITIONS: Final = 12  # the first version whose partitions the coordinator adds
+ADDS_PARTITIONS: Final = 12  # from this version on the coordinator adds the partitions itself
 _FIRST_ABORTABLE: Final = 11
 _RETRY_SECONDS: Final = 0.02  # Kafka's add.partitions.to.txn.retry.backoff.ms, and .max.ms
 _MOST_RETRIES: Final = 5
@@ -60,13 +61,13 @@ class _First(NamedTuple):
 
 
 class TransactionalProduce:
-    """The result of the verification of a request's transaction, by partition. Made before its batches are appended.
+    """The result of the verification of a request's transaction, by partition. Make it before appending the batches.
 
-    waits: whether `verify` has to be awaited before, unless `verify_at_once` makes that needless.
+    waits: whether `verify` has to be awaited first, unless `verify_at_once` makes that needless.
     """
 
     def __init__(self, context: RequestContext, request: ProduceRequest, find: Find) -> None:
-        """find: returns a partition by its topic, as the request names it, and index.
+        """find: returns a partition by its index and its topic, in the form that the request names it.
 
         Raises KafkaError for a request that is refused as a whole.
         """
@@ -75,7 +76,7 @@ class TransactionalProduce:
         self._verifier = context.broker.verifier
         self._terms: dict[Partition, TransactionTerms | KafkaError] = {}
         self._guards: dict[TopicPartition, VerificationGuard] = {}
-        #: The answer to the first question, if it was asked.
+        #: The coordinator's answer to the first question, if it was asked.
         self._answer: _Answers | Deferred[_Answers] | None = None
         if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, self._id):
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -99,9 +100,9 @@ class TransactionalProduce:
         return found
 
     def verify_at_once(self) -> bool:
-        """Ask the coordinator, unless earlier requests of the producer wait; return whether it has answered already.
+        """Ask the coordinator, unless earlier requests of the producer wait. Return whether it has answered already.
 
-        Then there is nothing to wait for. Otherwise `verify` takes over.
+        If so, there is nothing to wait for. Otherwise call `verify`.
         """
         if self._busy:
             return False
@@ -116,7 +117,7 @@ class TransactionalProduce:
     async def verify(self) -> Callable[[], None]:
         """Wait for earlier requests of the producer, then for the coordinator's answer.
 
-        Return what has to be called when the batches were appended.
+        Return the function to call when the batches were appended.
         """
         finish = await self._context.broker.replicas.verifications.take_turn(self._senders)
         try:
@@ -141,7 +142,7 @@ class TransactionalProduce:
                 if not first.partition.log.producers.in_transaction(header.producer_id, header.producer_epoch):
                     found.append(first)
             except PylogdError:
-                continue  # the append tells why
+                continue  # the append reports the error
         return found
 
     def _take_over(self, asked: list[_First], answers: Answer) -> None:
@@ -150,9 +151,9 @@ class TransactionalProduce:
             self._terms[partition] = refusal or TransactionTerms(self._guards[partition.key])
 
     def _question(self, asked: list[_First]) -> _Answers | Deferred[_Answers]:
-        """Ask the coordinator about partitions, each of which has a guard that is valid now.
+        """Ask the coordinator about partitions. Each has a guard that is valid now.
 
-        The answer for a log that has failed is its error.
+        If a log has failed, its answer is its error.
         """
         assert self._verifier is not None
         failed: dict[TopicPartition, ErrorCode] = {}
@@ -165,12 +166,12 @@ class TransactionalProduce:
         return then(answer, lambda found: {**found, **failed})
 
     async def _answers(self, asked: list[_First]) -> Answer:
-        """Wait for the answer, and ask again about partitions where the transaction before is being ended.
+        """Wait for the answer. Ask again about partitions where the producer's last transaction is still being ended.
 
-        The marker of that one ends the guards that there are, also while the coordinator waits for it to be written and
-        then adds the partition. So each question has a guard that is valid then, and is asked again, at once, if a
-        marker came meanwhile: had it ended this transaction, the coordinator would say so now. Of a log that fails
-        meanwhile the answer is its error.
+        The marker of the last transaction ends the existing guards, even while the coordinator waits for the marker to
+        be written and then adds the partition. So each question has a guard that is valid at that time. If a marker
+        comes meanwhile, the question is repeated at once: had it ended the current transaction, the coordinator would
+        say so now. If a log fails meanwhile, its answer is its error.
         """
         answers: dict[TopicPartition, ErrorCode] = {}
         left = asked
@@ -236,7 +237,7 @@ def _is_undecided(
 
 
 def _first_batches(context: RequestContext, request: ProduceRequest, find: Find) -> list[_First]:
-    """Return the first batch of each partition that the client may write to here, if it is transactional."""
+    """Return the first batch of each partition that the client may write to here, if the batch is transactional."""
     firsts = []
     for topic in request.topic_data:
         for data in topic.partition_data:
@@ -252,7 +253,7 @@ def _first_batches(context: RequestContext, request: ProduceRequest, find: Find)
 
 
 def _first_header(records: Buffer) -> BatchHeader | None:
-    """Return the header of the one batch; None if it can't be read or is not the only one: the append reports that."""
+    """Return the header of the only batch; None if it can't be read or is not the only one. The append reports that."""
     try:
         header = parse_header(records)
     except InvalidRecordBatch:

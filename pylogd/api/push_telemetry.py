@@ -1,10 +1,14 @@
 """PushTelemetry (72), version 0: take metrics that a client pushes (KIP-714).
 
-Behaviour: what was pushed is decompressed and read in a thread, one push at a time, and kept for `/metrics`. Errors:
-UNKNOWN_SUBSCRIPTION_ID if the client should ask again what to push, THROTTLING_QUOTA_EXCEEDED if it pushes before its
-interval is over or too many push at once, TELEMETRY_TOO_LARGE for more than `telemetry.max.bytes` (also decompressed)
-or too many metrics, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD for what can't be read, INVALID_REQUEST without a
-client instance id or after the client's last push. No permission is needed, as with Kafka.
+Behaviour: pushed metrics are decompressed and read in a thread, one push at a time, and kept for `/metrics`. As in
+Kafka, no permission is needed.
+Errors:
+- UNKNOWN_SUBSCRIPTION_ID: the client should ask again what to push;
+- THROTTLING_QUOTA_EXCEEDED: the client pushes before its interval is over, or too many clients push at once;
+- TELEMETRY_TOO_LARGE: more than `telemetry.max.bytes` (even after decompression), or too many metrics;
+- UNSUPPORTED_COMPRESSION_TYPE: an unknown codec;
+- INVALID_RECORD: metrics that can't be read;
+- INVALID_REQUEST: no client instance id, or a push after the client's last one.
 """
 
 from __future__ import annotations

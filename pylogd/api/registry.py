@@ -3,11 +3,11 @@
 Strategy: `@handles(FetchRequest, 4, 18)` above a handler is the only registration. `dispatch`, the versions that a
 connection accepts and the ApiVersions response are all derived from it, so they can't disagree.
 
-Rules: a handler serves every version that it registers. `advertise_from` has ApiVersions announce lower versions than
-are served, for clients that look for an old version before they use a new one; each use says for which client.
-`overlaps` lets requests of one connection start while earlier ones of the same API wait; without it each starts when
-all before it are answered. It is for handlers whose effect, if any, is complete when they return, even if the answer
-is a Deferred.
+Rules: a handler serves every version that it registers. With `advertise_from` ApiVersions announces lower versions than
+are served, for clients that look for an old version before they use a new one; each use says for which client. With
+`overlaps` requests of one connection may start while earlier ones of the same API wait; without it a request starts
+when all earlier ones are answered. `overlaps` is for handlers whose effect, if any, is complete when they return, even
+if the answer is a Deferred.
 
 Must not know: any single API.
 """

@@ -1,8 +1,8 @@
-"""RenewDelegationToken (39), versions 1 and 2: have it expire later (KIP-48).
+"""RenewDelegationToken (39), versions 1 and 2: make a delegation token expire later (KIP-48).
 
-Behaviour: for the token's owner and its renewers; others, also who asked for it in the owner's name, get
-DELEGATION_TOKEN_OWNER_MISMATCH. -1 means `delegation.token.expiry.time.ms`; never beyond the time up to which the
-token can be renewed.
+Behaviour: the token's owner and its renewers may do this. Others, including a client that asked for the token in the
+owner's name, get DELEGATION_TOKEN_OWNER_MISMATCH. The period -1 means `delegation.token.expiry.time.ms`. A token never
+expires later than the time up to which it can be renewed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from pylogd.security.authorizer import AclOperation
 
 
 class Resource(Protocol):
-    """The fields that the resources of the three requests share."""
+    """The fields that the resources of the three requests have in common."""
 
     resource_type: int
     resource_name: str
@@ -39,7 +39,7 @@ class ResourceType(IntEnum):
     GROUP = 32
 
 
-#: For whom the permissions are those of the cluster.
+#: The types whose permissions are those of the cluster.
 _OF_CLUSTER: Final = (ResourceType.BROKER, ResourceType.CLIENT_METRICS)
 
 
@@ -54,7 +54,7 @@ def unsupported(resource_type: int) -> KafkaError:
 
 @contextmanager
 def as_invalid_request() -> Iterator[None]:
-    """Turn an invalid setting of brokers into INVALID_REQUEST, the code that Kafka has for it (KAFKA-13609)."""
+    """Turn an invalid setting of brokers into INVALID_REQUEST, Kafka's code for it (KAFKA-13609)."""
     try:
         yield
     except (ConfigError, InvalidConfig) as error:
@@ -62,10 +62,10 @@ def as_invalid_request() -> Iterator[None]:
 
 
 def check_authorized(context: RequestContext, operation: AclOperation, resource: Resource) -> None:
-    """Raise KafkaError unless the client may do `operation` to a topic or a group, or else to the cluster.
+    """Raise KafkaError unless the client may do `operation` to a topic or a group; for other types, to the cluster.
 
-    Settings of internal topics are for those who may ALTER the cluster. A resource without settings is for nobody:
-    `unsupported` says so.
+    To settings of internal topics only clients with ALTER on the cluster have access. A type without settings is
+    refused for all clients; see `unsupported`.
     """
     if resource.resource_type == ResourceType.TOPIC:
         reads = operation is AclOperation.DESCRIBE_CONFIGS
@@ -80,7 +80,7 @@ def check_authorized(context: RequestContext, operation: AclOperation, resource:
 
 
 def topic_of(context: RequestContext, name: str) -> Topic:
-    """Return the topic of that name. Raises InvalidTopicName, UnknownTopic."""
+    """Return the topic with this name. Raises InvalidTopicName, UnknownTopic."""
     check_topic_name(name)
     topic = context.broker.topics.get(name)
     if topic is None:
@@ -89,7 +89,7 @@ def topic_of(context: RequestContext, name: str) -> Topic:
 
 
 def broker_of(context: RequestContext, name: str) -> int | None:
-    """Return this broker's id, or None for the empty name, which means all brokers. Raises KafkaError for others."""
+    """Return this broker's id, or None for the empty name, which means all. Raises KafkaError for other brokers."""
     if not name:
         return None
     own = context.broker.node_id
@@ -102,7 +102,7 @@ def broker_of(context: RequestContext, name: str) -> int | None:
 
 
 def group_of(name: str) -> str:
-    """Return the name of a group, once it is checked. Raises KafkaError."""
+    """Check and return the name of a group. Raises KafkaError."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Groups have no common settings: name a group.")
     if len(name) > MAX_GROUP_ID:
@@ -111,7 +111,7 @@ def group_of(name: str) -> str:
 
 
 def subscription_of(name: str) -> str:
-    """Return the name of a subscription to metrics of clients, once it is checked. Raises KafkaError."""
+    """Check and return the name of a subscription to metrics of clients. Raises KafkaError."""
     if not 0 < len(name) <= MAX_SUBSCRIPTION_NAME:
         text = f"The name of a subscription has 1 to {MAX_SUBSCRIPTION_NAME} characters."
         raise KafkaError(ErrorCode.INVALID_REQUEST, text)
@@ -126,9 +126,9 @@ async def alter_one(
     alter_group: Callable[[str], Awaitable[object]],
     alter_subscription: Callable[[str], Awaitable[object]],
 ) -> None:
-    """Change the settings of a topic, group or subscription, by its name, or of a broker, by its id, or None for all.
+    """Change the settings of a topic, group or subscription, by its name, or of a broker, by its id or None for all.
 
-    Raises KafkaError for resources of other types, and whatever the functions raise.
+    Raises KafkaError for resources of other types, and the errors of the functions.
     """
     if resource.resource_type == ResourceType.TOPIC:
         topic = topic_of(context, resource.resource_name)
@@ -158,7 +158,7 @@ async def alter_each(
 ) -> list[tuple[ErrorCode, str | None, int, str]]:
     """Change the resources in order. Return error code, text, type and name of each.
 
-    A resource that is named more than once is INVALID_REQUEST each time.
+    If a resource is named more than once, each mention gets INVALID_REQUEST.
     """
     count = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     answers: list[tuple[ErrorCode, str | None, int, str]] = []

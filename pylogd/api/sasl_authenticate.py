@@ -1,8 +1,9 @@
 """SaslAuthenticate (36), versions 0 to 2: one message of a SASL mechanism, and the broker's next one (KIP-152).
 
-Behaviour: follows SaslHandshake. A client that is refused gets SASL_AUTHENTICATION_FAILED with a text that is the same
-for every cause, after `connection.failed.authentication.delay.ms`; then the connection is closed. From version 1 on the
-last answer says when the session ends (KIP-368); a client of version 0 is not told, but its session ends as well.
+Behaviour: this request follows SaslHandshake. A refused client gets SASL_AUTHENTICATION_FAILED after
+`connection.failed.authentication.delay.ms`, with the same text for every cause; then the connection is closed. From
+version 1 on the last answer says when the session ends (KIP-368). With version 0 the client is not told this, but its
+session ends as well.
 """
 
 from __future__ import annotations

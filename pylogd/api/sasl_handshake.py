@@ -1,10 +1,10 @@
 """SaslHandshake (17), versions 0 and 1: the client chooses a SASL mechanism (KIP-43, KIP-152).
 
-Behaviour: allowed first on a connection of a SASL listener (ApiVersions may come before), and again on one whose
-session has an end, with the same mechanism (KIP-368). An unknown mechanism is UNSUPPORTED_SASL_MECHANISM with the list
-of those that are enabled, and closes the connection. Elsewhere it is ILLEGAL_SASL_STATE. After version 1 the messages
-of the mechanism come by SaslAuthenticate, after version 0 (clients before Kafka 1.0) in bare frames; such a client
-can't authenticate again, and is cut off when its session ends.
+Behaviour: this is the first request on a connection of a SASL listener, except for ApiVersions. It is allowed again if
+the session has an end, with the same mechanism (KIP-368). An unknown mechanism gets UNSUPPORTED_SASL_MECHANISM with a
+list of the enabled ones, and the connection is closed. In all other cases the answer is ILLEGAL_SASL_STATE. After
+version 1 the messages of the mechanism come by SaslAuthenticate, after version 0 (clients before Kafka 1.0) in frames
+without headers. Such a client can't authenticate again, and is disconnected when its session ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pylogd.errors import ErrorCode
 from pylogd.security.authentication import Answer, Authentication, AuthenticationState
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-_FIRST_WITH_REQUESTS = 1  # for the messages of the mechanism; bare frames before
+#: The first version after which the mechanism's messages come as requests, and not in frames without headers.
+_FIRST_WITH_REQUESTS = 1
 
 
 @handles(SaslHandshakeRequest, 0, 1)

@@ -1,12 +1,12 @@
 """Build large answers without holding up the reactor: in slices, and encoded in a thread.
 
-Strategy: a handler whose work depends on what the request names writes it as a generator of steps, each of which yields
+Strategy: a handler whose work depends on the size of the request is written as a generator of steps. Each step yields
 about how many bytes it added to the answer. Nearly all answers are complete within the first slice and are returned at
-once. The steps of a longer one continue in later turns of the reactor, in which other connections are served; its
-encoding, which takes as long as building it, is done in a thread. The requests behind it on its connection wait, as
-behind any Deferred.
+once. The steps of a longer answer continue in later turns of the reactor, between which other connections are served.
+Its encoding, which takes as long as building it, is done in a thread. Later requests on the same connection wait, as
+after any Deferred.
 
-Between slices the garbage collector is called if there is much that is new (`search_young`).
+Between slices the garbage collector is called if many objects are new (`search_young`).
 
 Rules: other requests run between two slices, so steps must not rely on state that they may change.
 """
@@ -27,11 +27,11 @@ from pylogd.wire import schema
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: A slice ends after so many bytes of the answer, or so many steps; either takes some 10 ms.
+#: A slice ends after this many bytes of the answer, or this many steps; either takes some 10 ms.
 SLICE_BYTES: Final = 1 << 17
 SLICE_STEPS: Final = 4000
-_PACE_STEPS = 50  # of loops whose steps are slower, since they change something
-_SEARCH_STEPS = 1000  # of such loops
+_PACE_STEPS = 50  # the steps of a slice in loops whose steps are slower, since they change something
+_SEARCH_STEPS = 1000  # how many steps of such loops are between two calls of `search_young`
 #: Collect garbage once this many objects were made since the last collection. The collector's own threshold counts
 #: objects made minus objects freed (`process.tuning`): a loop that replaces objects makes 100,000 before it is reached,
 #: and the collection then takes 60 ms.
@@ -61,9 +61,9 @@ def in_slices(
 
 
 def fill(results: list[R], items: Iterable[T], make: Callable[[T], R | None], work: int) -> Iterator[int]:
-    """Yield steps that add what `make` returns for each item to `results`, unless it is None.
+    """Yield steps that add the result of `make` for each item to `results`, unless it is None.
 
-    work: how long one takes, as a number of bytes of an answer whose encoding takes as long.
+    work: the work for one item, as bytes of an answer whose encoding takes as long.
     """
     for item in items:
         made = make(item)
@@ -87,9 +87,9 @@ async def _continue(
 
 
 def in_steps(context: RequestContext, steps: Iterator[int], finish: Callable[[], R]) -> R | Deferred[R]:
-    """Run steps that encode an answer piece by piece, then return what `finish` does.
+    """Run steps that encode an answer piece by piece, then return the result of `finish`.
 
-    Returns a Deferred of it if they take more than a slice.
+    Returns a Deferred of it if the steps take more than a slice.
     """
     return finish() if _run_slice(steps) else Deferred.fromCoroutine(_finish_later(context, steps, finish))
 
@@ -100,7 +100,7 @@ async def _finish_later(context: RequestContext, steps: Iterator[int], finish: C
 
 
 async def _run_rest(context: RequestContext, steps: Iterator[int]) -> None:
-    """Run the steps after those of the first slice, in later turns of the reactor."""
+    """Run the steps after the first slice, in later turns of the reactor."""
     await next_turn(context)
     run_slice = timed(_run_slice)
     while not run_slice(steps):
@@ -109,7 +109,7 @@ async def _run_rest(context: RequestContext, steps: Iterator[int]) -> None:
 
 
 async def encode_in_thread(context: RequestContext, api_key: int, response: Any) -> bytes:
-    """Return a response encoded, for a large one that nothing else uses."""
+    """Return the encoded response. This is for a large response that nothing else uses."""
     encoded: bytes = await context.broker.in_thread(_encode, api_key, context.version, response)
     return encoded
 
@@ -125,17 +125,17 @@ def _run_slice(steps: Iterator[int]) -> bool:
 
 
 class Pace:
-    """Gives other connections their turn in a loop over what a request names: await `step` for each element."""
+    """Gives other connections their turn in a loop over the elements of a request: await `step` for each element."""
 
     __slots__ = ("_context", "steps")
 
     def __init__(self, context: RequestContext) -> None:
-        """steps: how many there were."""
+        """steps: how many steps were made."""
         self._context = context
         self.steps = 0
 
     async def step(self) -> None:
-        """Wait for the reactor's next turn, every so many calls."""
+        """Wait for the reactor's next turn, after every so many calls."""
         self.steps += 1
         if self.steps % _PACE_STEPS == 0:
             await next_turn(self._context)

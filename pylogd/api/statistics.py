@@ -1,11 +1,11 @@
 """Count requests and measure their durations, at almost no cost for the most frequent ones.
 
-Strategy: every request is counted by its API, which is one addition to a list (`Dispatcher.handle`); what the fast path
-of Produce answers is counted by partition. Durations are measured only after `Dispatcher.sample` was called, as a timer
-does while metrics are served: of each API the next request on each listener, all others run unmeasured. So
-histograms have at most one request per API, listener and call; rare requests are all in them. Sizes are sampled
-likewise (`wire.size_sampling`). Errors are counted where the answers of Fetch and Produce are made, and for other APIs
-by looking into every answer while metrics are served.
+Strategy: every request is counted by its API, which is one addition to a list (`Dispatcher.handle`). Requests that the
+fast path of Produce answers are counted by partition. While metrics are served, a timer calls `Dispatcher.sample`.
+After each call the next request of each API on each listener is measured; all others run unmeasured. So histograms have
+at most one request per API, listener and call; rare requests are all in them. Sizes are sampled likewise
+(`wire.size_sampling`). Errors are counted where the answers of Fetch and Produce are made, and for other APIs by
+looking into every answer while metrics are served.
 
 Rules: counts are those of the process, which runs one broker.
 """
@@ -28,20 +28,21 @@ FETCH: Final = FetchRequest.API_KEY
 PRODUCE: Final = ProduceRequest.API_KEY
 #: More than the largest API key.
 _KEYS: Final = 128
-#: Elements of an answer in which errors are looked for: the rest of a larger one is not counted.
+#: Only so many elements of an answer are searched for errors; errors in the rest of a larger answer are not counted.
 _MOST_ELEMENTS: Final = 1000
 
 
 class RequestStatistics:
     """The statistics of requests.
 
-    requests: how many came, by API key; without those that the fast path of Produce answers. follower_fetches: how many
-    of the fetches were followers'. errors: how many errors
-    clients were told, by API key and error code. durations: of sampled requests in seconds, by API key, from when the
-    handler was called until it answered, waits included. request_sizes, response_sizes: of sampled messages in bytes,
-    without headers, by API key. cold_reads: how often records of a partition had to be looked
-    up on the disk for a fetch. throttled, throttled_seconds: how often clients were muted, and for how long, by the
-    name of the quota that had them wait longest.
+    requests: how many requests came, by API key; without those that the fast path of Produce answers.
+    follower_fetches: how many of the fetches were followers'.
+    errors: how many errors clients were told, by API key and error code.
+    durations: the seconds from the call of the handler to its answer, waits included, of sampled requests, by API key.
+    request_sizes, response_sizes: the bytes of sampled messages, without headers, by API key.
+    cold_reads: how often records of a partition had to be found on the disk for a fetch.
+    throttled: how often clients were muted, by the name of the quota with the longest wait.
+    throttled_seconds: for how many seconds clients were muted, by the name of this quota.
     """
 
     __slots__ = (
@@ -78,12 +79,15 @@ class RequestStatistics:
             self.errors[api_key, code] += 1
 
 
-#: Of this process.
+#: The statistics of this process.
 STATISTICS: Final = RequestStatistics()
 
 
 def _error_codes(message: Any, budget: list[int]) -> Iterator[int]:
-    """Yield the error codes of a message and of its parts. budget: how many more may be examined."""
+    """Yield the error codes of a message and of its parts.
+
+    budget: how many more parts may be examined.
+    """
     if code := getattr(message, "error_code", 0):
         yield code
     for name in getattr(message, "__slots__", ()):
@@ -116,7 +120,7 @@ def watched_handlers(handlers: Mapping[int, Handler], statistics: RequestStatist
 def timed_handlers(
     handlers: dict[int, Handler], statistics: RequestStatistics, seconds: Callable[[], float]
 ) -> dict[int, Handler]:
-    """Return handlers that measure one call, and then restore the current entry of `handlers`."""
+    """Return handlers that measure one call, and then restore the former entry of `handlers`."""
     return {key: _timed(handlers, key, statistics, seconds) for key in handlers}
 
 

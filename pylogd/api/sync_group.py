@@ -1,7 +1,7 @@
 """SyncGroup (14), versions 0 to 5: give a member its assignment.
 
-Behaviour: answered when the leader has sent the assignments and they are stored. From version 5 on the type and name of
-the protocol are checked, and returned; without them the answer is INCONSISTENT_GROUP_PROTOCOL.
+Behaviour: the answer comes when the leader has sent the assignments and they are stored. From version 5 on the type and
+name of the protocol are checked and returned; without them the answer is INCONSISTENT_GROUP_PROTOCOL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRST_WITH_PROTOCOL = 5
 
 @handles(SyncGroupRequest, 0, 5)
 def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Deferred[SyncGroupResponse]:
-    """Return the assignment; a Deferred of it while the leader is waited for."""
+    """Return the assignment, or a Deferred of it while the leader is waited for."""
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return _response(SyncAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED))
     if context.version >= _FIRST_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):

@@ -1,8 +1,8 @@
-"""Tell which consumers had to wait for busy disks: in DescribeConfigs, where any client and tool can ask.
+"""Tell which consumers had to wait for busy disks. DescribeConfigs does this, so that any client and tool can ask.
 
-It is no setting, so it is only listed for a broker of which it is asked by name, `lagging.consumers.throttled`. The
-value is a JSON array with an object for each client that had to wait in the last minute, the one that waited longest
-first, at most `_MOST`. A broker knows clients, not their groups: see `pylogd.isolation.throttled_clients`.
+`lagging.consumers.throttled` is no setting, so it is listed only if a request for a broker names it. The value is a
+JSON array with an object for each client that had to wait in the last minute, the one that waited longest first, at
+most `_MOST`. A broker knows clients, not their groups: see `pylogd.isolation.throttled_clients`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Count what clients and followers asked of each partition, where it is not counted by the fast paths.
+"""Count the requests of clients and followers for each partition, except those that the fast paths count.
 
-As in Kafka's brokers, a request fails for a partition if the broker could not serve it for a reason that needs a look:
-codes in `EXPECTED_OF_PRODUCE` and `EXPECTED_OF_FETCH` are told to the client, but are not failures.
+As in Kafka's brokers, a request fails for a partition if the broker could not serve it for a reason that needs
+attention. The codes in `EXPECTED_OF_PRODUCE` and `EXPECTED_OF_FETCH` are told to the client, but are not failures.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ def count_served(
     follower: int,
     throttle: ReplicaThrottle,
 ) -> None:
-    """Count the partitions that a fetch is answered with.
+    """Count the partitions in the answer to a fetch.
 
-    served: entries of partitions, each with its answer. find: returns a partition by topic and index. follower: the
-    broker that asked; negative for a client.
+    served: entries of partitions, each with its answer.
+    find: returns a partition by topic and index.
+    follower: the node id of the follower; negative for a client.
     """
     for entry, data in served:
         code, records = data.error_code, data.records

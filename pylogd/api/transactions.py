@@ -8,7 +8,7 @@ from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode
 from pylogd.security.authorizer import AclOperation, ResourceType
 
-#: The versions of transactions that producers use by API version (KIP-890): an epoch for each transaction, or not.
+#: Whether producers use an epoch for each transaction, by API version (KIP-890).
 EPOCH_PER_PRODUCER: Final = 0
 EPOCH_PER_TRANSACTION: Final = 2
 
@@ -21,7 +21,7 @@ def may_use_transactional_id(
 
 
 def for_version(error: ErrorCode, version: int, first_with_fenced: int) -> ErrorCode:
-    """Return the error code that clients of a version know for PRODUCER_FENCED."""
+    """Return the error code for PRODUCER_FENCED that clients of a version know."""
     if error is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error

@@ -1,10 +1,11 @@
 """TxnOffsetCommit (28), versions 0 to 5: store how far a group has read, if a transaction is committed.
 
-Behaviour: answered when the offsets are committed in the offsets topic, where they count once the transaction's marker
-does. Each partition is checked separately; those that pass are stored together, all or none. Before a transaction's
-first offsets in a partition of the offsets topic, its coordinator is asked whether that is part of it; from version 5
-on the coordinator adds it (KIP-890). From version 3 on the consumer's member id and generation are checked (KIP-447).
-A client needs WRITE for the transactional id, READ for the group and for each topic.
+Behaviour: the answer comes when the offsets are committed in the offsets topic. They count once the transaction's
+marker is committed there. Each partition is checked separately; offsets that pass are stored together, all or none.
+Before a transaction's first offsets in a partition of the offsets topic, the transaction's coordinator is asked whether
+this partition is part of the transaction. From version 5 on the coordinator adds the partition (KIP-890). From version
+3 on the consumer's member id and generation are checked (KIP-447). A client needs WRITE for the transactional id, READ
+for the group and for each topic.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from pylogd.wire.records import NO_SEQUENCE
 _FIRST_THAT_KNOWS_LOADING = 2
 _FIRST_ABORTABLE = 4
 _FIRST_THAT_ADDS = 5
-_MOST_QUESTIONS = 6  # to the coordinator, for one request
-_PARTITION_WORK = 60  # as long as encoding so many bytes of an answer
+_MOST_QUESTIONS = 6  # the most questions to the coordinator for one request
+_PARTITION_WORK = 60  # the work for a partition, as bytes of an answer whose encoding takes as long
 
 #: An offset to store, the record that stores it, and the answer for it.
 _Wanted = tuple[tuple[tuple[str, int], Committed], tuple[bytes, bytes], TxnOffsetCommitResponsePartition]
@@ -46,7 +47,7 @@ _Wanted = tuple[tuple[tuple[str, int], Committed], tuple[bytes, bytes], TxnOffse
 def txn_offset_commit(
     context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Deferred[Any]:
-    """Store the offsets, and return the response; a Deferred of it where a coordinator or replicas are waited for."""
+    """Store the offsets. Return the response, or a Deferred of it if a coordinator or replicas must be waited for."""
     if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
         return _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not context.may_use_group(AclOperation.READ, request.group_id):
@@ -88,7 +89,7 @@ async def _commit(context: RequestContext, request: TxnOffsetCommitRequest, want
 
 
 async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
-    """Return NONE if the offsets topic's partition is part of the transaction, else what to answer."""
+    """Return NONE if the offsets topic's partition is part of the transaction; otherwise the error code."""
     broker = context.broker
     verifier, key = broker.verifier, broker.groups.offsets_partition(request.group_id)
     partition = None if key is None else broker.partitions.by_name.get(key)
@@ -107,12 +108,12 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> E
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else found
         if producers.is_verified(producer_id, epoch, guard):
             return ErrorCode.NONE
-        # A marker was appended meanwhile: it ended the previous transaction, or this one, which is closed then.
+        # A marker was appended meanwhile. It ended the previous transaction, or this one, which is over then.
     return ErrorCode.INVALID_TXN_STATE
 
 
 def _for_version(error: ErrorCode, version: int) -> ErrorCode:
-    """Return the error code in place of one that clients of a version do not know."""
+    """Return the error code to use for a version whose clients do not know this one."""
     if error is ErrorCode.NETWORK_EXCEPTION or (
         error is ErrorCode.CONCURRENT_TRANSACTIONS and version < _FIRST_THAT_ADDS
     ):
@@ -120,7 +121,7 @@ def _for_version(error: ErrorCode, version: int) -> ErrorCode:
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _FIRST_THAT_KNOWS_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error is ErrorCode.STALE_MEMBER_EPOCH:
-        return ErrorCode.ILLEGAL_GENERATION  # the epoch is in a field that is called a generation, as Kafka has it
+        return ErrorCode.ILLEGAL_GENERATION  # as in Kafka, since the epoch is in a field that is called a generation
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     return error
@@ -129,7 +130,7 @@ def _for_version(error: ErrorCode, version: int) -> ErrorCode:
 def _answer_all(
     context: RequestContext, request: TxnOffsetCommitRequest, response: TxnOffsetCommitResponse, wanted: list[_Wanted]
 ) -> Iterator[int]:
-    """Add to the response an answer for each partition, and to `wanted` the offsets to store."""
+    """Add an answer for each partition to the response, and the offsets to store to `wanted`."""
     for topic in request.topics:
         answer = TxnOffsetCommitResponseTopic(topic.name)
         response.topics.append(answer)

@@ -1,10 +1,10 @@
 """UpdateFeatures (57), versions 0 to 2: change the levels of features that the cluster uses (KIP-584).
 
 Behaviour: any broker takes the request, and all brokers follow soon. All features of a request are changed, or none:
-the first error is that of the request. Of a feature that is named more than once, the last level counts. A feature that
-this broker does not know, or a level that it or another live broker can't use, is INVALID_UPDATE_VERSION; so is a lower
-level unless the request allows that. Level 0 ends the use of a feature. FEATURE_UPDATE_FAILED if another broker changed
-features at the same time. A client needs ALTER on the cluster.
+the first error is the error of the request. If a feature is named more than once, the last level counts. Level 0 ends
+the use of a feature. INVALID_UPDATE_VERSION is the error for a feature that this broker does not know, for a level that
+it or another live broker can't use, and for a lower level unless the request allows that. FEATURE_UPDATE_FAILED means
+that another broker changed features at the same time. A client needs ALTER on the cluster.
 """
 
 from __future__ import annotations

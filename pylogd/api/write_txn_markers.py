@@ -1,17 +1,20 @@
 """WriteTxnMarkers (27), versions 1 and 2: end transactions in partitions (KIP-98). For transaction coordinators.
 
-Behaviour: a marker is a control batch. It is answered once every in-sync replica has it. A partition whose disk or
-replicas take longer than half a second is REQUEST_TIMED_OUT, so that it does not hold up the others of the request. A
-marker of an older coordinator epoch than the producer's last one is TRANSACTION_COORDINATOR_FENCED; one of an older
-producer epoch INVALID_PRODUCER_EPOCH, as is, with version 2 of transactions, one of the same epoch while the
-transaction is open (KIP-890; Kafka 4.3's version 2 of this API says which version it is). A partition that is not led
-here is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION. A marker that is written twice does
-no harm, so whoever gets another error just sends it again. A marker of a coordinator epoch that no partition of
-`__transaction_state` has reached yet, as far as this broker knows, is UNKNOWN_LEADER_EPOCH: if it were written, it
-would fence the transaction's coordinator for good. One that the partition knows of this producer already does no such
-harm, as when an operator ends a transaction whose coordinator is gone with its topic. Offsets that groups commit in a
-transaction count when its marker is committed in the topic of the offsets. Clients need ALTER or CLUSTER_ACTION on the
-cluster; others get CLUSTER_AUTHORIZATION_FAILED for every partition.
+Behaviour: a marker is a control batch. It is answered once every in-sync replica has it. A marker that is written twice
+does no harm, so it can be sent again after most errors. Offsets that groups commit in a transaction count when its
+marker is committed in the offsets topic. Clients need ALTER or CLUSTER_ACTION on the cluster; others get
+CLUSTER_AUTHORIZATION_FAILED for every partition.
+Errors of a partition:
+- REQUEST_TIMED_OUT: its disk or replicas take longer than half a second, and must not hold up the others;
+- TRANSACTION_COORDINATOR_FENCED: the coordinator epoch is older than that of the producer's last marker;
+- INVALID_PRODUCER_EPOCH: the producer epoch is outdated. With version 2 of transactions it is outdated too if it is the
+  epoch of the open transaction (KIP-890; version 2 of this API tells the version of the transaction);
+- NOT_LEADER_OR_FOLLOWER: the partition is not led here;
+- UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist;
+- UNKNOWN_LEADER_EPOCH: as far as this broker knows, no partition of `__transaction_state` has reached the coordinator
+  epoch yet. The marker would fence the transaction's coordinator for good. This error is not given if the partition
+  already has the epoch of this producer, as when an operator ends a transaction whose coordinator is gone with its
+  topic.
 Gaps: none.
 """
 
@@ -46,14 +49,14 @@ from pylogd.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-#: How long to wait for a partition, in seconds. Coordinators send markers that were late again, apart from others.
+#: How long to wait for a partition, in seconds. Coordinators send late markers again, in separate requests.
 _SECONDS: Final = 0.5
 
 
 @handles(WriteTxnMarkersRequest, 1, 2)
 def write_txn_markers(context: RequestContext, request: WriteTxnMarkersRequest) -> Deferred[WriteTxnMarkersResponse]:
-    """Write all markers; return a Deferred of the response, which fires when they are replicated."""
-    # Not cancelled when the client disconnects: the markers are in the log already and only wait for replicas.
+    """Write all markers. Return a Deferred of the response, which fires when they are replicated."""
+    # A disconnect does not cancel this: the markers are in the log already and only wait for replicas.
     return shield(Deferred.fromCoroutine(_write_all(context, request)))
 
 
@@ -61,7 +64,7 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
     allowed = context.may_use_cluster(AclOperation.ALTER, audited=False) or context.acts_for_cluster()
     newest = _newest_coordinator(context)
     response = WriteTxnMarkersResponse()
-    writes: dict[int, Deferred[None]] = {}  # those that are not done at once, by their number
+    writes: dict[int, Deferred[None]] = {}  # the writes that are not done at once, by their number
     pending: list[PendingAppend] = []
     pace = Pace(context)
     deadline = context.broker.clock.seconds() + _SECONDS
@@ -85,13 +88,13 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
                     continue
                 answers.append(answer := WritableTxnMarkerPartitionResult(index, ErrorCode.REQUEST_TIMED_OUT))
                 writes[pace.steps] = Deferred.fromCoroutine(_write(context, batch, marker, topic.name, answer, pending))
-                if writes[pace.steps].called:  # no queue of a disk has it
+                if writes[pace.steps].called:  # no queue of a disk has the write
                     await writes.pop(pace.steps)
     if writes:
         late = await unfinished(writes, context.broker.clock, _SECONDS)
         for number in writes.keys() - late:
             await writes[number]
-    appended = list(pending)  # a late write adds to the other list, and to an answer that was sent
+    appended = list(pending)  # a late write adds to the other list, and to an answer that was already sent
     if appended:
         left_ms = round((deadline - context.broker.clock.seconds()) * 1000)
         await context.broker.replicas.wait_for_replicas(appended, left_ms)
@@ -101,18 +104,18 @@ async def _write_all(context: RequestContext, request: WriteTxnMarkersRequest) -
 
 
 def _newest_coordinator(context: RequestContext) -> int:
-    """The highest epoch that a coordinator of transactions can have: of the leaders of the topic's partitions."""
+    """The highest epoch that a transaction coordinator can have: that of the leaders of the topic's partitions."""
     topic = context.broker.topics.get(TRANSACTIONS_TOPIC)
     return max((partition.leader_epoch for partition in topic.partitions), default=0) if topic is not None else 0
 
 
 def _known_epoch(context: RequestContext, marker: WritableTxnMarker, topic: str, index: int) -> int:
-    """The coordinator epoch of the last marker of a producer in a partition; -1 for none."""
+    """The coordinator epoch of a producer's last marker in a partition; -1 for none."""
     partition = context.broker.partitions.by_name.get((topic, index))
     try:
         producer = None if partition is None else partition.log.producers.by_id.get(marker.producer_id)
     except PylogdError:
-        return -1  # its log has failed: the append tells why
+        return -1  # the log has failed, and the append reports that
     return -1 if producer is None else producer.coordinator_epoch
 
 
@@ -124,9 +127,9 @@ async def _write(
     answer: WritableTxnMarkerPartitionResult,
     pending: list[PendingAppend],
 ) -> None:
-    """Append a marker to one partition. Fill the answer, or add what it waits for to `pending`.
+    """Append a marker to one partition. Fill the answer, or add the append to `pending` if it has to wait.
 
-    Tell the coordinator of groups which transaction has ended in the topic of their offsets.
+    Tell the group coordinator which transaction has ended in a partition of the offsets topic.
     """
     partition = context.broker.partitions.by_name.get((topic, answer.partition_index))
     if partition is None:

@@ -1,6 +1,6 @@
 """Leader elections and reassignments: the rules, and the broker that carries them out.
 
-Reading guide: `decisions` has every rule as a pure function over a `Snapshot`. `election` chooses the broker of a
-cluster that is its controller; `controller` follows what happens there and writes what the rules say. `admin` is what
-any broker does when a client asks for an election or a reassignment.
+Reading guide: `decisions` has every rule as a pure function over a `Snapshot`. `election` chooses the broker that is
+the cluster's controller; `controller` follows changes of brokers and topics, and writes what the rules decide. `admin`
+carries out elections and reassignments that clients ask for; any broker does this.
 """

@@ -1,13 +1,13 @@
-"""Elections and reassignments that clients ask for; any broker can do them.
+"""Elections and reassignments that clients ask for. Any broker can carry them out.
 
 Strategy: `decisions` computes the new states from what this broker knows, and they are written with the versions that
-it knows. If the metadata has changed since, the write fails, the broker catches up, and they are computed again. So it
-doesn't matter which broker does it, and no request is forwarded. If this broker did not know yet that another one had
-failed, the controller corrects the state, since it looks at every topic that changes.
+it knows. If the metadata has changed since, the write fails, the broker catches up, and the states are computed again.
+So any broker can do it, and no request is forwarded. If this broker did not know yet that another broker had failed,
+the controller corrects the state, since it looks at every topic that changes.
 
 Rules: each partition of a request has its own outcome. A reassignment is answered once it has begun. Replicas are moved
 only to brokers that carry the topic's label (`metadata.labels`). A request may change the label of a topic and move its
-replicas there: that is one write, and is done for all of the topic's partitions or for none.
+replicas to brokers with the new label. This is one write, for all of the topic's partitions or for none.
 
 Must not know: requests, who the controller is.
 """
@@ -55,7 +55,7 @@ from pylogd.metadata.together import Pause, without_pause
 from pylogd.metadata.topics import TopicRegistry
 from pylogd.placement.brokers import Why
 
-#: (topic name, partition)
+#: The key of a partition: (topic name, partition).
 Key = tuple[str, int]
 Outcomes = dict[Key, PylogdError | None]
 _Change = Callable[[Topic, PartitionState, Snapshot], PartitionState]
@@ -71,20 +71,27 @@ class PartitionAdmin:
         room_on: Callable[[int], int | None],
         now_ms: Callable[[], int],
     ) -> None:
-        """`room_on`: as `TopicAdmin.room_on`. `now_ms`: the wall clock, ms since 1970."""
+        """Arguments:
+
+        room_on: see `TopicAdmin.room_on`.
+        now_ms: the wall clock, in ms since 1970.
+        """
         self._cluster = cluster
         self._topics = topics
         self._room_on = room_on
         self._now_ms = now_ms
-        self.unclean_elections = 0  # that clients asked for
+        self.unclean_elections = 0  # unclean elections that clients asked for
 
     def elect(
         self, partitions: Sequence[Key] | None, *, unclean: bool, pause: Pause = without_pause
     ) -> Deferred[Outcomes]:
         """Elect the preferred leaders; with `unclean`, any live replica of partitions without a leader.
 
-        partitions: None for all that need it. pause: awaited for each partition. Fires with an outcome for each: None,
-        `ElectionNotNeeded`, `PreferredLeaderNotAvailable`, `EligibleLeadersNotAvailable` or `UnknownTopic`.
+        partitions: None for all partitions that need an election.
+        pause: awaited for each partition.
+
+        Fires with an outcome for each partition: None, `ElectionNotNeeded`, `PreferredLeaderNotAvailable`,
+        `EligibleLeadersNotAvailable` or `UnknownTopic`.
         """
         change = self._elect_unclean if unclean else self._elect_preferred
         if partitions is None:
@@ -108,16 +115,18 @@ class PartitionAdmin:
         """Begin to move each partition to other replicas, or cancel its reassignment if the target is None.
 
         latest_wait_ms: for a smooth expansion: added replicas begin with the latest offset, and join the in-sync set
-        when every group has read that far, or after this time. Refused for internal and compacted topics, whose state
-        would be lost. keep_factor: refuse to change the number of replicas. labels: new labels of topics, by name; ""
-        for none. The topic's setting `placement.label` is changed in the same write. All of its partitions must then be
-        on, or be moved to, brokers that carry the new label; otherwise none is moved and the label stays.
+            when every group has read that far, or after this time. It is refused for internal and compacted topics,
+            whose state would be lost.
+        keep_factor: whether to refuse to change the number of replicas.
+        labels: new labels of topics, by name; "" for none. The topic's setting `placement.label` is changed in the same
+            write. All partitions of the topic must then be on, or be moved to, brokers that carry the new label;
+            otherwise none is moved and the label stays.
         pause: awaited for each partition.
 
-        Fires with an outcome for each: None, `InvalidReplicaAssignment` (also for a broker without the topic's label),
-        `IneligibleReplica` for a cordoned broker, `InvalidReplicationFactor`, `NoReassignmentInProgress`,
-        `OutsideLabel` for a cancellation that would put replicas back outside the topic's label, `UnknownTopic`,
-        `InvalidConfig` for what can't be a label, or `InvalidChange`.
+        Fires with an outcome for each partition: None, `InvalidReplicaAssignment` (also for a broker without the
+        topic's label), `IneligibleReplica` for a cordoned broker, `InvalidReplicationFactor`,
+        `NoReassignmentInProgress`, `OutsideLabel` for a cancellation that would put replicas back outside the topic's
+        label, `UnknownTopic`, `InvalidConfig` for an invalid label, or `InvalidChange`.
         """
         for label in filter(None, labels.values()):
             try:
@@ -157,10 +166,10 @@ class PartitionAdmin:
         return topic is not None and self._topics.keeps_state(topic)
 
     def release(self, waits: Mapping[Key, SmoothWait]) -> Deferred[Outcomes]:
-        """Let replicas that began with the latest offset join the in-sync set; fires with an outcome for each.
+        """Let replicas that began with the latest offset join the in-sync set. Fires with an outcome for each.
 
-        An outcome is `StalePartition` if the partition waits for something else by now, and `IneligibleReplica` if a
-        new replica's broker has registered again: its log may be another one, which begins later.
+        An outcome is `StalePartition` if the partition now waits for something else. It is `IneligibleReplica` if a new
+        replica's broker has registered again, since the broker may have another log, which begins later.
         """
         return Deferred.fromCoroutine(self._release(waits))
 
@@ -185,7 +194,10 @@ class PartitionAdmin:
         labels: Mapping[str, str] = MappingProxyType({}),
         guards: Mapping[str, Operation] = MappingProxyType({}),
     ) -> Outcomes:
-        """Change partitions. guards: by path, what has to hold when they are written, or else NodeError is raised."""
+        """Change partitions.
+
+        guards: conditions that must hold at the write, by path; otherwise their NodeError is raised.
+        """
         outcomes: Outcomes = dict.fromkeys(changes)
         left = list(changes)
         for _ in range(ATTEMPTS):
@@ -213,9 +225,10 @@ class PartitionAdmin:
         labels: Mapping[str, str],
         pause: Pause,
     ) -> tuple[list[Key], list[TopicUpdate]]:
-        """Return the partitions that have to be written, and the updates. Put errors into `outcomes`.
+        """Return the partitions to write, and the updates. Put errors into `outcomes`.
 
-        A topic that changes during a pause is no longer the one of its update, so that `write_states` refuses it.
+        If a topic changes during a pause, it differs from the topic of its update, so that `write_states` refuses the
+        update.
         """
         found: dict[str, tuple[Topic, dict[int, PartitionState]]] = {}
         left = []
@@ -265,7 +278,7 @@ class PartitionAdmin:
         return refused
 
     def _refuses_label(self, update: TopicUpdate, label: str, own: Sequence[Key], outcomes: Outcomes) -> bool:
-        """Return whether a topic can't get a label together with an update. Then all outcomes of `own` are errors."""
+        """Return whether a topic can't get a label with an update. If so, all outcomes of `own` become errors."""
         error = next(filter(None, map(outcomes.get, own)), None)
         for state in update.after:
             try:
@@ -303,7 +316,10 @@ class PartitionAdmin:
     def _mover(
         self, target: Sequence[int] | None, until: int | None, keep_factor: bool, new_label: str | None
     ) -> _Change:
-        """Return what moves a partition. new_label: the label that the topic gets with it, None to keep its label."""
+        """Return a function that moves a partition.
+
+        new_label: the label that the topic gets with the move; None to keep its label.
+        """
 
         def move(topic: Topic, state: PartitionState, snapshot: Snapshot) -> PartitionState:
             before = decisions.origin(state)
@@ -341,7 +357,7 @@ class PartitionAdmin:
         named = candidates({node: live[node] for node in target if node in live}, self._room_on)
         for node in target:
             if node in state.replicas:
-                if node not in state.target:  # it is being removed, and has a copy still
+                if node not in state.target:  # it is being removed, and still has a copy
                     check_within([node], label, live, self._cluster.known)
             elif named.obstacle(node, label) is not None:
                 obstacle = candidates(live, self._room_on).obstacle(node, label)

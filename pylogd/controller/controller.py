@@ -1,17 +1,17 @@
-"""The one broker of the cluster that acts when brokers come and go: elected, fenced, followed by the next.
+"""The one broker of the cluster that acts when brokers come and go. It is elected, and fenced when the next one is.
 
-Strategy: `election` says which broker is the controller. That one hears from the registries what happens to brokers and
-topics. What came in one turn of the reactor, or while a write was under way, is decided together and written as one
-batch.
+Strategy: `election` decides which broker is the controller. The registries tell the controller about changes of brokers
+and topics. All changes that arrive in one turn of the reactor, or while a write is under way, are decided together and
+written as one batch.
 
 Rules:
-- Nothing is kept in memory that the next controller could need: decisions are in the metadata, and with them the
-  incarnations of brokers that they were made for.
+- Nothing is kept in memory that the next controller could need. The metadata has the decisions, and the incarnations of
+  brokers for which they were made.
 - A decision is made from the registries as they are when it is written. If the metadata has changed since, the write
-  fails, the registries catch up, and it is made again. Decisions on very many partitions are made in slices, between
-  which the reactor serves others.
-- A broker that stops says so in the metadata (`stop_leading`), and goes on until it leads nothing that another broker
-  can lead.
+  fails, the registries catch up, and the decision is made again. Decisions on very many partitions are made in slices,
+  between which the reactor serves others.
+- A broker that stops announces this in the metadata (`stop_leading`), and continues until it leads nothing that another
+  broker can lead.
 
 Must not know: the rules themselves (`decisions`), requests, logs.
 """
@@ -51,14 +51,14 @@ from pylogd.metadata.topics import TopicRegistry
 
 log = Logger()
 
-#: The partitions after which others get their turn of the reactor.
+#: After this many partitions others get their turn of the reactor.
 _SLICE_PARTITIONS: Final = 4000
-#: Changed topics are written when there are so many.
+#: Changed topics are written when there are this many.
 _WRITE_TOPICS: Final = 500
 #: The most writes that are sent before the first of them is answered. In a large cluster ZooKeeper answers a write only
-#: after many brokers' reads of earlier ones, which takes up to three times as long as the decisions of the next write.
+#: after many brokers' reads of earlier writes. That takes up to three times as long as the decisions of the next write.
 _WRITES_AT_ONCE: Final = 8
-#: Settings that decide who may lead.
+#: The settings that affect which brokers may lead.
 _ELECTION_SETTINGS = ("unclean.leader.election.enable", "min.insync.replicas")
 
 
@@ -69,7 +69,7 @@ class Controller:
         self, store: IMetadataStore, cluster: Cluster, topics: TopicRegistry, settings: Settings, clock: IReactorTime,
         now_ms: Callable[[], int],
     ) -> None:  # fmt: skip
-        """`now_ms` is the wall clock, for the time stamp of the election."""
+        """now_ms: the wall clock, for the time stamp of the election."""
         self._store = store
         self._cluster = cluster
         self._topics = topics
@@ -81,18 +81,19 @@ class Controller:
             brokers=lambda: len(cluster.brokers),
         )  # fmt: skip
         self._work = WORK.machine()
-        self._known: dict[int, int] = {}  # the incarnations of brokers that decisions were made for
+        self._known: dict[int, int] = {}  # the incarnations of brokers for which decisions were made
         self._known_version = 0
         self._known_unreadable = False
         self._dirty: dict[str, None] = {}  # names of topics to decide on, in order
         self._all_dirty = False
-        self._read_brokers = False  # whether to read all registrations: some may have been replaced unnoticed
+        self._read_brokers = False  # whether to read all registrations, since some may have been replaced unnoticed
         self._misplaced = MisplacedReport()
         self._seconds = clock.seconds
-        self._progress = 0.0  # when the decisions under way last got on
+        self._progress = 0.0  # when the decisions under way last made progress
         self._undo: list[Callable[[], object]] = []
         self._leaving: list[Deferred[None]] = []
-        self.unclean_elections = 0  # as the controller: leaders that were not in sync before
+        # Leaders that this broker elected as the controller and that were not in sync before.
+        self.unclean_elections = 0
 
     @property
     def active(self) -> bool:
@@ -105,10 +106,10 @@ class Controller:
         return self._election.epoch
 
     def is_stuck(self, seconds: float) -> bool:
-        """Return whether decisions of this controller are under way and have not got on for so many seconds.
+        """Return whether decisions of this controller are under way and have made no progress for this many seconds.
 
-        That is so if an answer never comes, or for an error of the program. If nobody else has replaced this controller
-        after twice that time, it ends its term.
+        This happens if an answer never comes, or after an error of the program. If no other broker has replaced this
+        controller after twice that time, it ends its term.
         """
         if not self.active or self._work.state is WorkState.IDLE:
             return False
@@ -125,7 +126,7 @@ class Controller:
     def start(self) -> Deferred[None]:
         """Take part in elections. Fires when a controller is known.
 
-        The registries have to be started, and this broker registered.
+        The registries must be started, and this broker must be registered.
         """
         self._undo = [
             self._cluster.subscribe(self._brokers_changed),
@@ -136,7 +137,7 @@ class Controller:
         return self._election.start()
 
     def stop(self) -> Deferred[None]:
-        """Take no more part. An active controller ends its term, so that the next one is elected at once."""
+        """Stop taking part. An active controller ends its term, so that the next one is elected at once."""
         for undo in self._undo:
             undo()
         self._undo = []
@@ -145,10 +146,10 @@ class Controller:
         return self._election.stop()
 
     def stop_leading(self) -> Deferred[None]:
-        """Say that this broker is stopping; fires once other brokers have taken over all that they can take over.
+        """Announce that this broker is stopping. Fires once other brokers have taken over all that they can take over.
 
-        That is when it leads nothing, and is in no in-sync set, that can do without it. The caller decides how long to
-        wait for that.
+        Then this broker leads no partition, and is in no in-sync set, that can do without it. The caller decides how
+        long to wait for that.
         """
         return Deferred.fromCoroutine(self._stop_leading())
 
@@ -206,7 +207,7 @@ class Controller:
             self._wake()
 
     def _check_leaving_later(self) -> None:
-        """Have `stop_leading` see what is left to hand over, once for all that comes in a turn of the reactor."""
+        """Let `stop_leading` check what is left to hand over, once for all changes in a turn of the reactor."""
         if self._leaving:
             self._timers.later("leaving", 0, self._check_leaving)
 
@@ -218,7 +219,7 @@ class Controller:
     # -- decisions
 
     def _wake(self) -> None:
-        """Decide in the next turn of the reactor, when everything that belongs to one event has come."""
+        """Decide in the next turn of the reactor, when all changes of one event have arrived."""
         if self.active and self._work.state is WorkState.IDLE:
             self._progress = self._seconds()
         if self.active and self._work.handle(WorkEvent.NEWS) is WorkState.DUE:
@@ -248,7 +249,7 @@ class Controller:
 
     async def _round(self) -> None:
         if self._all_dirty:
-            # Also what was decided last, and for whom: the previous controller may have been another broker.
+            # This includes the last decisions, since the previous controller may have been another broker.
             if self._read_brokers:
                 self._read_brokers = False
                 await self._cluster.look_again()
@@ -273,14 +274,14 @@ class Controller:
             raise
 
     async def _decide(self, snapshot: Snapshot, topics: Sequence[Topic], known: dict[int, int]) -> None:
-        """Decide on topics and write that, in slices: deciding on 200,000 partitions takes a second.
+        """Decide on topics and write the decisions, in slices: deciding on 200,000 partitions takes a second.
 
-        What a slice decided about a topic that has changed before the write is decided again on the same snapshot. That
-        all decisions for `known` have been made is said by the only write, or by a last one when all others are done,
-        so that none of them waits for the others.
+        If a topic has changed before the write of its slice, it is decided again on the same snapshot. The only write,
+        or a last one when all others are done, says that all decisions for `known` have been made. So no write waits
+        for the others.
         """
         decided: list[TopicUpdate] = []
-        writes = Writes(_WRITES_AT_ONCE)  # decisions go on meanwhile, so that the time of writes is not added
+        writes = Writes(_WRITES_AT_ONCE)  # decisions continue during writes, so the time of writes is not added
         for some in _slices(topics):
             if decided and len(decided) >= _WRITE_TOPICS:
                 await writes.may_begin()
@@ -303,13 +304,13 @@ class Controller:
     def _settle(self, snapshot: Snapshot, topics: Sequence[Topic]) -> list[TopicUpdate]:
         unclean = frozenset(topic.name for topic in topics if self._allows_unclean(topic.configs))
         updates = decisions.settle_all(snapshot, topics, unclean, partial(min_insync_of, self._settings))
-        settled = {update.before.name for update in updates}  # these come again when they have been written
+        settled = {update.before.name for update in updates}  # their next changes come when they have been written
         return updates + internal.grow(
             snapshot, [topic for topic in topics if topic.name not in settled], self._settings
         )
 
     def _anew(self, snapshot: Snapshot, updates: Sequence[TopicUpdate]) -> list[TopicUpdate]:
-        """Return the updates, with new ones for topics that have changed since they were decided on."""
+        """Return the updates, with new updates for topics that have changed since the decision."""
         same, changed = [], []
         for update in updates:
             now = self._topics.get(update.before.name)
@@ -384,7 +385,7 @@ def _slices(topics: Sequence[Topic]) -> Iterator[Sequence[Topic]]:
 
 
 def _report(updates: list[TopicUpdate]) -> None:
-    """Log what was written, in one line."""
+    """Log in one line what was written."""
     moved = alone = offline = 0
     for before, after in updates:
         for old, new in zip(before.partitions, after, strict=True):

@@ -1,21 +1,22 @@
 """The rules of leader elections and in-sync sets: pure functions over a snapshot of the metadata.
 
 Strategy: one function, `settle`, returns the state that a partition should have, whatever happened before: a broker
-failed, returned, returned unnoticed, is stopping, or a reassignment is done. So an event is only a reason to look
-again, one pass decides for all partitions, and a pass over its own result changes nothing.
+failed, returned, returned unnoticed, is stopping, or a reassignment is done. So an event is only a reason to check
+again. One pass decides for all partitions, and a pass over its own result changes nothing.
 
 Rules:
-- A leader is elected from the in-sync set; if none of it is alive, from the eligible replicas
-  (`metadata.eligibility`); if both are empty, the last known leader leads with what its disk has kept. Another replica
-  may lead only if the topic allows unclean elections; it is then the only one in sync, and none is eligible.
+- A leader is elected from the in-sync set; if no broker of it is alive, from the eligible replicas
+  (`metadata.eligibility`). If both are empty, the last known leader leads with the records that its disk has kept.
+  Another replica may lead only if the topic allows unclean elections. It is then the only one in sync, and none is
+  eligible.
 - A broker that has re-registered since the last decisions is treated as failed: it leaves every in-sync set that has
-  other live members. Where it goes on leading, it does so in a new leader epoch, so that its followers see where their
-  logs diverge. Which copies it has lost it said itself before it registered.
+  other live members. If it continues to lead, the leader epoch is raised, so that its followers see where their logs
+  diverge. The broker itself has reported its lost copies before it registered.
 - If all in-sync replicas fail, the in-sync set is kept and the partition stays offline until one of them returns.
 - A broker that is stopping is not elected and leaves the in-sync sets; it leads only while no other broker can.
 - A replica that its broker reports as offline (its log directory has failed) is neither in sync nor eligible, since
-  nobody knows what the failed disk has kept. One on a full volume is treated as on a stopping broker; but it stays in
-  sync, and may be elected, if no other replica has room, since it can be read.
+  nobody knows what the failed disk has kept. A replica on a full volume is treated like one on a stopping broker. But
+  if no other replica has space, it stays in sync, and may be elected, since it can be read.
 - Epochs only grow. A partition with one replica keeps its leader epoch: no other log can diverge from it.
 - A leader adds the replicas of a reassignment to the in-sync set. When all target replicas are in sync, the others are
   removed.
@@ -35,12 +36,14 @@ from pylogd.metadata.image import NO_LEADER, Broker, PartitionState, Topic, Topi
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The live brokers, as decisions see them.
+    """The live brokers, in the form that decisions need.
 
-    brokers: by id. known: the incarnations, by id, that earlier decisions took into account.
-    steady: ids of those that have not re-registered since. open: those of `steady` that may be elected and be in sync.
-    full: ids whose replica of the partition in question is on a full volume. offline: ids whose replica of it is
-    offline; they are in none of the others. See `of`.
+    brokers: the live brokers, by id.
+    known: the incarnations, by id, that earlier decisions took into account.
+    steady: ids of the brokers that have not re-registered since.
+    open: ids of those in `steady` that may be elected and be in sync.
+    full: ids of brokers whose replica of the partition in question is on a full volume; see `of`.
+    offline: ids of brokers whose replica of this partition is offline. They are in none of the others; see `of`.
     """
 
     brokers: Mapping[int, Broker]
@@ -70,11 +73,11 @@ class Snapshot:
 
     @property
     def incarnations(self) -> dict[int, int]:
-        """What `known` is after decisions on this snapshot have been written."""
+        """The value of `known` after decisions on this snapshot have been written."""
         return {node: broker.incarnation for node, broker in sorted(self.brokers.items())}
 
     def may_lead(self, node: int) -> bool:
-        """Return whether a broker may be elected, if there is no better one."""
+        """Return whether a broker may be elected if there is no better one."""
         broker = self.brokers.get(node)
         return broker is not None and not broker.stopping
 
@@ -82,9 +85,10 @@ class Snapshot:
 def settle_all(
     snapshot: Snapshot, topics: Iterable[Topic], unclean: frozenset[str], min_insync: Callable[[Topic], int]
 ) -> list[TopicUpdate]:
-    """Return the updates of all topics that have a partition whose state should be another one.
+    """Return the updates of all topics with a partition whose state should change.
 
-    unclean: names of topics that allow unclean elections. min_insync: returns a topic's `min.insync.replicas`.
+    unclean: names of topics that allow unclean elections.
+    min_insync: returns a topic's `min.insync.replicas`.
     """
     outages = any(broker.outages for broker in snapshot.brokers.values())
     given = snapshot.open
@@ -115,7 +119,8 @@ def unclean_elections(updates: Iterable[TopicUpdate]) -> int:
 def settle(state: PartitionState, snapshot: Snapshot, unclean: bool = False, min_insync: int = 1) -> PartitionState:
     """Return the state that a partition should have, which may be the same object.
 
-    unclean: whether the topic allows unclean elections. min_insync: its `min.insync.replicas`.
+    unclean: whether the topic allows unclean elections.
+    min_insync: the topic's `min.insync.replicas`.
     """
     if not (snapshot.full or snapshot.offline):
         if len(state.replicas) == 1 and state.leader in snapshot.brokers:
@@ -132,10 +137,12 @@ def settle(state: PartitionState, snapshot: Snapshot, unclean: bool = False, min
 
 
 def _usual(state: PartitionState, given: frozenset[int], least: int) -> PartitionState | None:
-    """Return what `settle` returns for nearly all partitions, in a fraction of the time; None for the others.
+    """Return the result of `settle` for nearly all partitions, in a fraction of the time; None for the others.
 
-    given: the brokers that may be in sync and lead. least: `min.insync.replicas`. It has to be a partition without a
-    reassignment or eligible replicas, of which enough replicas stay in sync.
+    It handles partitions without a reassignment or eligible replicas, of which enough replicas stay in sync.
+
+    given: the brokers that may be in sync and lead.
+    least: `min.insync.replicas`.
     """
     if state.adding or state.removing or state.elr or state.last_known_elr:
         return None
@@ -149,7 +156,7 @@ def _usual(state: PartitionState, given: frozenset[int], least: int) -> Partitio
         return None
     epoch, last, lost = state.leader_epoch, state.last_known_leader, state.lost
     if leader not in staying:
-        for leader in replicas:  # the first that is in sync
+        for leader in replicas:  # the first one that is in sync
             if leader in staying:
                 break
         epoch, last, lost = epoch + 1, NO_LEADER, ()
@@ -171,7 +178,7 @@ def elect_unclean(state: PartitionState, snapshot: Snapshot) -> PartitionState |
     """Return the state with any live replica as leader, in sync or not; None if no replica is alive."""
     if state.leader in snapshot.brokers:
         return state
-    # Eligible replicas stay so: the controller knows the topic's settings and removes them when it may.
+    # Eligible replicas stay eligible. The controller knows the topic's settings and removes them when it may.
     after = settle(state, snapshot, unclean=True, min_insync=len(state.replicas))
     return None if after.leader == NO_LEADER else after
 
@@ -179,8 +186,9 @@ def elect_unclean(state: PartitionState, snapshot: Snapshot) -> PartitionState |
 def imbalanced(snapshot: Snapshot, topics: Sequence[Topic], percentage: int) -> list[TopicUpdate]:
     """Return updates that elect preferred leaders, for brokers that lead too few of the partitions that prefer them.
 
-    percentage: of the partitions that prefer a broker, how many may be led by others. Partitions with a reassignment
-    in progress are left out.
+    percentage: the share of the partitions that prefer a broker that others may lead.
+
+    Partitions with a reassignment in progress are left out.
     """
     preferring: dict[int, int] = {}
     elsewhere: dict[int, int] = {}
@@ -208,8 +216,10 @@ def move(
 ) -> PartitionState | None:
     """Return the state with a reassignment to `target` begun, which replaces one that is in progress.
 
-    A reassignment is cancelled by one to its `origin`. latest_until_ms: see `PartitionState`. Returns None if none of
-    the remaining replicas is in sync and can lead.
+    latest_until_ms: see `PartitionState`.
+
+    A reassignment to its `origin` cancels a reassignment. Returns None if none of the remaining replicas is in sync and
+    can lead.
     """
     original = origin(state)
     adding = tuple(node for node in target if node not in original)
@@ -237,7 +247,7 @@ def origin(state: PartitionState) -> tuple[int, ...]:
 
 
 def updates_of(topics: Iterable[Topic], change: Callable[[Topic, PartitionState], PartitionState]) -> list[TopicUpdate]:
-    """Apply `change` to every partition; return the updates of topics of which at least one partition changed."""
+    """Apply `change` to every partition. Return the updates of topics of which at least one partition changed."""
     updates: list[TopicUpdate] = []
     for topic in topics:
         _add_update(updates, topic, [change(topic, state) for state in topic.partitions])
@@ -251,7 +261,7 @@ def _add_update(updates: list[TopicUpdate], topic: Topic, after: Sequence[Partit
 
 
 def _without_offline(state: PartitionState, snapshot: Snapshot) -> PartitionState:
-    """Withdraw copies in failed log directories: when they return, their last records may be missing."""
+    """Withdraw copies in failed log directories. When they return, their last records may be missing."""
     for node in snapshot.offline:
         state = withdraw(state, node, kept=True)
     return state
@@ -261,7 +271,7 @@ def _fail_over(state: PartitionState, snapshot: Snapshot, unclean: bool, min_ins
     if len(state.replicas) == 1 and state.leader in snapshot.brokers:
         return state
     staying = tuple(node for node in state.isr if node in snapshot.open)
-    if not staying:  # only replicas on full volumes are left: they can be read
+    if not staying:  # only replicas on full volumes are left, and these can be read
         staying = tuple(node for node in state.isr if node in snapshot.full and node in snapshot.steady)
     if state.leader in snapshot.steady and (state.leader in staying or not staying):
         return with_isr(state, staying or (state.leader,), min_insync)
@@ -278,9 +288,9 @@ def _fail_over(state: PartitionState, snapshot: Snapshot, unclean: bool, min_ins
 def _choose(state: PartitionState, snapshot: Snapshot) -> int | None:
     """Return the next leader, None if there is no clean one.
 
-    It is the first live replica in sync, then the first eligible one; in both, those with room on their volume and
-    those that have not re-registered go before the others. If there is neither, it is the last known leader, if that
-    still has its copy.
+    It is the first live replica in sync; without one, the first eligible replica. In both cases replicas with space on
+    their volume, and those that have not re-registered, go before the others. Otherwise it is the last known leader, if
+    that still has its copy.
     """
     for candidates in (state.isr, state.elr):
         alive = [node for node in state.replicas if node in candidates and snapshot.may_lead(node)]
@@ -296,7 +306,7 @@ def _choose(state: PartitionState, snapshot: Snapshot) -> int | None:
 
 
 def _choose_unclean(state: PartitionState, snapshot: Snapshot) -> int | None:
-    """Return the first live replica; those that were last known to be eligible go before the others."""
+    """Return the first live replica. Replicas that were last known to be eligible go before the others."""
     alive = [node for node in state.replicas if snapshot.may_lead(node)]
     alive.sort(key=lambda node: node not in state.last_known_elr)
     return alive[0] if alive else None

@@ -1,9 +1,9 @@
-"""Elects the controller: the broker that holds the ephemeral node `/controller`.
+"""Elect the controller: the broker that holds the ephemeral node `/controller`.
 
-Strategy: whoever creates the node is the controller. The same write increments `/controller_epoch`, and every write of
-a controller checks that node's version, so writes of a former controller fail in the store. Every broker watches the
-node, and tries to create it when it is gone. In a large cluster a broker waits a little before: most then find the node
-of another one by a single read, in place of hundreds of brokers that all try at the same time.
+Strategy: the broker that creates the node is the controller. The same write increments `/controller_epoch`, and every
+write of a controller checks that node's version, so writes of a former controller fail in the store. Every broker
+watches the node, and tries to create it when it is gone. In a large cluster a broker waits a little before. Then most
+brokers find the node of another broker by a single read, and hundreds of brokers do not try at the same time.
 
 Must not know: what a controller does.
 """
@@ -37,18 +37,18 @@ log = Logger()
 
 #: Seconds before the controller's node is read again after an error.
 RETRY_SECONDS = 1.0
-#: In a cluster of at most so many brokers all try to become the controller at the same time.
+#: In a cluster of at most this many brokers all try to become the controller at the same time.
 AT_ONCE: Final = 16
 #: In a larger cluster, the average time between the attempts of two brokers, in seconds.
 _APART_SECONDS: Final = 0.001
-#: Seconds over which attempts are spread at most, however many brokers there are.
+#: The most seconds over which attempts are spread, however many brokers there are.
 MOST_SPREAD_SECONDS: Final = 2.0
 
 
 class Election:
     """One broker's part in the elections.
 
-    epoch: of this broker's latest term, 0 before the first.
+    epoch: the controller epoch of this broker's latest term, 0 before the first.
     """
 
     def __init__(
@@ -63,10 +63,13 @@ class Election:
         found: Callable[[int], object],
         brokers: Callable[[], int],
     ) -> None:
-        """now_ms: the wall clock, for the time stamp of the election. brokers: returns how many may be elected.
+        """Make the part.
 
-        elected, deposed: called when a term of this broker begins and ends. found: called with the controller's id
-        whenever its node was read.
+        now_ms: the wall clock, for the time stamp of the election.
+        brokers: returns how many brokers may be elected.
+        elected: called when a term of this broker begins.
+        deposed: called when a term of this broker ends.
+        found: called with the controller's id whenever its node was read.
         """
         self.epoch = 0
         self._epoch_version = 0
@@ -78,7 +81,7 @@ class Election:
         self._deposed = deposed
         self._found = found
         self._brokers = brokers
-        self._last_created = 0  # the transaction that created the controller's node which was read last
+        self._last_created = 0  # the transaction that created the last controller's node that was read
         self._term = TERM.machine()
         self._node = NODE.machine()
 
@@ -94,7 +97,7 @@ class Election:
 
     @property
     def guard(self) -> Check:
-        """What a controller's write has to check: that no other controller was elected."""
+        """The condition of a controller's write: no other controller was elected."""
         return Check(CONTROLLER_EPOCH, self._epoch_version)
 
     def start(self) -> Deferred[None]:
@@ -103,17 +106,17 @@ class Election:
         return self.look()
 
     def stop(self) -> Deferred[None]:
-        """Take no more part. An active controller deletes its node, so that the next one is elected at once."""
+        """Stop taking part. An active controller deletes its node, so that the next one is elected at once."""
         active = self.active
         self._end_term(TermEvent.STOP, "this broker stops")
         return Deferred.fromCoroutine(self._resign()) if active else succeed(None)
 
     async def _resign(self) -> None:
-        with suppress(StoreError):  # the node is then deleted with the session
+        with suppress(StoreError):  # otherwise the node is deleted with the session
             await self._store.multi([self.guard, Delete(CONTROLLER)])
 
     def depose(self, reason: str) -> None:
-        """End this broker's term, if it is the controller; `reason` is for the operator."""
+        """End this broker's term, if it is the controller. `reason` is for the operator."""
         if self.active:
             self._end_term(TermEvent.DEPOSED, reason)
 
@@ -127,7 +130,7 @@ class Election:
     # -- the controller's node
 
     def look(self) -> Deferred[None]:
-        """Read who is the controller, and become it if nobody is. Reads again afterwards if a read is under way."""
+        """Read who is the controller, and become it if nobody is. If a read is under way, read again afterwards."""
         self._timers.cancel("look")
         busy = self._node.state is not NodeState.WATCHED
         self._node.handle(NodeEvent.CHANGED)
@@ -144,7 +147,7 @@ class Election:
             self._node.handle(NodeEvent.DONE)
 
     async def _read(self) -> bool:
-        """Read the controller's node, and try to create it if it is gone; return whether the controller is known."""
+        """Read the controller's node, and try to create it if it is gone. Return whether the controller is known."""
         try:
             node = await self._store.get(CONTROLLER, self._node_changed)
         except NoNode:
@@ -156,7 +159,7 @@ class Election:
         self._last_created = node.stat.created
         if ours and not self.active:
             await self._store.ensure(INCARNATIONS)
-            # No other controller can have incremented it while the node is ours.
+            # No other controller can have incremented the epoch while the node is ours.
             epoch = await self._store.get(CONTROLLER_EPOCH)
             if self._store.session_id != session:
                 return False
@@ -194,7 +197,7 @@ class Election:
     def _turn(self) -> float:
         """Return after how many seconds this broker tries to become the controller; 0 in a small cluster.
 
-        The order of the brokers is another one after each controller, and does not depend on which of them are alive.
+        The order of the brokers changes with each controller, and does not depend on which of them are alive.
         """
         brokers = self._brokers()
         if brokers <= AT_ONCE:
@@ -214,9 +217,9 @@ class Election:
 
 
 def _epoch_of(node: Node) -> int:
-    """Return the controller epoch that a node holds, or one that is not below it if it can't be read.
+    """Return the controller epoch that a node holds. If it can't be read, return one that is not below it.
 
-    Every election writes the node once, so its version is at least the epoch.
+    Every election writes the node once, so the node's version is at least the epoch.
     """
     try:
         return decode_controller_epoch(node.data)

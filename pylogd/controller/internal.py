@@ -1,14 +1,14 @@
-"""Adds replicas to internal topics that were created when the cluster had fewer brokers: pure functions.
+"""Add replicas to internal topics that were created when the cluster had fewer brokers: pure functions.
 
-Strategy: `__consumer_offsets` is created when a group is first asked for, `__transaction_state` when a transactional id
-is, with as many replicas as there are brokers then, so that a single broker works. Whenever brokers or the topic
-change, the controller adds replicas until there are as many as the topic's setting asks for, or as there are brokers.
-It does so by a reassignment like any other.
+Strategy: `__consumer_offsets` is created when a client first asks for a group, `__transaction_state` when a client
+first asks for a transactional id. They get as many replicas as there are brokers then, so that a single broker works.
+Whenever brokers or the topic change, the controller adds replicas until there are as many as the topic's setting asks
+for, or as there are brokers. It does this by an ordinary reassignment.
 
 Rules:
-- New replicas are on brokers that carry the partition's label and are not cordoned; their number counts.
+- New replicas are on brokers that carry the partition's label and are not cordoned; the number of these brokers counts.
 - Replicas are only added. If there are more than the setting asks for, an operator wanted them.
-- A partition with a reassignment in progress, or without a leader, is looked at again after its next change.
+- A partition with a reassignment in progress, or without a leader, is checked again after its next change.
 - The replicas, of which the first is the preferred leader, get the order that they would have in a new topic, so that
   coordinators are spread over the brokers.
 
@@ -27,7 +27,7 @@ from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, 
 from pylogd.metadata.labels import candidates, label_at
 from pylogd.placement.new import place_new
 
-#: The setting that says how many replicas an internal topic should have.
+#: For each internal topic the setting with the number of its replicas.
 FACTORS: Final = {
     OFFSETS_TOPIC: "offsets.topic.replication.factor",
     TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",
@@ -69,7 +69,7 @@ def _is_small(state: PartitionState, factor: int) -> bool:
 
 
 def _target(present: tuple[int, ...], wanted: tuple[int, ...], factor: int) -> tuple[int, ...]:
-    """Return the present replicas and the first of the wanted ones that are missing, in the order of the wanted."""
+    """Return the present replicas and the first missing ones of the wanted, in the order of the wanted ones."""
     added = [node for node in wanted if node not in present][: factor - len(present)]
     ordered = [node for node in wanted if node in present or node in added]
     return (*ordered, *(node for node in present if node not in wanted))

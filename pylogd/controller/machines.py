@@ -16,7 +16,7 @@ class TermState(Enum):
 
 
 class TermEvent(Enum):
-    """What begins and ends a controller's term."""
+    """An event that begins or ends a controller's term."""
 
     START = "The broker has registered."
     ELECTED = "The controller's node in the metadata store is this broker's."
@@ -38,7 +38,7 @@ TERM = MachineTable(
 
 
 class NodeState(Enum):
-    """What is known of the controller's node in the metadata store."""
+    """The knowledge about the controller's node in the metadata store."""
 
     WATCHED = "The node was read; a watch, or a timer after an error, says when to read it again."
     READING = "The node is being read, or created because it does not exist."
@@ -46,7 +46,7 @@ class NodeState(Enum):
 
 
 class NodeEvent(Enum):
-    """What makes a broker read the controller's node."""
+    """An event that makes a broker read the controller's node."""
 
     CHANGED = "The watch was triggered, the session is a new one, or a write found another controller."
     READ_AGAIN = "An outdated read has ended."
@@ -70,7 +70,7 @@ NODE = MachineTable(
 
 
 class WorkState(Enum):
-    """What an active controller is doing."""
+    """The present work of an active controller."""
 
     IDLE = "All that has happened has been decided on."
     DUE = "A round of decisions is scheduled: for the next turn of the reactor, or later after an error."
@@ -78,7 +78,7 @@ class WorkState(Enum):
 
 
 class WorkEvent(Enum):
-    """What makes a controller decide."""
+    """An event that makes a controller decide."""
 
     NEWS = "Brokers, topics, settings or the session have changed."
     BEGIN = "The scheduled time has come."

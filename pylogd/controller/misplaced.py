@@ -1,8 +1,8 @@
 """Report replicas on brokers that do not carry the label of their topic (see `metadata.labels`).
 
-Strategy: the controller looks at all topics when it is elected and whenever brokers register, end or change their
-labels. A warning is logged for each broker and label when the number of replicas has changed, and a message when there
-are none any more. Nothing is moved: the broker may have lost the label by mistake.
+Strategy: the controller checks all topics when it is elected and whenever brokers register, end or change their labels.
+It logs a warning for each broker and label whose number of misplaced replicas has changed, and a message when there are
+none any more. Nothing is moved: the broker may have lost the label by mistake.
 Must not know: stores, who carries decisions out.
 """
 
@@ -20,16 +20,16 @@ log = Logger()
 
 
 class MisplacedReport:
-    """Log what has changed since the last look.
+    """Logs what has changed since the last check.
 
-    counts: misplaced replicas by (broker, label), as of the last look.
+    counts: misplaced replicas by (broker, label), as of the last check.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[int, str]] = Counter()
 
     def look(self, topics: Iterable[Topic], brokers: Mapping[int, Broker]) -> None:
-        """Compare all topics with the labels of the live brokers, given by id."""
+        """Compare all topics with the labels of the live brokers, which are given by id."""
         counts: Counter[tuple[int, str]] = Counter()
         for topic in topics:
             if not topic.configs:  # most topics; neither they nor their partitions name a label

@@ -1,4 +1,4 @@
-"""Delayed calls by name: one of each name at a time, at the earliest time that was asked for."""
+"""Delayed calls by name. There is one call of each name at a time, at the earliest requested time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Timers:
         self._calls: dict[str, IDelayedCall] = {}
 
     def later(self, name: str, seconds: float, function: Callable[[], object]) -> None:
-        """Call `function` after so many seconds, unless a call of that name comes earlier; it replaces a later one."""
+        """Call `function` after this many seconds, unless a call of its name comes earlier. Replaces a later one."""
         pending = self._calls.get(name)
         if pending is not None:
             if pending.getTime() <= self._clock.seconds() + seconds:
@@ -29,7 +29,7 @@ class Timers:
         self._calls[name] = self._clock.callLater(seconds, call)
 
     def cancel(self, name: str) -> None:
-        """Cancel the call of that name, if there is one."""
+        """Cancel the call with that name, if there is one."""
         call = self._calls.pop(name, None)
         if call is not None:
             call.cancel()

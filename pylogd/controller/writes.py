@@ -1,4 +1,4 @@
-"""A few writes at a time: whoever begins them waits while there are too many, and learns if one has failed."""
+"""A few writes at a time. The caller waits while there are too many, and learns if one has failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 class Writes:
     """Writes that run concurrently, at most `most` of them.
 
-    any_begun: whether there has been one.
+    any_begun: whether any write was begun.
     """
 
     def __init__(self, most: int) -> None:

@@ -1,6 +1,6 @@
 """Coordinate consumer groups: what becomes of the requests of members, of offsets, and of administrators.
 
-Which groups are coordinated here, and how they are written, is in `led_groups`.
+`led_groups` knows which groups are coordinated here, and writes them.
 
 Rules:
 - Requests for a group are answered only while its partition is led here and loaded. Otherwise the answer is
@@ -60,7 +60,7 @@ TOO_MANY_GROUPS = "There are too many groups on this broker, or of this client (
 
 
 class GroupCoordinator(LedGroups):
-    """All groups that this broker coordinates. Methods return their answer, or a Deferred of it if it has to wait."""
+    """All groups that this broker coordinates. Methods return their answer, or a Deferred if they have to wait."""
 
     # -- members
 
@@ -115,17 +115,17 @@ class GroupCoordinator(LedGroups):
             self._membership.release(group)
         answer = self._consumers.heartbeat(group_id, request, match)
         if not known and group_id not in self._consumers:
-            self._discard(group_id)  # its first member was refused
+            self._discard(group_id)  # the group's first member was refused
         return answer
 
     def keep_alive(self, group_id: str, request: Heartbeat) -> None:
-        """Restart a member's session, whose heartbeat is answered later."""
+        """Restart a member's session. Its heartbeat is answered later."""
         self._consumers.keep_alive(group_id, request)
 
     def _upgrade(
         self, group: ClassicGroup, request: Heartbeat, match: Match
     ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
-        """Convert a classic group, which may be empty, into a group of the newer protocol, whose first member joins."""
+        """Convert a classic group, which may be empty, into a group of the newer protocol. Its first member joins."""
         try:
             records = upgraded(group, self._settings, self._topics.get) if group.members else ()
         except HeartbeatRefused as refused:
@@ -133,7 +133,7 @@ class GroupCoordinator(LedGroups):
         return self._consumers.upgrade(group.group_id, self._takeover(group, records), request, match)
 
     def _with_consumers(self, group_id: str) -> bool:
-        """Return whether a group is of the newer protocol and has members."""
+        """Return whether a group has the newer protocol and members."""
         consumers = self._consumers.get(group_id)
         return consumers is not None and bool(consumers.members)
 
@@ -147,11 +147,14 @@ class GroupCoordinator(LedGroups):
         protocol: str | None,
         assignments: dict[str, bytes],
     ) -> SyncAnswer | Deferred[SyncAnswer]:
-        """Handle a SyncGroup request. assignments: the leader's assignment, by member id."""
+        """Handle a SyncGroup request.
+
+        assignments: the leader's assignment, by member id.
+        """
         group = self._groups.get(group_id)
         if group is None:
             error = self._error_for(group_id)
-            if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # some clients treat that as fatal
+            if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # some clients treat this error as fatal
                 error = ErrorCode.REBALANCE_IN_PROGRESS
             return SyncAnswer(error or ErrorCode.UNKNOWN_MEMBER_ID)
         again = partial(self.sync, group_id, member_id, instance_id, generation, protocol_type, protocol, assignments)
@@ -202,8 +205,9 @@ class GroupCoordinator(LedGroups):
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Store offsets, all or none.
 
-        records: what `offset_record` makes of each, if the caller has done so. knows_epochs: whether the client knows
-        the epochs of the newer protocol, and their error codes. share: whose the group is, if it does not exist yet.
+        records: the result of `offset_record` for each offset, if the caller has made them.
+        knows_epochs: whether the client knows the epochs of the newer protocol, and their error codes.
+        share: the share in which the group counts if it does not exist yet.
         """
         group = self._groups.get(group_id)
         if group is None:
@@ -256,7 +260,7 @@ class GroupCoordinator(LedGroups):
         return self._stage(group, commit)
 
     def _may_keep(self, group: ClassicGroup, offsets: Sequence[tuple[PartitionId, Committed]]) -> ErrorCode:
-        """Return NONE if offsets can be kept: their topics exist, and there is memory for them."""
+        """Return NONE if offsets can be kept: their topics exist, and there is memory for the offsets."""
         if any_outdated(offsets, self._topics.was_deleted):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return _NONE if self._offset_memory.admits(group, offsets) else ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -279,18 +283,18 @@ class GroupCoordinator(LedGroups):
     def transaction_ended(self, index: int, producer_id: int, offset: int, committed: bool) -> None:
         """Note that the marker of a transaction is in a partition of the offsets topic, at `offset` of its log.
 
-        Once it is committed, the offsets of the transaction count, or never will.
+        Once the marker is committed, the offsets of the transaction count, or are forgotten.
         """
         shard = self._shards.get(index)
         if shard is None:
-            return  # whoever leads the partition next finds the marker in the log
+            return  # the next leader of the partition finds the marker in the log
         if shard.loading:
             shard.markers.append((producer_id, offset, committed))
         else:
             self._close_transaction(shard, producer_id, offset, committed)
 
     def unstable(self, group_id: str) -> frozenset[PartitionId]:
-        """Return the partitions of which an open transaction may still change the group's offset."""
+        """Return the partitions whose offset for the group an open transaction may still change."""
         group = self._groups.get(group_id)
         if group is None:
             return frozenset()
@@ -307,7 +311,7 @@ class GroupCoordinator(LedGroups):
     ) -> Mapping[PartitionId, Committed] | ErrorCode:
         """Return the committed offsets of a group, of topics that exist, or an error code.
 
-        member_id, epoch: who asks, of a group of the newer protocol; None and -1 for anybody.
+        member_id, epoch: the member of a group of the newer protocol that asks; None and -1 for other clients.
         """
         consumers = self._consumers.get(group_id)
         if consumers is not None and (error := may_fetch_as_consumer(consumers, member_id, epoch)):

@@ -1,8 +1,8 @@
-"""A classic consumer group in memory: its members, the protocol they agreed on, their committed offsets.
+"""A classic consumer group in memory: its members, their common protocol, and their committed offsets.
 
-Strategy: this is bookkeeping only. `membership` decides what happens to members and when; `offsets` decides how long
-offsets are kept. All requests that wait for the group are in `waiting_joins` and `waiting_syncs`, so one can see that
-none is left unanswered.
+Strategy: this module only keeps the state. `membership` decides what happens to members and when; `offsets` decides how
+long offsets are kept. All requests that wait for the group are in `waiting_joins` and `waiting_syncs`, so that none is
+left unanswered.
 
 Rules: the state changes only along `CLASSIC_GROUP`. `votes` counts the members that support each protocol, so that the
 protocols supported by all members are known without asking each. It is kept in step with the members, as is
@@ -32,9 +32,11 @@ NEVER = float("inf")
 class Member:
     """A member of a group.
 
-    session, rebalance: the session and rebalance timeouts in seconds. deadline: when its session ends, in the clock's
-    seconds. is_new: whether it has not been part of a generation yet. protocols: (name, metadata) of each assignment
-    protocol that it supports, the preferred one first.
+    session: the session timeout in seconds.
+    rebalance: the rebalance timeout in seconds.
+    deadline: when its session ends, in the clock's seconds.
+    is_new: whether it has not been part of a generation yet.
+    protocols: (name, metadata) of each assignment protocol that it supports, the preferred one first.
     """
 
     __slots__ = (
@@ -74,7 +76,7 @@ class Member:
 
 
 class _Members(MemberTable[Member]):
-    """The members, and `votes`: how many of them support each protocol."""
+    """The members, with the index `votes`: how many members support each protocol."""
 
     __slots__ = ("_votes", "votes")
 
@@ -99,19 +101,23 @@ class ClassicGroup:
     """A group, its members and its committed offsets.
 
     partition_index: the partition of the offsets topic that stores the group.
-    members: by member id, in order of joining.
-    instances: member id by group instance id.
-    pending: member ids given out to clients that have still to join with them (KIP-394), each with the time at which
-        it expires, in the clock's seconds (`pending` adds and removes them).
+    members: the members by member id, in order of joining.
+    instances: the member id by group instance id.
+    pending: member ids of clients that have still to join with them (KIP-394), each with the time at which it expires,
+        in the clock's seconds (`pending` adds and removes them).
     waiting_joins, waiting_syncs: the requests that wait for an answer, by member id.
     pending_syncs: ids of members of this generation that have not sent SyncGroup yet.
-    rebalance_at, sync_at: when the wait for joins, and for syncs, ends, in the clock's seconds.
-    first_wait: whether the group is waiting for its first members; that wait always takes its whole time. delay_left:
-        by how many seconds it may still be extended. newcomers: whether a member joined since the last extension.
-    offsets: the committed offsets by (topic, partition). transactions: those that open transactions will commit.
-    Whoever reads them leaves out those of deleted topics (`CurrentOffsets`).
+    rebalance_at: when the wait for joins ends, in the clock's seconds.
+    sync_at: when the wait for syncs ends, in the clock's seconds.
+    first_wait: whether the group is waiting for its first members; this wait always takes its whole time.
+    delay_left: by how many seconds the first wait may still be extended.
+    newcomers: whether a member joined since the last extension.
+    offsets: the committed offsets by (topic, partition), including those of deleted topics; `CurrentOffsets` leaves
+        them out.
+    transactions: the offsets that open transactions will commit, also with those of deleted topics.
     uncommitted: how many changes of the group are being appended, or wait for the replicas.
-    storing: whether a generation is being written. stored: whether the group has a record in the offsets topic.
+    storing: whether a generation is being written.
+    stored: whether the group has a record in the offsets topic.
     """
 
     __slots__ = (
@@ -156,7 +162,7 @@ class ClassicGroup:
     # -- state
 
     def handle(self, event: GroupEvent, now_ms: int) -> None:
-        """Change the state as `CLASSIC_GROUP` says. Raises UnexpectedEvent."""
+        """Change the state according to `CLASSIC_GROUP`. Raises UnexpectedEvent."""
         self.state = CLASSIC_GROUP.next(self.state, event)
         self.since_ms = now_ms
 
@@ -186,7 +192,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def remove_all(self) -> None:
-        """Remove all members, and whatever their generation agreed on."""
+        """Remove all members, and everything that their generation agreed on."""
         self._table.clear()
         self.pending_syncs = set()
         self.protocol_type = self.protocol = self.leader = None
@@ -225,7 +231,7 @@ class ClassicGroup:
     def supports(self, protocol_type: str, protocols: Protocols, member: Member | None = None) -> bool:
         """Return whether a client with these protocols can join: all members must support one of them.
 
-        `member`: the client, if it is in the group already.
+        member: the client, if it is in the group already.
         """
         if not protocol_type or not protocols:
             return False
@@ -259,7 +265,7 @@ class ClassicGroup:
         return frozenset(found)
 
     def joined_members(self) -> list[JoinedMember]:
-        """Return all members in the form in which the leader is sent them."""
+        """Return all members in the form that is sent to the leader."""
         return [
             JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol))
             for member in self.members.values()
@@ -278,12 +284,12 @@ class ClassicGroup:
     # -- time
 
     def is_expired(self, member: Member, now: float) -> bool:
-        """Return whether a member's session has expired: never while one of its requests waits."""
+        """Return whether a member's session has expired. It does not while one of its requests waits."""
         waits = member.member_id in self.waiting_joins or member.member_id in self.waiting_syncs
         return member.deadline <= now and not waits
 
     def next_deadline(self) -> float:
-        """Return the next time at which something of the group may be due, in the clock's seconds; NEVER if none."""
+        """Return the next time at which something may be due, in the clock's seconds; NEVER if nothing is."""
         at = min(self.rebalance_at, self.sync_at, *self.pending.values())
         for member_id, member in self.members.items():
             if member.deadline < at and member_id not in self.waiting_joins and member_id not in self.waiting_syncs:
@@ -325,5 +331,5 @@ class ClassicGroup:
             member.assignment = known.assignment
             member.is_new = False
             group.add(member)
-        group.leader = stored.leader  # null in a group that came back from the newer protocol and has to rebalance
+        group.leader = stored.leader  # null if the group came back from the newer protocol and has to rebalance
         return group

@@ -31,14 +31,15 @@ class HandoverMembership(Membership):
         most_members: Callable[[], int],
         is_newer: Callable[[str], bool],
     ) -> None:
-        """is_newer: returns whether there is a group of the newer protocol with an id. The others: see `Membership`."""
+        """is_newer: returns whether there is a group of the newer protocol with an id. For others see `Membership`."""
         super().__init__(clock, now_ms, store, forget, first_delay, most_members)
         self._is_newer = is_newer
 
     def forget_unused(self, group: ClassicGroup) -> None:
-        """As `Membership`, but keep what has the offsets of a group of the newer protocol, also if there are none yet.
+        """Forget groups like `Membership`, but keep those whose id has a group of the newer protocol.
 
-        A commit that is refused, by whomever it is sent, would otherwise take the group from its members.
+        They are kept even without offsets. Otherwise a commit that is refused, whoever sends it, would take the group
+        from its members.
         """
         if not self._is_newer(group.group_id):
             super().forget_unused(group)
@@ -62,7 +63,7 @@ class HandoverMembership(Membership):
             self._set_timer(group, at)
 
     def release(self, group: ClassicGroup) -> None:
-        """Remove all members from a group: they belong to a group of the newer protocol now.
+        """Remove all members from a group, since they belong to a group of the newer protocol now.
 
         The group's offsets stay.
         """
@@ -86,7 +87,7 @@ class HandoverMembership(Membership):
         self._rebalance(group)
 
     def loaded(self, group: ClassicGroup) -> None:
-        """Start the sessions of a group that was read from the offsets topic; start a rebalance if it is needed."""
+        """Start the sessions of a group that was read from the offsets topic, and a rebalance if it is needed."""
         super().loaded(group)
         if needs_rebalance(group):
             self._rebalance(group)

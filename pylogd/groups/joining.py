@@ -1,4 +1,4 @@
-"""Decide which requests to join a classic group are refused, independent of its members."""
+"""Decide which requests to join a classic group are refused, whatever its members are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pylogd.errors import ErrorCode
 from pylogd.groups.values import JoinRequest
 from pylogd.limits.names import MAX_INSTANCE_ID
 
-#: From so many bytes of metadata on it is checked how much all members have.
+#: If a member's metadata has this many bytes, the total of all members is checked.
 _LARGE_METADATA: Final = 1 << 14
 
 
 def why_not_join(request: JoinRequest, settings: Settings, kept: Callable[[], int]) -> ErrorCode:
-    """Return the error code of the answer to a request to join; NONE if the request must be handled.
+    """Return the error code for a request to join; NONE if the request must be handled.
 
     kept: returns how many bytes of metadata the broker keeps for all members.
     """

@@ -1,11 +1,11 @@
-"""The groups that are stored in the partitions of the offsets topic which this broker leads: loaded, found, written.
+"""The groups that this broker coordinates: load, find and write them.
 
 Strategy: a group is coordinated by the leader of the partition of the offsets topic that stores it. When this broker
 becomes the leader of such a partition it loads the groups in it; when it loses the leadership it unloads them. All
-groups are in one dict, so a heartbeat finds its group by one look-up; only if it is missing, it is asked which broker
-the group belongs to.
+groups are in one dict, so a heartbeat finds its group by one look-up. Only if the group is missing, its coordinator is
+determined.
 
-Committed offsets are kept with the ClassicGroup of their group id, also where the members are those of a ConsumerGroup.
+The committed offsets of a group are in the ClassicGroup with its id, even if its members are in a ConsumerGroup.
 Must not know: requests.
 """
 
@@ -53,12 +53,12 @@ log = Logger()
 T = TypeVar("T")
 
 _NONE = ErrorCode.NONE
-#: How long a load waits before it looks again whether enough replicas are in sync.
+#: How long a load waits before it checks again whether enough replicas are in sync.
 _RETRY_SECONDS: Final = 0.2
 
 
 class LedGroups:
-    """All groups that this broker coordinates. Methods return their answer, or a Deferred of it if it has to wait."""
+    """All groups that this broker coordinates. Methods return their answer, or a Deferred if they have to wait."""
 
     def __init__(
         self,
@@ -69,9 +69,10 @@ class LedGroups:
         now_ms: Callable[[], int],
         in_thread: InThread | None = None,
     ) -> None:
-        """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets.
+        """clock: times members and sweeps.
 
-        in_thread: where large changes of groups are made; None to make them at once.
+        now_ms: the wall clock, for time stamps and the age of offsets.
+        in_thread: makes large changes of groups; None to make them at once.
         """
         self._partitions, self._disk_calls = replicas.partitions, replicas.disk_calls
         self._topics = topics = metadata.topics
@@ -115,7 +116,7 @@ class LedGroups:
         self._sweeps.start()
 
     def stop(self) -> None:
-        """Unload every group; requests that wait are answered NOT_COORDINATOR."""
+        """Unload every group. Waiting requests are answered NOT_COORDINATOR."""
         self._running = False
         for undo in self._undo:
             undo()
@@ -173,9 +174,9 @@ class LedGroups:
         done.addCallback(self._loaded, shard, loader).addErrback(self._load_failed, shard)
 
     async def _read(self, shard: Shard, loader: GroupLoader) -> dict[str, ClassicGroup] | None:
-        """Return the groups that are stored, once all of that is committed; None if the partition is not led here then.
+        """Return the stored groups, once all their records are committed; None if the partition is no longer led then.
 
-        What a former leader could not get committed may still be lost: nobody is to be told of it before.
+        Records that a former leader could not get committed may still be lost, so no client may see them before.
         """
         partition = shard.partition
 
@@ -186,7 +187,7 @@ class LedGroups:
         while wanted() and partition.high_watermark < loader.end:
             outcome = self._topic.committed(partition, loader.end - 1)
             failed = await outcome if isinstance(outcome, Deferred) else outcome
-            if failed or partition.high_watermark < loader.end:  # never again in the same turn
+            if failed or partition.high_watermark < loader.end:  # do not try again in the same turn
                 pause: Deferred[None] = Deferred()
                 self._clock.callLater(_RETRY_SECONDS, pause.callback, None)
                 await pause
@@ -206,7 +207,7 @@ class LedGroups:
             shard.note_open(group)
         for marker in shard.markers:
             self._close_transaction(shard, *marker)
-        self._sweeps.sweep_outdated()  # topics may have been deleted while nobody coordinated the groups
+        self._sweeps.sweep_outdated()  # topics may have been deleted while no broker coordinated the groups
         self._sweeps.store_again(loader.bound, self._store_ids)
         count = len(groups.keys() | {group.group_id for group in loader.consumers})
         log.info(
@@ -215,7 +216,7 @@ class LedGroups:
         )  # fmt: skip
 
     def _topic_id(self, name: str) -> bytes:
-        """Return the id of the topic that has a name, for offsets of a release that did not store it. In any thread."""
+        """Return the id of the topic with a name, for offsets of a release without ids. Any thread may call it."""
         topic = self._topics.get(name)
         if topic is not None:
             return topic.topic_id
@@ -237,7 +238,7 @@ class LedGroups:
             self._bound.gone(group.group_id)
 
     def _discard(self, group_id: str) -> None:
-        """Forget a group that was made for nothing. Nothing of it is stored, and nothing waits."""
+        """Forget a group that was made needlessly. Nothing of it is stored, and no request waits."""
         if self._groups.pop(group_id, None) is not None:
             self._bound.gone(group_id)
 
@@ -254,9 +255,9 @@ class LedGroups:
     # -- finding groups
 
     def _error_for(self, group_id: str, *, named: bool = True) -> ErrorCode:
-        """Return NONE if this broker coordinates the group, existing or not, else the error code to answer with.
+        """Return NONE if this broker coordinates the group, even if the group does not exist; otherwise the error code.
 
-        `named`: whether an empty group id is an error.
+        named: whether an empty group id is an error.
         """
         if (named and not group_id) or len(group_id) > MAX_GROUP_ID:
             return ErrorCode.INVALID_GROUP_ID
@@ -272,7 +273,7 @@ class LedGroups:
         return group
 
     def _found_or_new(self, group_id: str, share: Share) -> ClassicGroup | None:
-        """Return a group, which a client with this share makes if it does not exist; None if there are too many."""
+        """Return a group; a client with this share makes it if it does not exist. Return None if there are too many."""
         group = self._groups.get(group_id)
         if group is None and self._bound.admits(group_id, share, len(self._groups)):
             group = self._new(group_id)
@@ -283,7 +284,7 @@ class LedGroups:
     # -- writing
 
     def _store(self, group: ClassicGroup, assignments: dict[str, bytes]) -> ErrorCode | Deferred[ErrorCode]:
-        """Store a generation. Never fails: the group waits for the answer, and would for ever."""
+        """Store a generation. Never fails, since the group waits for the answer."""
 
         def failed(failure: Failure) -> ErrorCode:
             log.failure("Unexpected error while storing group {group}", failure, group=group.group_id)
@@ -299,7 +300,7 @@ class LedGroups:
     def _store_ids(self, group: ClassicGroup) -> None:
         """Write a group's offsets again, with the ids of their topics.
 
-        An offset that a transaction may change is left as it is: what is written would count instead.
+        Offsets that a transaction may change are not written, since the new records would count instead.
         """
         unstable = set(transactions.pending(group.transactions))
         stable = [partition for partition in self._offsets_of(group) if partition not in unstable]
@@ -309,8 +310,8 @@ class LedGroups:
             self._append(group, records, partial(self._commit, group.group_id, offsets))
 
     def _commit(self, group_id: str, offsets: Sequence[tuple[PartitionId, Committed]], offset: int) -> None:
-        """Note offsets whose records are committed, and lie in the log from `offset` on."""
-        group = self._groups.get(group_id) or self._new(group_id)  # one that was deleted meanwhile begins anew
+        """Note offsets whose records are committed, and begin at `offset` of the log."""
+        group = self._groups.get(group_id) or self._new(group_id)  # a group that was deleted meanwhile begins anew
         transactions.commit(group.transactions, group.offsets, offsets, offset)
 
     def _append_for(
@@ -328,8 +329,8 @@ class LedGroups:
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Append records of a group, and call `apply` once they are committed, unless the partition is lost by then.
 
-        That may be after an error was returned: if the records were not committed in time. It is called with the offset
-        of the first record, in the order of the log.
+        `apply` gets the offset of the first record. The calls come in the order of the log. If the records were not
+        committed in time, `apply` is called after an error was returned.
         """
         shard = self._shards.get(group.partition_index)
         if shard is None:
@@ -384,7 +385,7 @@ class LedGroups:
         return result.addBoth(outcome) if isinstance(result, Deferred) else outcome(result)
 
     def _all_committed(self, group_id: str) -> ErrorCode | Deferred[ErrorCode]:
-        """Return NONE once all is committed that is in the log of the partition that stores a group."""
+        """Return NONE once everything in the log of the partition that stores a group is committed."""
         shard = self._shards.get(self._topic.index_of(group_id))
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
@@ -402,7 +403,7 @@ class LedGroups:
         return CurrentOffsets(group.offsets, self._topics.was_deleted)
 
     def _all_partitions_of(self, group: ClassicGroup) -> set[PartitionId]:
-        """Return the partitions of which a group has anything to delete."""
+        """Return the partitions in which a group has anything to delete."""
         self._shards[group.partition_index].apply_committed()
         return transactions.all_partitions(group.offsets, group.transactions)
 
@@ -453,11 +454,11 @@ class LedGroups:
 
     def _deleted(self, group: ClassicGroup, offset: int) -> None:
         group.stored = False
-        if group.state is GroupState.EMPTY and not group.has_offsets:  # no member or offset has come meanwhile
+        if group.state is GroupState.EMPTY and not group.has_offsets:  # no member or offset has been added meanwhile
             self._membership.unload(group, ErrorCode.GROUP_ID_NOT_FOUND)
 
     def _close_transaction(self, shard: Shard, producer_id: int, offset: int, committed: bool) -> None:
-        """Note a marker that is in the log; the transaction ends once it is committed."""
+        """Note a marker that is in the log. The transaction ends once the marker is committed."""
         keys: dict[str, int] = {}
         for group_id in shard.transactions.pop(producer_id, ()):
             group = self._groups.get(group_id)

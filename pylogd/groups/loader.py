@@ -1,7 +1,7 @@
 """Load the groups of one partition of the offsets topic when this broker becomes its leader.
 
-The last record of each key counts. Offsets of a transaction count if the marker behind them commits them; without a
-marker the transaction is open. How the partition is read is in `replica.internal_loader`.
+The last record of each key counts. Offsets of a transaction count if the marker after them commits them; without a
+marker the transaction is open. `replica.internal_loader` reads the partition.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from pylogd.wire.records import BatchHeader, ControlType, Record, control_type, 
 class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
     """Loads one partition once. It may be used by one thread at a time.
 
-    consumers: the groups of the newer protocol, once it has loaded. bound: groups with offsets that were stored without
-    the ids of their topics.
+    consumers: the groups of the newer protocol, once it has loaded.
+    bound: groups with offsets that were stored without the ids of their topics.
     """
 
     contents = "the group or offset in it"
@@ -46,7 +46,7 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
         now_ms: int,
         topic_id: Callable[[str], bytes] = lambda name: NO_TOPIC_ID,
     ) -> None:
-        """`topic_id` is called in a thread, for offsets that were stored without it. See `bind`."""
+        """topic_id: called in a thread, for offsets that were stored without the topic's id; see `bind`."""
         super().__init__(partition, slice_bytes)
         self._topic_id = topic_id
         self._now_ms = now_ms
@@ -57,7 +57,7 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
         self.bound: list[ClassicGroup] = []
         self._open: dict[str, transactions.OpenTransactions] = {}
         self._producers: dict[int, set[str]] = {}  # the groups with offsets in a producer's open transaction
-        self._topic_ids: dict[bytes, bytes] = {}  # of equal ids one is kept
+        self._topic_ids: dict[bytes, bytes] = {}  # one object of each equal id
 
     def apply(self, header: BatchHeader, record: Record) -> None:
         """Note the group or the offset of a record."""
@@ -81,7 +81,7 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
     def _apply_offset(
         self, header: BatchHeader, offset: int, group_id: str, partition: PartitionId, committed: Committed | None
     ) -> None:
-        """Note an offset, whose record is at `offset` of the log; None deletes it."""
+        """Note an offset, whose record is at `offset` of the log; None deletes the offset."""
         offsets, open_ = self._offsets.setdefault(group_id, {}), self._open.setdefault(group_id, {})
         if committed is None:
             transactions.drop(open_, offsets, [partition], offset)
@@ -107,7 +107,7 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
             transactions.end(open_, offsets, key, committed=committed)
 
     def make(self) -> dict[str, ClassicGroup]:
-        """Return every classic group, and every other one's offsets, by group id."""
+        """Return every classic group, and the offsets of every other group, by group id."""
         self.consumers = list(replay(self._of_consumers).values())
         partition_index = self.partition.index
         made = {

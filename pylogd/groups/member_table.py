@@ -1,11 +1,11 @@
-"""The members of a group, with whatever is looked up beside them: kept in step by one mechanism.
+"""The members of a group, and the indexes over them, which are kept in step.
 
-Strategy: an index such as "member id by instance id" is never changed by itself. `put`, `change` and `remove` take a
+Strategy: an index such as "member id by instance id" is never changed directly. `put`, `change` and `remove` take a
 member's entries out of all indexes before it changes and enter them again afterwards, whichever of its fields changed.
 A group that needs another index extends `_enter` and `_leave`.
 
-Rules: readers use `members` and `instances`, which stay the same objects; only the methods change them. Fields by which
-a member is found are changed in `change` only.
+Rules: readers use `members` and `instances`, which stay the same objects; only the methods change them. Only `change`
+may change fields by which a member is found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ M = TypeVar("M", bound=Identified)
 class MemberTable(Generic[M]):
     """The members of a group.
 
-    members: by member id, in the order in which they came. instances: member id by instance id of static members.
+    members: the members by member id, in the order of their arrival.
+    instances: the member id by instance id of static members.
     """
 
     __slots__ = ("_instances", "_members", "instances", "members")
@@ -42,7 +43,7 @@ class MemberTable(Generic[M]):
         self.instances: Mapping[str, str] = self._instances
 
     def put(self, member: M) -> None:
-        """Add a member, or replace the one that has its id."""
+        """Add a member, or replace the member with the same id."""
         if member.member_id in self._members:
             self.change(member.member_id, lambda _: member)
         else:
@@ -50,9 +51,9 @@ class MemberTable(Generic[M]):
             self._enter(member)
 
     def change(self, member_id: str, change: Callable[[M], M]) -> M:
-        """Replace a member by what `change` returns for it: another one, or itself with other fields. Return that.
+        """Replace a member by the result of `change`: another member, or the same with other fields. Return the result.
 
-        Its place in the order stays, also if it gets another id.
+        Its place in the order stays, even if it gets another id.
         """
         before = self._members[member_id]
         self._leave(before)
@@ -80,7 +81,7 @@ class MemberTable(Generic[M]):
             self.remove(member_id)
 
     def copy_from(self, other: MemberTable[M]) -> None:
-        """Take over the members of another table, with its indexes. This one has to be empty."""
+        """Copy the members of another table, with its indexes. This table must be empty."""
         self._members.update(other._members)
         self._instances.update(other._instances)
 
@@ -90,6 +91,6 @@ class MemberTable(Generic[M]):
             self._instances[member.instance_id] = member.member_id
 
     def _leave(self, member: M) -> None:
-        """Take a member out of the indexes, unless another one has taken its place there."""
+        """Remove a member from the indexes, unless another one has replaced it there."""
         if member.instance_id is not None and self._instances.get(member.instance_id) == member.member_id:
             del self._instances[member.instance_id]

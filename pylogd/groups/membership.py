@@ -11,10 +11,10 @@ member's deadline; a timer that fires too early is set again. So a heartbeat cos
 
 Rules:
 - A member's session can't expire while one of its joins or syncs waits, since a lost connection would be noticed. When
-  the connection is lost, a member that was never part of a generation is removed at once; any other has one session
-  timeout to come back.
-- A request is removed from the group's dicts before it is answered, and the state changes before anyone is answered:
-  answering may run the next request of the same connection at once.
+  the connection is lost, a member that was never part of a generation is removed at once; any other member has one
+  session timeout to come back.
+- A request is removed from the group's dicts before it is answered, and the state changes before any answer, since an
+  answer may run the next request of the same connection at once.
 - A static member (KIP-345) that comes back under a new id replaces the old id, which is fenced from then on.
 - A group that was never stored and has neither members nor offsets is removed from memory.
 
@@ -61,10 +61,10 @@ class Membership:
         first_delay: Callable[[], float],
         most_members: Callable[[], int],
     ) -> None:
-        """`clock` times sessions and rebalances; `now_ms` is the wall clock, for the time stamps of states.
+        """clock: times sessions and rebalances. now_ms: the wall clock, for the time stamps of states.
 
         forget: called with each group that becomes Dead. first_delay: returns for how many seconds a new group waits
-        for more members. most_members: returns how many members a group may have.
+            for more members. most_members: returns how many members a group may have.
         """
         self._clock = clock
         self._now_ms = now_ms
@@ -77,7 +77,7 @@ class Membership:
     # -- joining
 
     def join(self, group: ClassicGroup, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
-        """Handle a JoinGroup request; the answer, or a Deferred of it while the group rebalances."""
+        """Handle a JoinGroup request. Return the answer, or a Deferred of it while the group rebalances."""
         known = group.members.get(request.member_id)
         if request.instance_id is not None and known is None and not request.member_id:
             known = group.members.get(group.instances.get(request.instance_id, ""))
@@ -128,7 +128,7 @@ class Membership:
         if (group.state is _COMPLETING and same) or (
             group.state is _STABLE and same and group.leader != member.member_id
         ):
-            # The client did not receive the first answer. Nothing has changed since then.
+            # The client did not receive the first answer, and nothing has changed since then.
             self._renew_session(group, member)
             return self._generation_for(group, member)
         self._refresh(group, member, request)
@@ -137,7 +137,7 @@ class Membership:
     def _rejoin_static(
         self, group: ClassicGroup, request: JoinRequest, member_id: str
     ) -> JoinAnswer | Deferred[JoinAnswer]:
-        """Let a static member that was restarted in again. In a Stable group only its member id changes."""
+        """Let a restarted static member join again. In a Stable group only its member id changes."""
         assert request.instance_id is not None
         old_id, old_leader = group.instances[request.instance_id], group.leader
         fenced = ErrorCode.FENCED_INSTANCE_ID
@@ -158,8 +158,8 @@ class Membership:
     ) -> JoinAnswer | Deferred[JoinAnswer]:
         """Store the new id of a static member of a Stable group, then answer with the present generation.
 
-        The leader must not assign again. If its client does not understand `skip_assignment`, it is sent the old id as
-        that of the leader, so that it takes itself for a follower.
+        The leader must not assign again. If its client does not understand `skip_assignment`, it gets the old id as the
+        leader's, so that it acts as a follower.
         """
         leads = group.leader == member.member_id
         answer = self._generation_for(group, member)
@@ -193,7 +193,7 @@ class Membership:
         return waiting
 
     def _join_lost(self, group: ClassicGroup, member: Member, waiting: Deferred[JoinAnswer]) -> None:
-        """The connection was lost while the join waited."""
+        """Handle the loss of the connection while the join waited."""
         if group.waiting_joins.get(member.member_id) is not waiting:
             return
         del group.waiting_joins[member.member_id]
@@ -243,7 +243,7 @@ class Membership:
             self._complete(group)
 
     def _rebalance_timed_out(self, group: ClassicGroup) -> None:
-        """The time for joins is over. A new group extends it as long as members keep joining."""
+        """End the wait for joins, or extend it if the group is new and members keep joining."""
         if group.first_wait and group.newcomers and group.delay_left > 0:
             delay = min(self._first_delay(), group.delay_left)
             group.delay_left -= delay
@@ -253,7 +253,7 @@ class Membership:
             self._complete(group)
 
     def _complete(self, group: ClassicGroup) -> None:
-        """Begin a new generation of the members that have joined. Static members that have not joined stay."""
+        """Begin a new generation with the members that have joined. Static members that have not joined stay."""
         for member in list(group.members.values()):
             if member.instance_id is None and member.member_id not in group.waiting_joins:
                 group.remove(member)
@@ -286,7 +286,7 @@ class Membership:
     def _become_empty(self, group: ClassicGroup) -> None:
         group.handle(GroupEvent.EMPTIED, self._now_ms())
         group.protocol = group.leader = None
-        if not (group.generation or group.stored):  # nobody ever completed a rebalance of it
+        if not (group.generation or group.stored):  # no rebalance of the group was ever completed
             self.forget_unused(group)
             return
         group.generation = next_generation(group.generation)
@@ -317,7 +317,7 @@ class Membership:
     ) -> SyncAnswer | Deferred[SyncAnswer]:
         """Handle a SyncGroup request: answer with the member's assignment once the leader's has been stored.
 
-        `assignments`: what the leader assigns, by member id; ignored from others.
+        assignments: the leader's assignment, by member id; ignored from other members.
         """
         member = group.check(member_id, instance_id)
         if isinstance(member, ErrorCode):
@@ -348,7 +348,7 @@ class Membership:
             self._renew_session(group, member)
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
-        """Store the leader's assignment. It takes effect when it is stored."""
+        """Store the leader's assignment, which takes effect when it is stored."""
         group.storing = True
         assignments = {member_id: assignments.get(member_id, b"") for member_id in group.members}
         stored = self._store(group, assignments)
@@ -359,7 +359,7 @@ class Membership:
 
     def _assigned(self, error: ErrorCode, group: ClassicGroup, generation: int, assignments: dict[str, bytes]) -> None:
         if group.state is not _COMPLETING or group.generation != generation:
-            return  # another rebalance began meanwhile, which has answered all waiting requests
+            return  # another rebalance has begun meanwhile, and has answered all waiting requests
         group.storing = False
         if error != _NONE:
             syncs, group.waiting_syncs = group.waiting_syncs, {}
@@ -434,7 +434,7 @@ class Membership:
             self._answer(sync, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
 
     def unload(self, group: ClassicGroup, error: ErrorCode) -> None:
-        """Make a group Dead, because it was deleted or moved to another broker; answer what waits with `error`."""
+        """Make a group Dead, since it was deleted or moved to another broker. Answer waiting requests with `error`."""
         if group.timer is not None and group.timer.active():
             group.timer.cancel()
         group.timer = None
@@ -449,7 +449,7 @@ class Membership:
             self._answer(sync, SyncAnswer(error))
 
     def forget_unused(self, group: ClassicGroup) -> None:
-        """Forget a group that has nothing, and for which nothing is being stored."""
+        """Forget a group that is empty, and for which nothing is being stored."""
         if group.unused and not group.uncommitted:
             self.unload(group, ErrorCode.UNKNOWN_MEMBER_ID)
 
@@ -461,7 +461,7 @@ class Membership:
     # -- time
 
     def loaded(self, group: ClassicGroup) -> None:
-        """Start the sessions of a group that was read from the offsets topic: each member has one session timeout."""
+        """Start the sessions of a group that was read from the offsets topic. Each member has one session timeout."""
         for member in group.members.values():
             self._renew_session(group, member)
 
@@ -481,7 +481,7 @@ class Membership:
         group.timer = self._clock.callLater(max(at - self._clock.seconds(), 0.0), self._timer_fired, group)
 
     def _timer_fired(self, group: ClassicGroup) -> None:
-        """The timer fired: handle everything that is due, then set the timer to the next deadline."""
+        """Handle everything that is due, then set the timer to the next deadline."""
         group.timer = None
         now = self._clock.seconds()
         self._pending.expire(group, now)

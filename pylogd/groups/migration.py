@@ -1,14 +1,14 @@
 """Move a group with its members from the classic protocol to the newer one, and back.
 
-A group moves when the first member of the newer protocol joins it, and moves back when the last one leaves. Its offsets
-are not touched. Either way the records of one form are deleted and those of the other written in one batch, so a
+A group moves when the first member of the newer protocol joins it, and moves back when the last such member leaves. Its
+offsets are not touched. In both cases one batch deletes the records of one form and writes those of the other, so a
 coordinator that loads them finds the group in one form, never in both or in none.
 
-Rules: an upgraded group begins where the classic one was: the last assignment is the target and what each member has,
-the generation is the epoch. A cooperative member that had more when it joined may still use that, as it may not have
-heard of the assignment: it has to give it up first. (Kafka takes such partitions for free.) A group that moves back has
-to rebalance, because its last member's partitions are free: its record names no leader, so that a coordinator that
-loads it before that rebalance begins one (`needs_rebalance`).
+Rules: an upgraded group begins in the state of the classic one. The last assignment becomes the target and the
+partitions of each member, and the generation becomes the epoch. A cooperative member that had more partitions when it
+joined may still use them, as it may not know of the assignment, so it has to give them up first. (Kafka treats such
+partitions as free.) A group that moves back has to rebalance, because its last member's partitions are free. Its record
+names no leader, so that a coordinator that loads it before that rebalance begins one (`needs_rebalance`).
 Source: KIP-848; Kafka's ConsumerGroup.fromClassicGroup and ClassicGroup.fromConsumerGroup.
 Must not know: requests, logs, the reactor.
 """
@@ -55,12 +55,12 @@ class MigrationPolicy(Enum):
 
 
 _POLICY: Final = "group.consumer.migration.policy"
-#: Assignors that need no user data in assignments. librdkafka sends that of the subscriptions back in them.
+#: Assignors that need no user data in assignments. librdkafka returns in them the user data of the subscriptions.
 _STATELESS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 
 def policy(settings: Settings) -> MigrationPolicy:
-    """Return the policy that the settings have now."""
+    """Return the policy in the present settings."""
     return MigrationPolicy(settings.text(_POLICY))
 
 
@@ -70,7 +70,7 @@ def policy(settings: Settings) -> MigrationPolicy:
 def upgraded(group: ClassicGroup, settings: Settings, find: FindTopic) -> Sequence[Record]:
     """Return the records of a classic group with members, converted to the newer protocol.
 
-    Raises HeartbeatRefused with GROUP_ID_NOT_FOUND where it can't move.
+    Raises HeartbeatRefused with GROUP_ID_NOT_FOUND if the group can't move.
     """
     if not policy(settings).upgrades:
         raise _stays(group, f"{_POLICY} does not allow it")
@@ -97,7 +97,7 @@ def _stays(group: ClassicGroup, why: str) -> HeartbeatRefused:
 def _upgraded_members(group: ClassicGroup, find: FindTopic) -> list[ConsumerMember]:
     """Return the members with their last assignments, and with the partitions they still have to give up.
 
-    A partition that a leader gave to two members is the first one's. Raises HeartbeatRefused.
+    If a leader assigned a partition to two members, it goes to the first one. Raises HeartbeatRefused.
     """
     said = [(member, *_read(group, member, find)) for member in group.members.values()]
     taken: set[TopicPartition] = set()
@@ -175,7 +175,7 @@ def downgraded(
 ) -> Downgrade | None:
     """Return a group without some members as a classic group; None if it stays, or has no members left.
 
-    replaced: whether a classic member takes the place of who leaves, so that it is not left without members.
+    replaced: whether a classic member replaces the member that leaves, so that the group is not left without members.
     """
     left = [member for member_id, member in group.members.items() if member_id not in without]
     if not all_classic(group, without) or not (left or replaced) or not policy(settings).downgrades:
@@ -193,7 +193,7 @@ def downgraded(
 
 
 def _common_protocol(members: Sequence[Member]) -> str | None:
-    """Return the protocol that the first member prefers among those that all members support; None if there is none."""
+    """Return the protocol that the first member prefers among those that all members support; None without one."""
     supported = [{name for name, _ in member.protocols} for member in members]
     names = [name for name, _ in members[0].protocols] if members else []
     return next((name for name in names if all(name in theirs for theirs in supported)), None)
@@ -221,5 +221,5 @@ def _stored(member: Member, protocol: str | None) -> StoredMember:
 
 
 def needs_rebalance(group: ClassicGroup) -> bool:
-    """Return whether a loaded group was converted back, and its members have not been assigned since."""
+    """Return whether a loaded group was converted back, and has not assigned its partitions since."""
     return group.state is GroupState.STABLE and group.leader not in group.members

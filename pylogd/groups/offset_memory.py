@@ -1,7 +1,8 @@
-"""The memory that committed offsets take: bounded for all groups of a broker, for one client, and for strangers.
+"""The memory of committed offsets. It is bounded for all groups of a broker, for each client, and for unknown clients.
 
-Strategy: what a commit adds is counted at once, for the client that made the group; what goes is not. When a bound
-seems to be reached, all is counted anew, at most once in some seconds. So a commit costs nothing but a sum.
+Strategy: bytes that a commit adds are counted at once, for the client that made the group; bytes that are removed are
+not. When a bound seems to be reached, all bytes are counted again, at most once in some seconds. So a commit costs only
+an addition.
 
 Rules: a commit that adds nothing, such as one of known partitions, is never refused. One client may have a quarter of
 all, and clients that have not authenticated half of all together (`limits.bounds`).
@@ -23,19 +24,27 @@ from pylogd.limits.shares import Share
 
 log = Logger()
 
-#: What an offset takes beside its metadata, about.
+#: The approximate bytes of an offset without its metadata.
 OFFSET_BYTES: Final = 250
 _RECOUNT_SECONDS: Final = 10.0
 
 
 class OffsetMemory:
-    """Counts the bytes of committed offsets. makers: knows who has made a group."""
+    """Counts the bytes of committed offsets.
+
+    makers: knows who has made a group.
+    """
 
     def __init__(
         self, most: Callable[[], int], makers: Bound, groups: Callable[[], Iterable[ClassicGroup]],
         seconds: Callable[[], float],
     ) -> None:  # fmt: skip
-        """most: returns how many bytes there may be. groups: returns all groups. seconds: a monotonic clock."""
+        """Arguments:
+
+        most: returns the bound in bytes.
+        groups: returns all groups.
+        seconds: a monotonic clock.
+        """
         self._most = most
         self._makers = makers
         self._groups = groups
@@ -91,7 +100,7 @@ class OffsetMemory:
 
 
 def _added(group: ClassicGroup, offsets: Sequence[tuple[PartitionId, Committed]]) -> int:
-    """Return how many bytes more the group would have."""
+    """Return how many bytes the group would gain."""
     size, known = 0, group.offsets
     for partition, committed in offsets:
         before = known.get(partition)

@@ -1,14 +1,14 @@
-"""Decide who may commit offsets of a group, who may delete them, which have expired, and which no topic has any more.
+"""Decide who may commit or delete offsets of a group, which offsets have expired, and which belong to deleted topics.
 
 Rules (Kafka's group coordinator; KIP-211 for expiry):
-- An offset is bound to the id of its topic. Once the topic is deleted the offset counts no more, also if another topic
-  gets the name: whoever reads offsets is given those of topics that exist, whether or not the others were removed yet.
+- An offset is bound to the id of its topic. Once the topic is deleted the offset no longer counts, even if another
+  topic gets the name: readers get only offsets of topics that exist, whether or not the others were removed yet.
 - A member may commit with the current generation in every state but CompletingRebalance. A client without a group
   sends generation -1 and may commit while the group is Empty.
 - An offset of an Empty group expires once both the group has been Empty and the offset is older than the retention
   time. In other states only offsets of topics that no member subscribes to expire, and only in groups of consumers.
 - An expiry time that the client set with the offset takes precedence over both.
-- In a transaction, a member has to be of the current generation, in whatever state its group is; a client that names no
+- In a transaction, a member must belong to the current generation, whatever the group's state; a client that names no
   member may commit at any time (KIP-447). An offset that an open transaction may change does not expire.
 Must not know: the clock, how offsets are stored.
 """
@@ -57,8 +57,9 @@ def may_commit_as_consumer(
 ) -> ErrorCode:
     """Return NONE if a member of a group of the newer protocol may commit offsets of partitions.
 
-    An epoch before the member's is good for partitions that it has had since then: it may not know of its new epoch yet
-    (KIP-1251). A member of the classic protocol sends its generation. knows_epochs: whether the request can have one.
+    An epoch before the member's is valid for partitions that the member has had since then, as it may not know its new
+    epoch yet (KIP-1251). A member of the classic protocol sends its generation.
+    knows_epochs: whether the request can have an epoch.
     """
     member = group.members.get(member_id)
     if member is None:
@@ -75,7 +76,7 @@ def may_commit_as_consumer(
 
 
 def may_fetch_as_consumer(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode:
-    """Return NONE if a client may read the offsets of a group of the newer protocol: anybody who names no member."""
+    """Return NONE if a client may read the offsets of a group of the newer protocol; it may if it names no member."""
     if member_id is None and epoch <= NO_GENERATION:
         return ErrorCode.NONE
     member = group.members.get(member_id or "")
@@ -89,7 +90,7 @@ def may_fetch_as_consumer(group: ConsumerGroup, member_id: str | None, epoch: in
 def may_delete(group: ClassicGroup, consumers: ConsumerGroup | None, topic: str) -> ErrorCode:
     """Return NONE if the group's offsets of a topic may be deleted, else the error code to answer with.
 
-    consumers: its members, if it is a group of the newer protocol.
+    consumers: the group's members, if it is a group of the newer protocol.
     """
     if consumers is not None:
         used = any(topic in consumers.subscribed(member) for member in consumers.members.values())
@@ -126,14 +127,14 @@ def expired(
             yield key
 
 
-#: In place of the id of a topic that was deleted before the id became known. No topic has it.
+#: Stands for the id of a topic that was deleted before its id became known. No topic has it.
 DELETED_TOPIC: Final = b"\xff" * 16
-#: Returns whether the topic that had a name and an id was deleted.
+#: Returns whether the topic with a name and an id was deleted.
 WasDeleted = Callable[[str, bytes], bool]
 
 
 class CurrentOffsets(Mapping[PartitionId, Committed]):
-    """The offsets of topics that exist, out of all that are in memory. It shows changes of both."""
+    """The offsets of topics that exist, as a view of all offsets in memory. It follows changes of both."""
 
     __slots__ = ("_offsets", "_was_deleted")
 
@@ -157,7 +158,7 @@ class CurrentOffsets(Mapping[PartitionId, Committed]):
 
 
 def unstable(group: ClassicGroup, was_deleted: WasDeleted) -> frozenset[PartitionId]:
-    """Return the partitions of which an open transaction may still change the offset."""
+    """Return the partitions whose offset an open transaction may still change."""
     return frozenset(
         partition
         for transaction in group.transactions.values()
@@ -167,14 +168,14 @@ def unstable(group: ClassicGroup, was_deleted: WasDeleted) -> frozenset[Partitio
 
 
 def any_outdated(offsets: Sequence[tuple[PartitionId, Committed]], was_deleted: WasDeleted) -> bool:
-    """Return whether the topic of one of the offsets was deleted."""
+    """Return whether any of the offsets belongs to a deleted topic."""
     return any(_is_outdated(partition, committed, was_deleted) for partition, committed in offsets)
 
 
 def outdated(group: ClassicGroup, was_deleted: WasDeleted) -> Iterator[PartitionId]:
-    """Yield the partitions whose offset is one of a deleted topic, committed or in an open transaction.
+    """Yield the partitions with an offset of a deleted topic, committed or in an open transaction.
 
-    If a partition has an offset of a later topic too, it is kept: a deletion would remove both.
+    A partition that also has an offset of a later topic is left out, since a deletion would remove both.
     """
     found: dict[PartitionId, bool] = {}
     entries = [*group.offsets.items()]
@@ -186,9 +187,9 @@ def outdated(group: ClassicGroup, was_deleted: WasDeleted) -> Iterator[Partition
 
 
 def bind(group: ClassicGroup, topic_id: Callable[[str], bytes]) -> bool:
-    """Bind offsets to their topics' ids which earlier releases stored without. Return whether any was committed.
+    """Bind offsets that earlier releases stored without topic ids to these ids. Return whether any was committed.
 
-    topic_id: returns the id of the topic that has a name, or `DELETED_TOPIC`, or NO_TOPIC_ID if that is not known.
+    topic_id: returns the id of the topic that has a name, or `DELETED_TOPIC`, or NO_TOPIC_ID if it is not known.
     """
     unbound = [partition for partition, committed in group.offsets.items() if committed.topic_id == NO_TOPIC_ID]
     for partition in unbound:
@@ -206,7 +207,7 @@ def _is_outdated(partition: PartitionId, committed: Committed, was_deleted: WasD
 
 
 def _subscribed(group: ClassicGroup, consumers: ConsumerGroup | None) -> Set[str] | None:
-    """Return the topics that members subscribe to; None if that is not known."""
+    """Return the topics to which members subscribe; None if they are not known."""
     if consumers is not None:
         return {name for member in consumers.members.values() for name in consumers.subscribed(member)}
     return group.topics if group.state is GroupState.STABLE else None

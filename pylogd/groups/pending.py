@@ -1,7 +1,8 @@
 """Member ids that clients were given and have not joined with (KIP-394): bounded over all groups of a broker.
 
-Strategy: `ClassicGroup.pending` has those of a group. If there are too many in all, the oldest of the client that has
-most is forgotten (`limits.shares`): whoever joins with it later is told that it is unknown, and asks for another one.
+Strategy: `ClassicGroup.pending` has the ids of a group. If there are too many in total, the oldest id of the client
+with the most is forgotten (`limits.shares`). A client that joins with it later is told that it is unknown, and asks for
+another one.
 Rules: only these methods change `pending`.
 """
 
@@ -12,7 +13,7 @@ from typing import Final
 from pylogd.groups.group import ClassicGroup
 from pylogd.limits.shares import Places, Share
 
-#: How many ids are kept.
+#: The most ids that are kept.
 MOST_PENDING: Final = 20_000
 
 
@@ -27,7 +28,10 @@ class PendingIds:
         return len(self._places)
 
     def add(self, group: ClassicGroup, member_id: str, deadline: float, share: Share) -> None:
-        """Keep an id until `deadline`, in the clock's seconds. share: of the client that it is given to."""
+        """Keep an id until `deadline`, in the clock's seconds.
+
+        share: the share of the client that gets it.
+        """
         group.pending[member_id] = deadline
         self._places.enter((group, member_id), share.name, known=share.known)
         while len(self._places) > self._most:

@@ -1,16 +1,17 @@
 """Encode and decode the records of the offsets topic, in Kafka's own formats, so that Kafka's tools can read them.
 
-A key begins with its version. Versions 0 and 1 hold a group, a topic and a partition; the value is a committed offset,
-written as version 3, or as version 1 if the client has set an expiry time. Version 2 holds a group; the value is the
-group with its members, written as version 3. A null value deletes the key. Strings are preceded by their length as
-int16, bytes by theirs as int32.
+A key begins with its version. Keys of versions 0 and 1 have a group, a topic and a partition. Their value is a
+committed offset, written in version 3, or in version 1 if the client has set an expiry time. Keys of version 2 have a
+group. Their value is the group with its members, written in version 3. A null value deletes the key. Strings are
+preceded by their length as int16, bytes by their length as int32.
 Source: the schemas of Kafka's group coordinator (OffsetCommitKey/Value, GroupMetadataKey/Value).
 
-The id of an offset's topic is a tagged field of version 4 (since Kafka 4.1). Releases before this one do not read
-version 4, so here the tagged fields follow the fields of version 3 or 1. Those releases and Kafka ignore what follows.
+The id of an offset's topic is a tagged field of version 4 (since Kafka 4.1). Earlier releases of pylogd do not read
+version 4, so here the tagged fields follow the fields of version 3 or 1. Those releases and Kafka ignore the additional
+bytes.
 
-Rules: all value versions of offsets up to 4 are read, and those of groups up to 3. A key version that only newer
-brokers write is decoded as None. Anything else that is malformed raises InvalidRecord.
+Rules: value versions up to 4 of offsets and up to 3 of groups are read. A key version that only newer brokers write is
+decoded as None. Other malformed records raise InvalidRecord.
 Must not know: groups in memory, logs.
 """
 
@@ -32,7 +33,7 @@ from pylogd.replica.internal_records import (
 
 NO_EPOCH = -1
 NEVER = -1
-#: In place of the id of an offset's topic, in records of releases that did not store it.
+#: Stands for the id of an offset's topic in records of releases that did not store it.
 NO_TOPIC_ID = bytes(16)
 
 _OFFSET_KEYS = (0, 1)
@@ -44,7 +45,7 @@ _TOPIC_ID_TAG = 0
 _TOPIC_ID_FIELD = tags_field({_TOPIC_ID_TAG: NO_TOPIC_ID})[: -len(NO_TOPIC_ID)]  # without the id
 _GROUP_VALUE = 3
 _WITH_STATE_TIME = 2
-#: The largest number of bytes of a string.
+#: The most bytes of a string.
 MOST_TEXT = (1 << 15) - 1
 
 _OFFSET_HEAD = struct.Struct(">hqi")
@@ -71,7 +72,7 @@ class GroupKey(NamedTuple):
 class Committed(NamedTuple):
     """A committed offset. Times are in milliseconds since 1970; `expires_ms` is -1 unless the client has set it.
 
-    topic_id: of the topic that it was committed for. It is of no use to another topic that has the name later.
+    topic_id: the id of the topic for which it was committed. It does not apply to a later topic with the same name.
     """
 
     offset: int
@@ -205,7 +206,7 @@ def _read_member(cursor: RecordCursor, version: int) -> StoredMember:
 def consumer_topics(metadata: bytes) -> frozenset[str] | None:
     """Return the topics of a consumer's subscription, or None if `metadata` is not a subscription.
 
-    Source: Kafka's ConsumerProtocolSubscription; every version of it begins with the version and the topics.
+    Source: Kafka's ConsumerProtocolSubscription. Each of its versions begins with the version and the topics.
     """
     cursor = RecordCursor(metadata)
     try:

@@ -15,7 +15,7 @@ class Shard:
     """The groups of one partition of the offsets topic that this broker leads. A new leadership makes a new shard.
 
     transactions: for the id of each producer with an open transaction, the ids of the groups whose offsets are in it.
-    markers: those that came while it was loaded: producer ids, offsets, and whether they commit.
+    markers: the markers that arrived during the load: producer ids, offsets, and whether they commit.
     """
 
     __slots__ = ("_changes", "loading", "markers", "partition", "transactions")
@@ -25,23 +25,23 @@ class Shard:
         self.loading = True
         self.transactions: dict[int, set[str]] = {}
         self.markers: list[tuple[int, int, bool]] = []
-        self._changes: list[tuple[int, Callable[[], object]]] = []  # by the offset behind their records
+        self._changes: list[tuple[int, Callable[[], object]]] = []  # each with the offset after its records
 
     def apply_later(self, end: int, apply: Callable[[], object]) -> None:
-        """Keep a change whose records, up to offset `end`, are in the log until they are committed.
+        """Keep a change, whose records up to offset `end` are in the log, until they are committed.
 
-        Changes take effect in the order of the log, also if they are answered in another order, or with an error
-        because their commit takes too long: so the next coordinator finds what this one has.
+        Changes take effect in the order of the log, even if they are answered in another order, or with an error
+        because their commit takes too long. So the next coordinator gets the same state.
         """
         insort(self._changes, (end, apply), key=lambda change: change[0])
 
     def apply_committed(self) -> None:
-        """Apply the changes that are committed by now. Call it before reading the state of a group's offsets."""
+        """Apply the changes that are committed by now. Call this before reading a group's offsets."""
         while self._changes and self._changes[0][0] <= self.partition.high_watermark:
             self._changes.pop(0)[1]()
 
     def note_open(self, group: ClassicGroup) -> None:
-        """Take the open transactions of a group that was loaded into account."""
+        """Note the open transactions of a group that was loaded."""
         for producer_id in group.transactions:
             self.transactions.setdefault(producer_id, set()).add(group.group_id)
 

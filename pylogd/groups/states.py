@@ -20,7 +20,7 @@ class GroupState(Enum):
 
     @property
     def kafka_name(self) -> str:
-        """The name that clients are sent."""
+        """The state's name in answers to clients."""
         return _KAFKA_NAMES[self]
 
 

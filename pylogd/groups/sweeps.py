@@ -1,12 +1,12 @@
 """Delete expired offsets and empty groups of the groups that this broker coordinates.
 
-Strategy: from time to time all groups are searched for expired offsets, for those of deleted topics, and for groups
-that are empty and have none; when a topic is deleted, and when groups are loaded, for offsets of deleted topics only. A
-few groups at a time, so that the reactor is not held up.
+Strategy: periodically all groups are searched for expired offsets, for offsets of deleted topics, and for empty groups
+without offsets. When a topic is deleted, and when groups are loaded, they are searched for offsets of deleted topics
+only. A few groups are searched at a time, so that the reactor is not held up.
 
 Rules: offsets of deleted topics are found by the topics' ids, so it does not matter when they are removed, nor whether
-this broker ran when the topic was deleted. A group with changes that are not committed yet waits for a later sweep: a
-deletion would remove an offset that is committed behind the one found here.
+this broker ran when the topic was deleted. A group with changes that are not committed yet waits for a later sweep,
+since a deletion would also remove an offset that is committed after the one found here.
 Must not know: requests, how offsets are stored.
 """
 
@@ -28,10 +28,10 @@ from pylogd.metadata.topics import TopicRegistry
 
 #: How many groups are searched in one turn of the reactor.
 _AT_ONCE: Final = 100
-_EMPTY_SECONDS: Final = 10.0  # between two searches for room
+_EMPTY_SECONDS: Final = 10.0  # between two searches for empty groups to make space
 _MINUTE_MS: Final = 60_000
 
-#: What keeps a group's offsets, and its members if it is one of the newer protocol.
+#: The objects that keep a group's offsets, and its members if it has the newer protocol.
 _Found = tuple[ClassicGroup, "ConsumerGroup | None"]
 _Choice = Callable[[ClassicGroup, "ConsumerGroup | None"], list[PartitionId]]
 
@@ -49,7 +49,12 @@ class OffsetSweeps:
         drop_offsets: Callable[[ClassicGroup, Sequence[PartitionId]], object],
         delete: Callable[[ClassicGroup], object],
     ) -> None:
-        """`groups` returns all groups, `drop_offsets` deletes offsets of one, and `delete` deletes one."""
+        """Arguments:
+
+        groups: returns all groups.
+        drop_offsets: deletes offsets of a group.
+        delete: deletes a group.
+        """
         self._clock = clock
         self._now_ms = now_ms
         self._settings = settings
@@ -64,13 +69,13 @@ class OffsetSweeps:
         self._running = False
 
     def start(self) -> None:
-        """Sweep at intervals from now on."""
+        """Start to sweep at intervals."""
         self._running = True
         interval_ms = self._settings.integer("offsets.retention.check.interval.ms")
         self._next = self._clock.callLater(interval_ms / 1000, self._sweep_old)
 
     def stop(self) -> None:
-        """Sweep no more."""
+        """Stop sweeping."""
         self._running = False
         for call in (self._next, self._next_outdated, *self._under_way):
             if call is not None and call.active():
@@ -98,17 +103,17 @@ class OffsetSweeps:
         self._sweep(lambda group, consumers: list(outdated(group, self._was_deleted)), forget_idle=False)
 
     def sweep_empty(self) -> None:
-        """Delete groups that are empty and have no offsets, in a later turn: there is no room for more groups."""
+        """Delete empty groups without offsets, in a later turn, since there is no space for more groups."""
         if self._running and self._clock.seconds() >= self._next_empty:
             self._next_empty = self._clock.seconds() + _EMPTY_SECONDS
             self._under_way.append(self._clock.callLater(0, self._sweep, lambda *_: [], forget_idle=True))
 
     def store_again(self, groups: Iterable[ClassicGroup], store: Callable[[ClassicGroup], object]) -> None:
-        """Call `store` for each of these groups, a few in a turn, as long as nothing else of them is being stored."""
+        """Call `store` for each of these groups, a few in a turn, if nothing else of the group is being stored."""
         self._visit(iter([(group, None) for group in groups]), lambda group, _: store(group))
 
     def _sweep(self, to_delete: _Choice, *, forget_idle: bool) -> None:
-        """Delete the offsets that `to_delete` returns for each group; with `forget_idle` also groups without any."""
+        """Delete the offsets that `to_delete` returns for each group; with `forget_idle` also unused groups."""
 
         def clean(group: ClassicGroup, consumers: ConsumerGroup | None) -> None:
             found = dict.fromkeys(to_delete(group, consumers))

@@ -1,12 +1,13 @@
 """Offsets of a group, committed and in open transactions: the effect of each record of the offsets topic on them.
 
 Strategy: the offsets of a transaction are pending from the moment they are in the log of the offsets topic. The marker
-behind them says whether they count. Of several offsets of a partition that count, the one whose record lies latest in
-the log is the group's, whatever the order of the markers. A deletion removes what lies before it.
+after them decides whether they count. If several offsets of a partition count, the group's offset is the one whose
+record is latest in the log, whatever the order of the markers. A deletion removes the offsets before it.
 
 Rules: the order of the records in the log decides, not the order of the answers or of the markers. A coordinator that
-writes the records and one that reads them, compacted or not, both call these functions in the order of the log; so they
-get the same. Must not know: requests, logs, the clock.
+writes the records and one that reads them, compacted or not, both call these functions in the order of the log, so they
+get the same result.
+Must not know: requests, logs, the clock.
 Source: Kafka's OffsetMetadataManager.
 """
 
@@ -16,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pylogd.groups.records import Committed, PartitionId
 
-#: The offsets that a producer's open transaction will commit, by partition: where in the log the record of each lies,
-#: and the offset. None in its place: a later record counts.
+#: The offsets that a producer's open transaction will commit, by partition: the log offset of each record, and the
+#: committed offset. None instead of it means that a later record counts.
 OpenTransaction = dict[PartitionId, tuple[int, Committed | None]]
 #: The open transactions with offsets of one group, by producer id; see also `close`.
 OpenTransactions = dict[int, OpenTransaction]
@@ -59,9 +60,9 @@ def drop(
 
 
 def close(open_: OpenTransactions, producer_id: int, offset: int) -> int:
-    """Note a marker that is in the log at `offset`. Return the key in place of the producer id for `end`.
+    """Note a marker that is in the log at `offset`. Return the key that `end` needs in place of the producer id.
 
-    What the producer adds from now on belongs to its next transaction, also if the marker is not committed yet.
+    Later offsets of the producer belong to its next transaction, even if the marker is not committed yet.
     """
     key = -1 - offset  # no producer has a negative id
     transaction = open_.pop(producer_id, None)
@@ -79,7 +80,7 @@ def end(open_: OpenTransactions, known: dict[PartitionId, Committed], key: int, 
 
 
 def _overtake(open_: OpenTransactions, partition: PartitionId, offset: int) -> None:
-    """Note that an offset counts whose record is at `offset` of the log: earlier ones never will."""
+    """Note that an offset whose record is at `offset` of the log counts, so that earlier ones never will."""
     for transaction in open_.values():
         found = transaction.get(partition)
         if found is not None and found[0] < offset:
@@ -87,7 +88,7 @@ def _overtake(open_: OpenTransactions, partition: PartitionId, offset: int) -> N
 
 
 def pending(open_: Mapping[int, OpenTransaction]) -> Iterator[PartitionId]:
-    """Yield the partitions of which an open transaction may still change the offset."""
+    """Yield the partitions whose offset an open transaction may still change."""
     for transaction in open_.values():
         yield from transaction
 

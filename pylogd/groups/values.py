@@ -9,9 +9,9 @@ from pylogd.errors import ErrorCode
 from pylogd.groups.records import Committed, PartitionId
 from pylogd.limits.shares import NOBODY, Share
 
-#: The generation that a client without a group sends, and the answer where there is no generation.
+#: The generation that a client without a group sends, and that an answer without a generation has.
 NO_GENERATION: Final = -1
-#: The highest generation, and the highest epoch of a group of the newer protocol: 32 bits.
+#: The highest generation, and the highest epoch of a group of the newer protocol (32 bits).
 LAST_GENERATION: Final = (1 << 31) - 1
 
 #: (name, metadata) of each assignment protocol, the preferred one first.
@@ -26,9 +26,11 @@ def next_generation(generation: int) -> int:
 class JoinRequest(NamedTuple):
     """A JoinGroup request.
 
-    member_id: empty for a new member. session, rebalance: the timeouts in seconds. needs_known_id: whether the client
-    can be told to join again with the member id that it is given (KIP-394). can_skip: whether a returning leader
-    understands that it must not assign again (KIP-814).
+    member_id: empty for a new member.
+    session: the session timeout in seconds.
+    rebalance: the rebalance timeout in seconds.
+    needs_known_id: whether the client can be told to join again with the member id that it is given (KIP-394).
+    can_skip: whether a returning leader understands that it must not assign again (KIP-814).
     """
 
     member_id: str
@@ -45,7 +47,7 @@ class JoinRequest(NamedTuple):
 
 
 class TransactionalCommit(NamedTuple):
-    """A TxnOffsetCommit request: whose transaction, in the name of which member, and the offsets with their records."""
+    """A TxnOffsetCommit request: its transaction, the member that sends it, and the offsets with their records."""
 
     producer_id: int
     epoch: int
@@ -65,7 +67,7 @@ class LeavingMember(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member in the form in which the leader is sent it."""
+    """A member in the form that is sent to the leader."""
 
     member_id: str
     instance_id: str | None

@@ -1,21 +1,21 @@
 """Measure how busy the disks below the data directories are, from the kernel's counters.
 
 Strategy: the block device of each directory is looked up once (`find_disk`). Once a second its counters in
-/sys/dev/block/MAJ:MIN/stat and those of /proc/pressure/io are read, and compared with the ones before. The dirty
-pages of the machine are read in /proc/vmstat. Texts become numbers in pure functions; `DiskMeter` remembers the last
+/sys/dev/block/MAJ:MIN/stat and those of /proc/pressure/io are read, and compared with the previous ones. The dirty
+pages of the machine are read from /proc/vmstat. Pure functions parse the texts. `DiskMeter` remembers the last
 counters, and `DiskSampler` is the timer around it.
 
-Rules: figures of a partition are those of its whole disk, since partitions share it. Where the kernel names no block
-device (tmpfs, overlay, network file systems) the use is unknown: `usage` returns None, which the log says once. Samples
-are taken on the reactor: three files of the kernel's memory, 0.1 ms, which don't wait for a disk; the broker's threads
-may all wait for the very disk that hangs.
+Rules: the figures of a disk partition are those of its whole disk, since its partitions share it. If the kernel names
+no block device (tmpfs, overlay, network file systems), the use is unknown: `usage` returns None, which is logged once.
+Samples are taken on the reactor's thread. They read three files in the kernel's memory, which takes 0.1 ms and does not
+wait for a disk; the broker's threads may all wait for a disk that hangs.
 
-Gaps: utilisation is the share of time with at least one request in flight. A disk that serves many at once (SSD, RAID)
-may be far from its limit at 100 %. Bytes that `blkio.throttle` or `io.max` hold back never reach the device and do not
-count for it, except below a loop device, whose request is in flight meanwhile; pressure counts them.
+Gaps: utilisation is the share of time with at least one request in flight. A disk that serves many requests at once
+(SSD, RAID) may be far from its limit at 100 %. Bytes that `blkio.throttle` or `io.max` hold back do not reach the
+device and do not count for it, except below a loop device, whose request is in flight meanwhile. Pressure counts them.
 
-Dirty pages are those of the whole machine. Control groups and devices may have limits of their own, which the kernel
-shows nowhere but in debugfs: writes that wait for those are noticed by how long they take.
+Dirty pages are counted for the whole machine. Control groups and devices may have their own limits, which the kernel
+shows only in debugfs. Writes that wait because of these limits are noticed by how long they take.
 
 Source: Documentation/block/stat.rst and Documentation/accounting/psi.rst of Linux.
 """
@@ -44,10 +44,11 @@ _SHORTEST_WINDOW: Final = 0.01  # seconds; the kernel counts in milliseconds
 
 
 class BlockCounters(NamedTuple):
-    """The kernel's counters of a block device since the start of the machine; times in milliseconds.
+    """The kernel's counters of a block device since the start of the machine. Times are in milliseconds.
 
-    in_flight: requests given to the device that it has not completed, now. busy_ms: time with any. weighted_ms: the sum
-    of the times of all requests.
+    in_flight: requests that the device has now and has not completed.
+    busy_ms: the time with any request in flight.
+    weighted_ms: the sum of the times of all requests.
     """
 
     reads: int
@@ -62,12 +63,15 @@ class BlockCounters(NamedTuple):
 
 
 class DiskUsage(NamedTuple):
-    """How a disk was used between two samples.
+    """The use of a disk between two samples.
 
-    utilisation: share of the time in which it had requests, 0 to 1. read_rate, write_rate: bytes per second.
-    queue: requests in flight, on average. in_flight: at the end. completed: requests per second.
-    read_latency, write_latency: seconds from a request's arrival at the device's queue to its completion, on average;
-    None where none completed.
+    utilisation: the share of the time in which it had requests, 0 to 1.
+    read_rate, write_rate: bytes per second.
+    queue: the average number of requests in flight.
+    in_flight: the requests in flight at the end.
+    completed: requests per second.
+    read_latency, write_latency: the average seconds from a request's arrival at the device's queue to its completion;
+        None if no request completed.
     """
 
     utilisation: float
@@ -86,7 +90,10 @@ class DiskUsage(NamedTuple):
 
 
 class PressureCounters(NamedTuple):
-    """/proc/pressure/io. avg10 are shares of the last ten seconds, 0 to 1; the others microseconds since the start."""
+    """The contents of /proc/pressure/io.
+
+    The fields with avg10 are shares of the last ten seconds, 0 to 1; the others are microseconds since the start.
+    """
 
     some_avg10: float
     full_avg10: float
@@ -97,8 +104,10 @@ class PressureCounters(NamedTuple):
 class Pressure(NamedTuple):
     """Shares of the time, 0 to 1, in which tasks of this machine waited for I/O.
 
-    some: at least one waited; full: all that were not idle did. The first two are for the time between two samples, the
-    others for the last ten seconds.
+    some: the share in which at least one task waited, between two samples.
+    full: the share in which all tasks that were not idle waited, between two samples.
+
+    The other fields are the same shares for the last ten seconds.
     """
 
     some: float
@@ -110,7 +119,8 @@ class Pressure(NamedTuple):
 class DirtyPages(NamedTuple):
     """Pages of this machine that wait to be written, and how many there may be.
 
-    background: from so many on the kernel writes them by itself. limit: more there must not be.
+    background: from this number on the kernel writes them in the background.
+    limit: the most that there may be.
     """
 
     dirty: int
@@ -129,14 +139,18 @@ class DirtyPages(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """A block device. name: its name in the kernel, such as `sda`. stat_path: the file with its counters."""
+    """A block device.
+
+    name: its name in the kernel, such as `sda`.
+    stat_path: the path of the file with its counters.
+    """
 
     name: str
     stat_path: str
 
 
 def parse_block_stat(text: str) -> BlockCounters:
-    """Return the counters in a device's `stat` file. Raises ValueError for another text."""
+    """Return the counters in a device's `stat` file. Raises ValueError for any other text."""
     fields = [int(word) for word in text.split()]
     if len(fields) < 11:
         raise ValueError(f"not the stat file of a block device: {text!r}")
@@ -147,7 +161,7 @@ def parse_block_stat(text: str) -> BlockCounters:
 
 
 def parse_pressure(text: str) -> PressureCounters:
-    """Return the figures in /proc/pressure/io. Raises ValueError for another text."""
+    """Return the figures in /proc/pressure/io. Raises ValueError for any other text."""
     lines: dict[str, dict[str, str]] = {}
     for line in text.splitlines():
         kind, *words = line.split()
@@ -162,7 +176,7 @@ def parse_pressure(text: str) -> PressureCounters:
 
 
 def parse_dirty(text: str) -> DirtyPages:
-    """Return the dirty pages in /proc/vmstat. Raises ValueError for another text."""
+    """Return the dirty pages in /proc/vmstat. Raises ValueError for any other text."""
     counts = dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith("nr_dirty"))
     try:
         return DirtyPages(
@@ -173,7 +187,7 @@ def parse_dirty(text: str) -> DirtyPages:
 
 
 def usage_between(before: BlockCounters, after: BlockCounters, seconds: float) -> DiskUsage | None:
-    """Return how a disk was used between two samples; None if they are no successive ones of one device."""
+    """Return the use of a disk between two samples; None unless they are successive samples of one device."""
     reads, writes = after.reads - before.reads, after.writes - before.writes
     if seconds < _SHORTEST_WINDOW or reads < 0 or writes < 0 or after.busy_ms < before.busy_ms:
         return None
@@ -190,7 +204,7 @@ def usage_between(before: BlockCounters, after: BlockCounters, seconds: float) -
 
 
 def pressure_between(before: PressureCounters, after: PressureCounters, seconds: float) -> Pressure | None:
-    """Return the pressure between two samples; None if they are no successive ones."""
+    """Return the pressure between two samples; None unless they are successive."""
     if seconds < _SHORTEST_WINDOW or after.some_us < before.some_us or after.full_us < before.full_us:
         return None
     return Pressure(
@@ -211,9 +225,10 @@ def device_number(device: int) -> str:
 
 
 def mount_source(mountinfo: str, number: str) -> str | None:
-    """Return the device file from which a file system without a block device's number, such as btrfs, is mounted.
+    """Return the device file of a file system, such as btrfs, that does not have a block device's number.
 
-    mountinfo: the text of /proc/self/mountinfo. number: the file system's, as `device_number` returns it.
+    mountinfo: the text of /proc/self/mountinfo, which has the device file.
+    number: the file system's number, from `device_number`.
     """
     for line in mountinfo.splitlines():
         mount, _, source = line.partition(" - ")
@@ -223,7 +238,7 @@ def mount_source(mountinfo: str, number: str) -> str | None:
 
 
 def find_disk(path: str, sys_block: str = SYS_BLOCK, mountinfo: str = MOUNTINFO) -> Disk | None:
-    """Return the disk below a directory, or None if the kernel names none. May wait for the disk. Raises OSError."""
+    """Return the disk below a directory; None if the kernel names none. May wait for the disk. Raises OSError."""
     number = device_number(os.stat(path).st_dev)
     found = disk_of(number, sys_block)
     if found is None:
@@ -234,7 +249,7 @@ def find_disk(path: str, sys_block: str = SYS_BLOCK, mountinfo: str = MOUNTINFO)
 
 
 def disk_of(number: str, sys_block: str = SYS_BLOCK) -> Disk | None:
-    """Return the disk with a device number, or the disk of the disk partition with it; None if there is none."""
+    """Return the disk with a device number, or the disk of the partition with this number; None if there is none."""
     directory = os.path.realpath(os.path.join(sys_block, number))
     if os.path.exists(os.path.join(directory, "partition")):
         directory = os.path.dirname(directory)
@@ -243,7 +258,7 @@ def disk_of(number: str, sys_block: str = SYS_BLOCK) -> Disk | None:
 
 
 def find_disks(paths: Iterable[str]) -> dict[str, Disk | None]:
-    """Return the disk of each directory, None where it is unknown. May wait for disks: run it in a thread."""
+    """Return the disk of each directory, None if it is unknown. May wait for disks: run it in a thread."""
     disks: dict[str, Disk | None] = {}
     for path in paths:
         try:
@@ -255,7 +270,7 @@ def find_disks(paths: Iterable[str]) -> dict[str, Disk | None]:
 
 
 def read_text(path: str) -> str:
-    """Return the text of a file of the kernel's. Raises OSError."""
+    """Return the text of a file of the kernel. Raises OSError."""
     with open(path, encoding="ascii", errors="replace") as file:
         return file.read()
 
@@ -263,11 +278,12 @@ def read_text(path: str) -> str:
 class DiskMeter:
     """The use of the disks below data directories, as of the last sample.
 
-    disks: the disk of each directory, None where it is unknown. pressure, dirty: of the whole machine, None if unknown.
+    disks: the disk of each directory, None if it is unknown.
+    pressure, dirty: the pressure and the dirty pages of the whole machine, None if unknown.
     """
 
     def __init__(self, read: Callable[[str], str] = read_text) -> None:
-        """`read` returns the text of a file, or raises OSError."""
+        """read: returns the text of a file, or raises OSError."""
         self.disks: Mapping[str, Disk | None] = {}
         self.pressure: Pressure | None = None
         self.dirty: DirtyPages | None = None
@@ -278,7 +294,7 @@ class DiskMeter:
         self._at: float | None = None
 
     def watch(self, disks: Mapping[str, Disk | None]) -> None:
-        """Measure the disks of these directories, as `find_disks` returns them."""
+        """Measure the disks of these directories, which `find_disks` has found."""
         self.disks = disks
         for path, disk in disks.items():
             if disk is None:
@@ -293,7 +309,10 @@ class DiskMeter:
         return None if disk is None else self._usage.get(disk)
 
     def sample(self, now: float) -> None:
-        """Read the counters. now: seconds of a monotonic clock."""
+        """Read the counters.
+
+        now: the time in seconds of a monotonic clock.
+        """
         seconds = 0.0 if self._at is None else now - self._at
         self._at = now
         self._usage = {}
@@ -326,7 +345,7 @@ class DiskMeter:
 
 
 class DiskSampler:
-    """Take a sample once a second while it has listeners, and pass it to them."""
+    """Takes a sample once a second while it has listeners, and passes it to them."""
 
     def __init__(
         self,
@@ -335,7 +354,7 @@ class DiskSampler:
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
     ) -> None:
-        """`directories`: returns the paths of the data directories, whose disks are looked up at the first use."""
+        """directories: returns the paths of the data directories, whose disks are looked up at the first use."""
         self.meter = meter
         self._directories = directories
         self._clock = clock
@@ -345,7 +364,7 @@ class DiskSampler:
         self._looking_up = False
 
     def subscribe(self, listener: Callable[[DiskMeter], object]) -> Callable[[], None]:
-        """Call `listener` with the meter after each sample. Return what ends that."""
+        """Call `listener` with the meter after each sample. Return a function that ends this."""
         self._listeners.append(listener)
         if self.meter.disks:
             self._begin()

@@ -1,15 +1,15 @@
-"""The disks of a broker: a data directory each, with its own writers and threads, so that none waits for another.
+"""The disks of a broker: each is a data directory with its own writers and threads, so that none waits for another.
 
-Strategy: appends go to one of a disk's write queues, by the hash of their topic; whatever else may wait for the disk
-(cold reads, flushes, new and deleted logs, checkpoints) is called in one of the disk's other threads. A call that has
-not returned within `log.dir.failure.timeout.ms` means that the disk hangs: its owner is told, takes the directory
-offline, and then `failed` gives up all that waits for it. With `log.write.queues=slow` appends go to the queues only
-while the disk is slow, which `pace` decides.
+Strategy: an append goes to one of a disk's write queues, by the hash of its topic. Other calls that may wait for the
+disk (cold reads, flushes, new and deleted logs, checkpoints) run in the disk's other threads. If a call has not
+returned within `log.dir.failure.timeout.ms`, the disk hangs. Its owner is told, and takes the directory offline; then
+`failed` gives up all calls that wait for it. With `log.write.queues=slow` appends go to the queues only while the disk
+is slow, which `pace` decides.
 
 Must not know: partitions, requests, what a failed directory means to the cluster.
 
 Source: Zhao Jianbo, "Kafka at Kuaishou" (QCon Beijing 2019): queues by topic, which refuse at once when they are full.
-The name `log.dir.failure.timeout.ms` is Kafka's (KIP-858), where it limits how long the controller may be unreachable.
+The name `log.dir.failure.timeout.ms` is Kafka's (KIP-858); there it limits how long the controller may be unreachable.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from pylogd.isolation.pace import SLOW_WRITE, DiskPace
 from pylogd.isolation.workers import FromThread, Workers
 from pylogd.isolation.write_queue import WriteQueue
 
-#: The longest and the shortest time between two looks for calls that hang, in seconds.
+#: The longest and the shortest time between two checks for calls that hang, in seconds.
 _LOOKS = (0.05, 1.0)
 
 
 class DiskOptions(NamedTuple):
     """The threads and queues of each disk: write queues with their limits, and threads for other calls.
 
-    timeout: seconds after which a call that has not returned hangs. always: whether all appends are for the queues;
-    otherwise only while the disk is slow.
+    timeout: a call that has not returned after this many seconds hangs.
+    always: whether all appends go to the queues; otherwise they do only while the disk is slow.
     """
 
     queues: int
@@ -50,7 +50,7 @@ class DiskOptions(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> DiskOptions:
-        """Return the options that the broker's settings describe."""
+        """Return the options in the broker's settings."""
         integer = settings.integer
         return cls(
             integer("log.write.queues.per.dir"), integer("log.write.queue.max.requests"),
@@ -60,19 +60,26 @@ class DiskOptions(NamedTuple):
 
 
 class Disk:
-    """One data directory. queues: by number. threads: for all calls but writes of appends.
+    """One data directory.
 
-    control: the queue for topics in which brokers keep their own state, such as the offsets of groups: what coordinates
-    clients must not wait behind their data. pace: whether the disk is slow; None if all appends are for the queues.
+    queues: the write queues, by number.
+    control: the queue for internal topics, such as the offsets of groups: the state of coordinators must not wait
+        behind the data of clients.
+    threads: the threads for all calls except writes of appends.
+    pace: whether the disk is slow; None if all appends go to the queues.
     """
 
     def __init__(
         self, path: str, options: DiskOptions, workers: Callable[[str, int], Workers], seconds: Callable[[], float]
     ) -> None:
-        """workers: makes up to so many threads of that name. seconds: a monotonic clock."""
+        """Arguments:
+
+        workers: makes up to a number of threads with a name.
+        seconds: a monotonic clock.
+        """
         name = os.path.basename(path)
         self.pace = None if options.always else DiskPace(path, seconds())
-        self._silent_since: float | None = None  # since when the device has completed nothing, as far as samples tell
+        self._silent_since: float | None = None  # the time since which samples show no completed request of the device
         self.path = path
 
         def queue(number: int | str) -> WriteQueue:
@@ -89,20 +96,20 @@ class Disk:
 
     @property
     def queued(self) -> bool:
-        """Whether appends are for the queues now."""
+        """Whether appends go to the queues now."""
         return self.pace is None or self.pace.slow
 
     def write_age(self, now: float) -> float:
-        """Return for how many seconds the oldest write under way has lasted; 0 if there is none."""
+        """Return for how many seconds the oldest write under way has lasted; 0 without one."""
         return now - min((at for writer in self._writers() if (at := writer.oldest()) is not None), default=now)
 
     def call_age(self, now: float) -> float:
-        """Return for how many seconds the oldest call under way has lasted, of any kind; 0 if there is none."""
+        """Return for how many seconds the oldest call of any kind under way has lasted; 0 without one."""
         began = self.began()
         return 0.0 if began is None else now - began
 
     def observe(self, meter: DiskMeter, now: float) -> None:
-        """Judge by the meter's last sample whether the disk is slow."""
+        """Decide from the meter's last sample whether the disk is slow."""
         usage = meter.usage(self.path)
         if usage is None or usage.completed:
             self._silent_since = None
@@ -112,12 +119,12 @@ class Disk:
             self.pace.observe(now, self.write_age(now), usage, meter.pressure, meter.dirty)
 
     def is_silent(self, now: float, seconds: float) -> bool:
-        """Return whether the device has completed nothing for so many seconds; False while it is unknown."""
+        """Return whether the device has completed nothing for this many seconds; False while its use is unknown."""
         return self._silent_since is not None and now - self._silent_since >= seconds
 
     @property
     def stuck(self) -> int:
-        """The number of threads that were abandoned in calls that have not returned."""
+        """The number of abandoned threads whose calls have not returned."""
         return sum(workers.stuck for workers in self._workers())
 
     def _workers(self) -> Iterable[Workers]:
@@ -136,7 +143,7 @@ class Disk:
             workers.give_up(error)
 
     def stop(self) -> None:
-        """End the threads, as soon as their calls have returned."""
+        """End the threads as soon as their calls have returned."""
         for workers in self._workers():
             workers.stop()
 
@@ -144,10 +151,11 @@ class Disk:
 class Disks:
     """All data directories of a broker.
 
-    on_hang: called with the path of a directory and the seconds for which a call to it has not returned; once for each
-    directory. any_queued: whether appends to any disk are for its queues now. other_calls: returns how many threads
-    other than the disks' own are in calls to the directory at a path, such as those that compact logs. on_paces: called
-    after each look at which disks are slow.
+    on_hang: called once for each directory that hangs, with its path and the seconds for which a call has not returned.
+    any_queued: whether appends to any disk go to its queues now.
+    other_calls: returns how many threads other than the disks' own, such as those that compact logs, are in calls to
+        the directory at a path.
+    on_paces: called after each check of which disks are slow.
     """
 
     def __init__(
@@ -159,7 +167,7 @@ class Disks:
         on_hang: Callable[[str, float], object],
         workers: Callable[..., Workers] = Workers,
     ) -> None:
-        """`workers` makes threads, from the arguments of `Workers`."""
+        """workers: makes threads, with the arguments of `Workers`."""
         self._options = options
         self._clock = clock
         self._workers = partial(workers, from_thread=from_thread, seconds=clock.seconds)
@@ -168,7 +176,7 @@ class Disks:
         self.any_queued = options.always
         self.other_calls: Callable[[str], int] = _none
         self.on_paces: Callable[[], object] = lambda: None
-        self._given_up: list[Disk] = []  # whose threads may still be stuck
+        self._given_up: list[Disk] = []  # disks whose threads may still be stuck
         self._hanging: set[str] = set()
         self._look: IDelayedCall | None = None
 
@@ -176,7 +184,7 @@ class Disks:
         return Disk(path, self._options, self._workers, self._clock.seconds)
 
     def resize(self, threads: int, /) -> None:
-        """Use up to so many threads for the calls of each disk that are no appends (`background.threads`)."""
+        """Use up to this many threads for the calls of each disk that are not appends (`background.threads`)."""
         self._options = self._options._replace(threads=threads)
         for disk in self._disks.values():
             disk.threads.resize(threads)
@@ -185,7 +193,7 @@ class Disks:
         return iter(self._disks.values())
 
     def at(self, path: str) -> Disk:
-        """Return the disk that has `path`, which is a data directory or something in one. Raises KeyError."""
+        """Return the disk with `path`, which is a data directory or something in one. Raises KeyError."""
         found = self._disks.get(path)
         while found is None:
             parent = os.path.dirname(path)
@@ -201,7 +209,7 @@ class Disks:
 
     @property
     def adaptive(self) -> bool:
-        """Whether appends are for the queues only while their disk is slow."""
+        """Whether appends go to the queues only while their disk is slow."""
         return not self._options.always
 
     def wrote(self, path: str, took: float) -> None:
@@ -210,7 +218,7 @@ class Disks:
             self._note_write(self.at(path), took)
 
     def write(self, disk: Disk, queue: WriteQueue, function: Callable[[], object]) -> Deferred[None]:
-        """Make the write of an append in the thread of a queue of that disk. Fails with its errors."""
+        """Make the write of an append in the thread of a queue of its disk. Fails with the write's errors."""
         if disk.pace is None:
             return queue.writer.run(function)
         return queue.writer.run(_timed, function, self._clock.seconds).addCallback(partial(self._note_write, disk))
@@ -225,18 +233,18 @@ class Disks:
         self.on_paces()
 
     def observe(self, meter: DiskMeter) -> None:
-        """Judge by the meter's last sample which disks are slow."""
+        """Decide from the meter's last sample which disks are slow."""
         for disk in self._disks.values():
             disk.observe(meter, self._clock.seconds())
         self._note_paces()
 
     def stand_still(self, seconds: float) -> bool:
-        """Return whether this broker can't write because disks in use hang: a part of its topics is served by nobody.
+        """Return whether disks in use hang, so that this broker can't write, and nobody serves some of its topics.
 
-        A disk hangs if a write of an append has not returned for so many seconds, and its device has completed nothing
-        meanwhile. If calls of any kind to all other disks have not returned either, the devices do not matter: they may
-        be unknown, and a disk may get no appends. False if all appends are for the queues: then
-        `log.dir.failure.timeout.ms` alone decides when to give a disk up.
+        A disk hangs if a write of an append has not returned for this many seconds, and its device has completed
+        nothing meanwhile. If calls of any kind to all other disks have not returned either, the devices are not
+        considered: they may be unknown, and a disk may get no appends. The result is False if all appends go to the
+        queues: then `log.dir.failure.timeout.ms` alone decides when to give a disk up.
         """
         if not self.adaptive:
             return False
@@ -251,7 +259,7 @@ class Disks:
 
     @property
     def stuck(self) -> dict[str, int]:
-        """The number of threads that were abandoned in calls that have not returned, by data directory."""
+        """The number of abandoned threads whose calls have not returned, by data directory."""
         counts: dict[str, int] = {}
         for disk in self._given_up:
             stuck = self._stuck(disk)
@@ -267,11 +275,11 @@ class Disks:
     # -- disks that hang
 
     def start(self) -> None:
-        """Begin to look for calls that hang."""
+        """Begin to check for calls that hang."""
         self._look_later()
 
     def stop(self) -> None:
-        """Stop looking, and end the threads as soon as their calls have returned."""
+        """Stop checking, and end the threads as soon as their calls have returned."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
@@ -294,7 +302,7 @@ class Disks:
         self._look_later()
 
     def failed(self, path: str, error: Exception) -> int:
-        """Abandon the calls that wait for an offline directory; return how many threads are stuck in them."""
+        """Abandon the calls that wait for an offline directory. Return how many threads are stuck in them."""
         disk = self._disks[path]
         disk.give_up(error)
         if disk not in self._given_up:
@@ -302,7 +310,7 @@ class Disks:
         return self._stuck(disk)
 
     def reopened(self, path: str) -> None:
-        """Use a directory again that had failed."""
+        """Use a directory that had failed again."""
         if path in self._disks and self._disks[path] in self._given_up:
             disk = self._disks[path] = self._new(path)
             if disk.pace is not None:
@@ -312,19 +320,22 @@ class Disks:
 
 
 def make_disks(settings: Settings, reactor: Any, on_hang: Callable[[str, float], object]) -> Disks | None:
-    """Return the disks of the data directories; None if `log.write.queues` is off. on_hang: of `Disks`."""
+    """Return the disks of the data directories; None if `log.write.queues` is off.
+
+    on_hang: see `Disks`.
+    """
     if settings.text("log.write.queues") == OFF:
         return None
     return Disks(settings.words("log.dirs"), DiskOptions.of(settings), reactor, reactor.callFromThread, on_hang)
 
 
 def _none(_: str) -> int:
-    """Return 0: no threads can be stuck."""
+    """Return 0, since no threads can be stuck."""
     return 0
 
 
 def _timed(function: Callable[[], object], seconds: Callable[[], float]) -> float:
-    """Call a function, in a thread; return how many seconds it took."""
+    """Call a function, in a thread. Return how many seconds it took."""
     began = seconds()
     function()
     return seconds() - began

@@ -1,18 +1,17 @@
-"""Have consumers that lag wait while the disk that they read is busy (the talk's throttling of consumers).
+"""Let lagging consumers wait while the disk that they read from is busy (the talk's throttling of consumers).
 
-Strategy: a `DiskThrottle` for each disk has a token bucket, which a `ReadRate` fills more or less quickly by how busy
-the disk is, and a queue of the connections that wait, in the order in which they came. Whoever is about to read asks
-`take` first, and tells `charge` how much it has read; the bucket may go below zero by one read.
-The talk holds back finished answers, when the disk has done the work already; here the wait is before the read.
+Strategy: each disk has a `DiskThrottle`. It has a token bucket, which a `ReadRate` fills at a rate that depends on how
+busy the disk is, and a queue of the waiting connections, in the order of their arrival. Before a read a connection
+calls `take`; afterwards it calls `charge` with the bytes that it has read. The bucket may go below zero by one read.
+The talk holds back finished answers, when the disk has already done the work; here the wait is before the read.
 
 Rules:
-- A connection that has read goes to the end of the queue. One that is not there to be woken, since its client has been
-  answered without records and has not asked again yet, keeps its place for `KEPT_SECONDS`, and others go first
-  meanwhile.
-- While no disk is throttled `active` is false, and the dispatcher does without this.
+- A connection that has read goes to the end of the queue. If its client was answered without records and has not asked
+  again yet, the connection can't be woken. It then keeps its place for `KEPT_SECONDS`, and others go first meanwhile.
+- While no disk is throttled, `active` is false, and the dispatcher does not use this module.
 - A disk whose use is unknown is never throttled.
 
-Must not know: requests, logs. Who lags and what is missing in the page cache is decided by `pylogd.api.fetch_lagging`.
+Must not know: requests, logs. `pylogd.api.fetch_lagging` decides who lags and what is missing in the page cache.
 """
 
 from __future__ import annotations
@@ -32,25 +31,29 @@ log = Logger()
 
 #: How long a connection keeps its place in the queue without waiting.
 KEPT_SECONDS: Final = 5.0
-#: One read takes what the rate allows in this time, so that reads of several connections alternate.
+#: One read takes as much as the rate allows in this time, so that reads of several connections alternate.
 TURN_SECONDS: Final = 0.25
-#: ... but not less, so that the disk does not seek for little.
+#: ... but at least this much, so that the disk does not seek for small reads.
 LEAST_READ: Final = 1 << 17
-#: So many bytes after a miss count as missing too: what kernels read ahead, and several times that.
+#: This many bytes after a miss count as missing too: several times what kernels read ahead.
 READ_AHEAD: Final = 1 << 25
-#: ... for as long as this: then it has been evicted, or the client has left.
+#: ... for at most this time: later they have been evicted, or the client has left.
 AHEAD_SECONDS: Final = 30.0
-#: A disk that was used for so much of a second counts as busy for `BUSY_SECONDS`, whether it is throttled or not.
+#: If a disk was used for this share of a second, it counts as busy for `BUSY_SECONDS`, even if it is not throttled.
 BUSY_SHARE: Final = 0.25
 BUSY_SECONDS: Final = 10
-#: The streams for which that is known; the one that read last longest ago is forgotten.
+#: The number of streams whose read-ahead is remembered. The one that read last longest ago is forgotten.
 _MOST_STREAMS: Final = 10_000
 _ROUNDING: Final = 0.001  # seconds
 _ENABLE: Final = "lagging.consumer.throttle.enable"
 
 
 class _Waiting:
-    """An entry of the queue. wake: called when it is its turn; None while no connection waits. counted: until when."""
+    """An entry of the queue.
+
+    wake: called when it is the entry's turn; None while no connection waits.
+    counted: until when the wait is counted.
+    """
 
     __slots__ = ("client", "counted", "partition", "seen", "wake")
 
@@ -62,9 +65,10 @@ class _Waiting:
 
 
 class DiskThrottle:
-    """The reads of lagging consumers from one disk. directory: the first data directory on it.
+    """The reads of lagging consumers from one disk.
 
-    busy: whether it is throttled, or was used much in the last seconds.
+    directory: the first data directory on the disk.
+    busy: whether the disk is throttled, or was used much in the last seconds.
     """
 
     def __init__(self, disk: Disk, directory: str, clock: IReactorTime, clients: ThrottledClients) -> None:
@@ -77,10 +81,10 @@ class DiskThrottle:
         self._at = clock.seconds()
         self._queue: dict[object, _Waiting] = {}
         self._timer: IDelayedCall | None = None
-        # Bytes that a stream may find in memory since they were read ahead for it, and when it read last.
+        # How many bytes a stream may still find in memory because they were read ahead for it, and when it read last.
         self._ahead: dict[Hashable, tuple[int, float]] = {}
         self._granted = 0  # bytes since the last sample
-        self._waited = False  # whether somebody had to since then
+        self._waited = False  # whether a connection had to wait since then
         self._quiet = BUSY_SECONDS  # seconds since it was used much
 
     def __len__(self) -> int:
@@ -98,9 +102,9 @@ class DiskThrottle:
         return max(int((self.rate.limit or 0.0) * TURN_SECONDS), LEAST_READ)
 
     def take(self, connection: object, client: Client, partition: str) -> bool:
-        """Return whether a connection may read now; if not, it has a place in the queue.
+        """Return whether a connection may read now. If not, it has a place in the queue, and calls `wait` to be told.
 
-        It then calls `wait` to be told. partition: the one to read, as `topic-index`.
+        partition: the partition to read, as `topic-index`.
         """
         now = self._fill()
         place = self._queue.get(connection)
@@ -117,7 +121,10 @@ class DiskThrottle:
         return False
 
     def charge(self, stream: Hashable, count: int, missing: int) -> None:
-        """Count a read of `size` bytes, some of which were not in memory. stream: the reader and its partition."""
+        """Count a read of `size` bytes, some of which were not in memory.
+
+        stream: the reader and its partition.
+        """
         self._tokens -= count
         self._granted += count
         before, _ = self._ahead.pop(stream, (0, 0.0))
@@ -128,14 +135,14 @@ class DiskThrottle:
                 del self._ahead[next(iter(self._ahead))]
 
     def reads_on(self, stream: Hashable) -> bool:
-        """Return whether what a stream reads was probably read ahead for it: it has missed not long before."""
+        """Return whether the next bytes of a stream were probably read ahead for it, since it had a miss recently."""
         return stream in self._ahead
 
     def wait(self, connection: object, wake: Callable[[], object]) -> None:
         """Call `wake` when it is the turn of a connection that `take` has refused.
 
-        A later call replaces an earlier one. `wake` is called at once if the connection has no place any more: the disk
-        is not throttled now, or another request of the connection has had its turn.
+        A later call replaces an earlier one. If the connection no longer has a place, `wake` is called at once: the
+        disk is not throttled now, or another request of the connection has had its turn.
         """
         place = self._queue.get(connection)
         if place is None:
@@ -157,7 +164,7 @@ class DiskThrottle:
         self._granted, self._waited = 0, bool(self._queue)
 
     def end(self) -> None:
-        """Let everybody read: the disk is not throttled any more."""
+        """Let all connections read, since the disk is no longer throttled."""
         self.rate = ReadRate()
         if self._timer is not None:
             self._timer.cancel()
@@ -177,7 +184,7 @@ class DiskThrottle:
         return True
 
     def _count(self, place: _Waiting, now: float) -> None:
-        """Count the time since the place was counted last, up to when its client was last there."""
+        """Count the time since the place was last counted, up to when its client was last there."""
         until = now if place.wake is not None else place.seen
         if until > place.counted:
             self._clients.add(place.client, until - place.counted, now, place.partition, self.directory, self.disk.name)
@@ -208,8 +215,10 @@ class DiskThrottle:
 class LaggardThrottle:
     """The throttles of all disks of a broker.
 
-    active: whether any disk is throttled now. clients: who had to wait. lag_bytes: how far behind a consumer lags.
-    on_sample: called once a second with the data directories whose disks are busy, and with none at the end.
+    active: whether any disk is throttled now.
+    clients: the clients that had to wait.
+    lag_bytes: how far behind a consumer lags.
+    on_sample: called once a second with the data directories whose disks are busy, and without any at the end.
     """
 
     _forget_settings: Callable[[], None]
@@ -228,7 +237,7 @@ class LaggardThrottle:
 
     @property
     def lag_bytes(self) -> int:
-        """The number of bytes between a consumer's offset and the log's end from which it counts as lagging."""
+        """The number of bytes between a consumer's offset and the log's end from which on it counts as lagging."""
         return self._settings.integer("lagging.consumer.lag.bytes")
 
     def subscribe(self, listener: Callable[[bool], object]) -> None:
@@ -241,7 +250,7 @@ class LaggardThrottle:
         self._settings_changed(frozenset((_ENABLE,)))
 
     def stop(self) -> None:
-        """Let everybody read, and follow nothing more."""
+        """Let all connections read, and stop following the settings."""
         self._forget_settings()
         self._end()
 

@@ -1,17 +1,18 @@
-"""Decide whether a disk is slow, so that appends to it are written by its threads; else the reactor writes them itself.
+"""Decide whether a disk is slow. Threads write the appends to a slow disk; otherwise the reactor writes them itself.
 
-Strategy: once a second each disk is judged by what was seen of it (`Signs`): how long its writes took, how near the
-machine is to the number of dirty pages at which the kernel makes writers wait, and what the kernel counts for the
-device. `trouble` and `is_calm` are pure functions with bounds apart from each other; a disk that is neither stays as it
-is. A write on the reactor's thread that takes `LONG_WRITE` makes its disk slow at once.
+Strategy: once a second each disk is judged by what was observed of it (`Signs`): how long its writes took, how near the
+machine is to the number of dirty pages at which the kernel makes writers wait, and the kernel's counters of the device.
+`trouble` and `is_calm` are pure functions with different bounds. A disk for which neither holds stays as it is. A write
+on the reactor's thread that takes `LONG_WRITE` makes its disk slow at once.
 
 Rules:
-- A slow disk is quick again when it has been calm for `LEAST_CALM` seconds without interruption; for twice as long each
-  time that it was slow again soon after. For each return may end with a write that stops the broker for a moment.
-- A write that has not returned counts as long as it takes already, so a disk that hangs is never calm.
+- A slow disk is quick again when it has been calm for `LEAST_CALM` seconds without interruption. This time doubles each
+  time the disk is slow again soon after, since each return to the reactor may end with a write that stops the broker
+  for a moment.
+- A write that has not returned counts with its time so far, so a disk that hangs is never calm.
 - A disk whose device is unknown is judged by its writes and the dirty pages alone.
 
-What this can't do: foresee a disk that stops from one moment to the next (`log.write.queues=always` is for that).
+This can't foresee a disk that stops from one moment to the next; `log.write.queues=always` is for that.
 
 Source: balance_dirty_pages in mm/page-writeback.c of Linux, which lets writers continue freely until dirty pages are
 half way between the background limit and the limit.
@@ -29,17 +30,17 @@ from pylogd.machine import MachineTable
 
 log = Logger()
 
-#: Seconds. Shorter writes are those of a disk that is well: the page cache takes them in microseconds, and a thread
-#: gets the interpreter back after some milliseconds.
+#: Seconds. Shorter writes are normal: the page cache takes them in microseconds, and a thread gets the interpreter back
+#: after some milliseconds.
 SLOW_WRITE: Final = 0.02
 #: Seconds of slow writes, in one write or in several within a second, that make a disk slow.
 LONG_WRITE: Final = 0.05
-#: Seconds for which a slow disk has to be calm before the reactor writes to it again, at least and at most.
+#: The least and the most seconds for which a slow disk has to be calm before the reactor writes to it again.
 LEAST_CALM: Final = 10.0
 MOST_CALM: Final = 320.0
-#: A disk that is slow again within so many seconds was trusted too soon.
+#: If a disk is slow again within this many seconds, it was trusted too soon.
 _SOON: Final = 300.0
-#: Dirty pages, as a share of those from which on the kernel makes writers wait.
+#: Dirty pages, as a share of the number at which the kernel makes writers wait.
 _MANY_DIRTY: Final = 0.9
 _FEW_DIRTY: Final = 0.6
 #: Utilisation, seconds that a write takes at the device, and share of the time in which tasks wait for I/O.
@@ -48,7 +49,7 @@ _IDLE, _QUICK_DEVICE = 0.8, 0.05
 
 
 class Pace(Enum):
-    """How quick a disk is."""
+    """The pace of a disk."""
 
     QUICK = "Writes return at once: appends are written on the reactor's thread."
     SLOW = "Writes may wait: appends are written by threads of the disk."
@@ -92,10 +93,12 @@ PACE: Final = MachineTable(
 
 
 class Signs(NamedTuple):
-    """Observations of a disk since the last check.
+    """Observations of a disk since the last check. None means unknown.
 
-    waited: seconds of all writes that took `SLOW_WRITE` or longer, with those that have not returned. usage: of the
-    device. pressure: of the machine. dirty: pages of the machine. None: unknown.
+    waited: the seconds of all writes that took `SLOW_WRITE` or longer, including those that have not returned.
+    usage: the use of the device.
+    pressure: the pressure of the machine.
+    dirty: the dirty pages of the machine.
     """
 
     waited: float
@@ -105,7 +108,7 @@ class Signs(NamedTuple):
 
 
 def trouble(signs: Signs) -> str | None:
-    """Return why writes to a disk may wait; None if nothing says so."""
+    """Return why writes to a disk may wait; None if there is no sign of this."""
     waited, usage, pressure, dirty = signs
     if waited >= LONG_WRITE:
         return f"writes to it took {waited * 1000:.0f} ms"
@@ -125,7 +128,7 @@ def trouble(signs: Signs) -> str | None:
 
 
 def is_calm(signs: Signs) -> bool:
-    """Return whether nothing at all speaks against writing to a disk on the reactor's thread."""
+    """Return whether there is no sign at all against writing to a disk on the reactor's thread."""
     waited, usage, _, dirty = signs
     if waited or (dirty is not None and dirty.share >= _FEW_DIRTY):
         return False
@@ -137,22 +140,27 @@ def is_calm(signs: Signs) -> bool:
 class DiskPace:
     """Whether the disk of one data directory is slow.
 
-    slow: whether its appends are for threads. switches: how often that has changed.
+    slow: whether threads write its appends.
+    switches: how often `slow` has changed.
     """
 
     def __init__(self, path: str, now: float) -> None:
-        """path: of the data directory. now: seconds of a monotonic clock."""
+        """Arguments:
+
+        path: the path of the data directory.
+        now: the time in seconds of a monotonic clock.
+        """
         self.slow = False
         self.switches = 0
         self._path = path
         self._machine = PACE.machine()
         self._waited = 0.0
-        self._since = now  # when it became what it is: quick, slow or calm
+        self._since = now  # when it became quick, slow or calm
         self._needed = LEAST_CALM
 
     @property
     def pace(self) -> Pace:
-        """The state."""
+        """The state of the disk."""
         return self._machine.state
 
     def wrote(self, took: float, now: float) -> None:
@@ -167,13 +175,16 @@ class DiskPace:
             self.suspect(f"a write to it took {took * 1000:.0f} ms", now)
 
     def suspect(self, reason: str, now: float) -> None:
-        """Take the disk for slow from now on."""
+        """Treat the disk as slow from now on."""
         self._follow(PaceEvent.TROUBLED, reason, now)
 
     def observe(
         self, now: float, under_way: float, usage: DiskUsage | None, pressure: Pressure | None, dirty: DirtyPages | None
     ) -> None:
-        """Judge the disk, once a second. under_way: the age of its oldest write that has not returned, in seconds."""
+        """Judge the disk, once a second.
+
+        under_way: the age of its oldest write that has not returned, in seconds.
+        """
         waited, self._waited = self._waited, 0.0
         signs = Signs(waited + (under_way if under_way >= SLOW_WRITE else 0.0), usage, pressure, dirty)
         reason = trouble(signs)

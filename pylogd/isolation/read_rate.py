@@ -1,29 +1,32 @@
 """Control how many bytes per second lagging consumers may read from one disk, by how busy the disk is.
 
-Strategy: a proportional controller with a dead band. Once a second it is told the disk's utilisation, which it smooths
-(half the new value, half the old). Above the band the rate is multiplied by target / utilisation, where the target is
-the middle of the band; below it, by the same while somebody waits, but by 1.25 at most. Within the band it stays. The
-smoothed value follows the real one by about two seconds, so cuts are bounded too; and below half of the read rate at
-which the disk would be in the band they are small, since then what is read was granted earlier, or is read by others.
+Strategy: this is a proportional controller with a dead band. Once a second it gets the disk's utilisation, which it
+smooths (half the new value, half the old). Above the band the rate is multiplied by target / utilisation, where the
+target is the middle of the band. Below the band, while a connection waits, it is multiplied by the same, but by 1.25 at
+most. Within the band it does not change. The smoothed value is about two seconds behind the real one, so cuts are
+bounded too. Below half of the read rate at which the disk would be in the band, cuts are small, since then the reads
+were granted earlier, or are made by others.
 
-Rules: there is no limit until the disk is above the band, and none again when it is below and nobody has had to wait
-for `QUIET_SECONDS`. The rate is never below `least`, whatever keeps the disk busy. It does not grow above twice what is
-used, so that a limit that nobody has reached for a while still means something when somebody does.
+Rules: there is no limit until the disk is above the band. The limit is lifted when the disk has been below the band,
+and no connection had to wait, for `QUIET_SECONDS`. The rate is never below `least`, whatever keeps the disk busy. It
+does not grow above twice the rate in use, so that a limit that was not reached for a while still has an effect later.
 
-tests/property/test_read_rate.py has simulated disks. Source: the talk's band, 60 to 70 % of utilisation.
+tests/property/test_read_rate.py has simulated disks.
+Source: the talk's band, 60 to 70 % of utilisation.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: After so many seconds below the band in which nobody had to wait, the limit is lifted.
+#: The limit is lifted after this many seconds below the band in which no connection had to wait.
 QUIET_SECONDS: Final = 10
-_NEW_SHARE: Final = 0.5  # of a smoothed value, in the next one
+_NEW_SHARE: Final = 0.5  # the weight of the new value in a smoothed one
 _LEAST_FACTOR: Final = 0.6
 _GENTLE_FACTOR: Final = 0.9
 _MOST_FACTOR: Final = 1.25
-#: A limit of so much of what would bring the disk into the band by itself is low enough: a lower one may be too low.
+#: A limit of this share of the rate that would alone bring the disk into the band is low enough; a lower one may be too
+#: low.
 _PLAUSIBLE_SHARE: Final = 0.5
 _MOST_UNUSED: Final = 2.0
 
@@ -36,12 +39,16 @@ class Band(NamedTuple):
 
     @property
     def target(self) -> float:
-        """The middle."""
+        """The middle of the band."""
         return (self.low + self.high) / 2
 
 
 class ReadRate:
-    """The limit of one disk. limit: bytes per second, None without a limit. utilisation: smoothed, 0 to 1."""
+    """The limit of one disk.
+
+    limit: bytes per second, None without a limit.
+    utilisation: the smoothed utilisation, 0 to 1.
+    """
 
     __slots__ = ("_quiet", "limit", "utilisation")
 
@@ -55,8 +62,11 @@ class ReadRate:
     ) -> None:
         """Adjust the limit after a second.
 
-        utilisation: the share of the second in which the disk was busy. read_rate: bytes that were read from it in all.
-        granted: those of lagging consumers. waited: whether one of these had to wait. least: the lowest limit.
+        utilisation: the share of the second in which the disk was busy.
+        read_rate: the bytes that were read from the disk in total.
+        granted: the bytes that lagging consumers read.
+        waited: whether a lagging consumer had to wait.
+        least: the lowest limit.
         """
         self.utilisation += (utilisation - self.utilisation) * _NEW_SHARE
         if self.limit is None:

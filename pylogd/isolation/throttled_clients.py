@@ -1,10 +1,10 @@
 """Count how long lagging consumers have waited for busy disks, by client.
 
 A fetch does not say which group its client belongs to, and the broker that coordinates the group is often another one.
-So a broker counts by client id, principal and host; whoever shows it joins that with the members of a group, which have
-the same client id and host.
+So a broker counts by client id, principal and host. A program that shows the counts joins them with the members of a
+group, which have the same client id and host.
 
-Rules: at most `MOST_CLIENTS` are kept; the one that waited last longest ago makes way. Totals are of all.
+Rules: at most `MOST_CLIENTS` are kept; the one whose last wait is longest ago is dropped. Totals count all clients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ _LONGEST_ID: Final = 255  # characters of a client id that count
 
 
 class Client(NamedTuple):
-    """Who reads. principal: the name of the user. host: the address."""
+    """A client that reads.
+
+    principal: the name of the user.
+    host: the client's address.
+    """
 
     client_id: str
     principal: str
@@ -27,10 +31,14 @@ class Client(NamedTuple):
 
 
 class ThrottledClient(NamedTuple):
-    """How a client has waited.
+    """How long and for what a client has waited.
 
-    recent_seconds: in the last minute. total_seconds: since it is known. waits: how often. partition: of the topic that
-    it waited for last, as `topic-index`. directory: the data directory of that partition. disk: the disk below.
+    recent_seconds: the wait in the last minute.
+    total_seconds: the wait since the client is known.
+    waits: how often it has waited.
+    partition: the partition that it waited for last, as `topic-index`.
+    directory: the data directory of that partition.
+    disk: the disk below that directory.
     """
 
     client: Client
@@ -48,7 +56,7 @@ class _Waits:
     __slots__ = ("directory", "disk", "partition", "recent", "total", "waits")
 
     def __init__(self) -> None:
-        self.recent: deque[tuple[float, float]] = deque()  # begin of a step, seconds waited in it
+        self.recent: deque[tuple[float, float]] = deque()  # (begin of a step, seconds waited in it)
         self.total = 0.0
         self.waits = 0
         self.partition = self.directory = self.disk = ""
@@ -68,7 +76,10 @@ class _Waits:
 
 
 class ThrottledClients:
-    """The clients that have waited. seconds, waits: the totals of all clients, for metrics."""
+    """The clients that have waited.
+
+    seconds, waits: the totals of all clients, for metrics.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -80,7 +91,10 @@ class ThrottledClients:
         return len(self._clients)
 
     def add(self, client: Client, seconds: float, now: float, partition: str, directory: str, disk: str) -> None:
-        """Count a wait that has ended, or a part of one. now: in monotonic seconds."""
+        """Count a wait that has ended, or a part of one.
+
+        now: the time in monotonic seconds.
+        """
         client = client._replace(client_id=client.client_id[:_LONGEST_ID])
         waits = self._clients.get(client)
         if waits is None:

@@ -1,12 +1,12 @@
 """Threads that make calls which may wait for a disk, and that can be given up if the disk hangs.
 
 Strategy: calls wait in one queue, and a few threads make them; the results are handed to the reactor. No signal ends a
-call that hangs in the kernel, so a thread that makes one can't be ended: `give_up` fails the calls, and leaves the
-thread behind. It ends by itself if its call ever returns. The threads are daemons, so that they don't keep the process
-from ending either.
+call that hangs in the kernel, so its thread can't be ended: `give_up` fails the calls, and leaves the thread behind.
+The thread ends by itself if its call ever returns. The threads are daemons, so that they don't keep the process from
+ending.
 
-Rules: everything but the calls runs on the reactor's thread. Calls are begun in their order; with one thread they also
-end in it.
+Rules: everything but the calls runs on the reactor's thread. Calls begin in their order; with one thread they also end
+in this order.
 
 Must not know: what the calls do.
 """
@@ -26,7 +26,10 @@ FromThread = Callable[..., object]
 
 
 class _Call:
-    """A call that was not answered yet. began: when a thread began to make it, None before."""
+    """A call that was not answered yet.
+
+    began: when a thread began to make the call, None before.
+    """
 
     __slots__ = ("arguments", "began", "done", "function", "given_up")
 
@@ -45,15 +48,19 @@ class Workers:
     """
 
     def __init__(self, name: str, most: int, from_thread: FromThread, seconds: Callable[[], float]) -> None:
-        """name: of the threads. seconds: a monotonic clock."""
+        """Arguments:
+
+        name: the name of the threads.
+        seconds: a monotonic clock.
+        """
         self.stuck = 0
         self._name = name
         self._most = most
         self._from_thread = from_thread
         self._seconds = seconds
         self._queue: SimpleQueue[_Call | None] = SimpleQueue()
-        self._beginning = threading.Lock()  # a call begins, or is given up, but not both at once
-        self._unanswered: dict[_Call, None] = {}  # in their order
+        self._beginning = threading.Lock()  # a call begins or is given up, but not both at once
+        self._unanswered: dict[_Call, None] = {}  # in the order of the calls
         self._threads = 0
         self._failure: Exception | None = None
 
@@ -83,7 +90,7 @@ class Workers:
             self._start_threads(calls + 1)
 
     def _start_threads(self, calls: int) -> None:
-        """Start a thread if there may be more of them, and so many unanswered calls are more than there are threads."""
+        """Start a thread if the number of threads is below the limit and below that of unanswered calls."""
         if self._threads < min(self._most, calls):
             self._threads += 1
             self._start_thread(f"{self._name}-{self._threads}")
@@ -107,7 +114,7 @@ class Workers:
             call.done.errback(error)
 
     def stop(self) -> None:
-        """Have the threads end after the calls that were made before."""
+        """Let the threads end after the calls that were made before."""
         for _ in range(self._threads):
             self._queue.put(None)
         self._threads = 0

@@ -7,17 +7,21 @@ from typing import Final
 
 from pylogd.isolation.workers import Workers
 
-#: Clients that back off, as Kafka's do, are refused a few times a second. Of those beyond so many a second...
+#: Clients that back off, as Kafka's do, are refused a few times a second. If more than this many refusals happen in a
+#: second...
 FREE_REFUSALS: Final = 100.0
-#: ... nothing is taken for so many seconds: less than the 50 ms in which a client should hear that it is refused.
+#: ... nothing is taken for this many seconds. It is less than the 50 ms in which a client should learn of its refusal.
 PAUSE: Final = 0.02
 
 
 class WriteQueue:
     """Appends of some topics of one data directory, from their arrival until they are answered.
 
-    name: for messages to operators and clients. requests, bytes: what waits or is being written. refused: how many
-    appends were refused so far because the queue was full. writer: the thread that writes.
+    name: the name of the queue, for messages to operators and clients.
+    requests: how many appends wait or are being written.
+    bytes: the bytes of these appends.
+    refused: how many appends were refused so far because the queue was full.
+    writer: the thread that writes.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class WriteQueue:
         return not self.requests or (self.requests < self._max_requests and self.bytes + size <= self._max_bytes)
 
     def refuse(self) -> float:
-        """Count a refused append; return the number of seconds for which its client has to pause."""
+        """Count a refused append. Return for how many seconds its client has to pause."""
         self.refused += 1
         now = self._seconds()
         self._free = min(self._free + (now - self._free_at) * FREE_REFUSALS, FREE_REFUSALS)

@@ -10,24 +10,28 @@ _ROUNDING: Final = 1e-6  # seconds
 class AdmissionRate:
     """Limits a rate of single events, measured from the first event on, and over at least one window.
 
-    Each that is admitted takes `1 / limit` seconds, and the next one is admitted when they are over. In the first
-    window as many as that has seconds for may come at once. What is not used is kept for one window; one that has used
-    nothing for longer begins anew. So no time of `t` seconds has more than `limit * (t + window) + 1` of them.
+    An admitted event uses `1 / limit` seconds, and the next event is admitted when they are over. In the first window,
+    the events of all its seconds may come at once. Unused time is kept for one window. If nothing was used for a whole
+    window, the measurement begins anew. So a time of `t` seconds has at most `limit * (t + window) + 1` events.
 
-    Times are in seconds of a monotonic clock. limit: how many a second; it may change from one call to the next.
-    used: how many were admitted.
+    Times are in seconds of a monotonic clock.
+
+    used: how many events were admitted.
     """
 
     __slots__ = ("_since", "_used_until", "_window", "used")
 
     def __init__(self, window: float = 1.0) -> None:
-        """window: in seconds."""
+        """window: its length in seconds."""
         self._window = window
         self._since = self._used_until = float("-inf")
         self.used = 0
 
     def delay(self, limit: float, now: float) -> float:
-        """Return in how many seconds the next event may be admitted; 0 if it may be admitted now."""
+        """Return in how many seconds the next event may be admitted; 0 if it may be admitted now.
+
+        limit: how many events per second are admitted. It may change from one call to the next.
+        """
         if self.idle(now) or self._used_until <= self._since + self._window - 1 / limit + _ROUNDING:
             return 0.0
         delay = self._used_until - now

@@ -1,14 +1,18 @@
-"""The bytes that the answer to one request may have, records not counted.
+"""The bytes that the answer to one request may have, without records.
 
-A handler whose answer can be much larger than its request asks the budget before it builds each part. What no longer
-fits is answered with an error that names the setting, so the client can ask for less at a time.
+A handler whose answer can be much larger than its request asks the budget before it builds each part. A part that no
+longer fits is answered with an error that names the setting, so the client can ask for less at a time.
 """
 
 from __future__ import annotations
 
 
 class AnswerBudget:
-    """The bytes that an answer may still have. most: the limit (`response.max.bytes`); spent: bytes taken so far."""
+    """The bytes that an answer may still have.
+
+    most: the limit (`response.max.bytes`).
+    spent: the bytes taken so far.
+    """
 
     __slots__ = ("most", "spent")
 

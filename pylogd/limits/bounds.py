@@ -1,9 +1,9 @@
-"""Bound how many things of a kind clients make that stay, such as groups: in all, of one client, and of strangers.
+"""Bound how many lasting things of a kind, such as groups, clients make: in total, per client, and by unknown clients.
 
 Rules:
-- A client may have as many as the bound for one, and all together as many as the bound for all.
-- Clients that have not said who they are may have half of all together: the other half is left to known clients.
-- What was loaded, or made by the broker itself, counts in all, and in nobody's share.
+- A client may make as many as the bound for one client; all clients together may make as many as the bound for all.
+- Clients that have not authenticated may make half of all together; the other half is left to known clients.
+- Things that were loaded, or made by the broker itself, count in the total, and in nobody's share.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ _limited = LimitedLog(log, most=10)
 
 
 class Bound:
-    """A bound for one kind of thing. Its owner says what is made and what goes."""
+    """A bound for one kind of thing. Its owner tells which things are made and removed."""
 
     def __init__(self, kind: str, settings: str, most: Callable[[], int], most_of_one: Callable[[], int]) -> None:
-        """kind: for the log. settings: the name of the setting for all; that for one principal ends with
-        `.per.principal`.
+        """Make the bound.
+
+        kind: the kind of thing, for the log.
+        settings: the name of the setting for all; the name of the setting for one principal ends with `.per.principal`.
         """
         self._kind = kind
         self._settings = settings
@@ -36,7 +38,10 @@ class Bound:
         self._of_strangers = 0
 
     def refusal(self, share: Share, total: int) -> str | None:
-        """Return why a client may make no further thing, None if it may. total: how many there are."""
+        """Return why a client may make no further thing, None if it may.
+
+        total: how many things there are.
+        """
         most, most_of_one, settings = self._most(), self._most_of_one(), self._settings
         if total >= most:
             return f"{settings}={most} is reached"
@@ -47,7 +52,7 @@ class Bound:
         return None
 
     def admits(self, name: str, share: Share, total: int) -> bool:
-        """Count one more and return True; or log why the client may not make it, and return False."""
+        """Count one more thing and return True; or log why the client may not make it, and return False."""
         reason = self.refusal(share, total)
         if reason is not None:
             _limited.warn("Refused the new {kind} {name!r}: {reason}. Raise the bound, or find out who makes so many",
@@ -61,11 +66,11 @@ class Bound:
         return True
 
     def maker(self, name: str) -> Share:
-        """Return in whose share something counts: NOBODY where it was loaded, or made by the broker."""
+        """Return in whose share a thing counts: NOBODY if it was loaded, or made by the broker."""
         return self._made_by.get(name, NOBODY)
 
     def gone(self, name: str) -> None:
-        """Count one less."""
+        """Count one thing less."""
         share = self._made_by.pop(name, None)
         if share is not None:
             self._of_strangers -= not share.known

@@ -1,8 +1,9 @@
 """How many array elements a request, or a reply, may have.
 
 An element takes one to a few bytes in a frame, and hundreds as an object. So a count that is within the limit on the
-size of frames can still cost much more memory and time than the frame. The codec compares each count with what is left
-of the bound before it builds the elements (`wire.stream.Cursor.elements_left`), and refuses the request.
+size of frames can still cost much more memory and time than the frame. Before the codec builds the elements of an
+array, it compares their number with the rest of the bound (`wire.stream.Cursor.elements_left`), and refuses the request
+if there are too many.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-#: The bound where no setting is at hand, such as for the replies that a client decodes.
+#: The bound without a setting, such as for the replies that a client decodes.
 MAX_ELEMENTS: Final = 1_000_000
 
-#: A request with more elements is decoded in a thread: so many take some milliseconds.
+#: A request with more elements is decoded in a thread, since this takes some milliseconds.
 AT_ONCE: Final = 1_000
 
-#: Bounds, by API key, of APIs whose requests name only a few things however large the cluster is.
+#: Bounds, by API key, of APIs whose requests name only a few things even in a large cluster.
 NARROW: Final[Mapping[int, int]] = MappingProxyType(
     {
         11: 1_000,  # JoinGroup: the assignment protocols of one member
@@ -30,9 +31,9 @@ NARROW: Final[Mapping[int, int]] = MappingProxyType(
 )
 
 
-#: Bounds, by API key, of replies that grow with the cluster, where `MAX_ELEMENTS` is too few.
+#: Bounds, by API key, of replies that grow with the cluster, for which `MAX_ELEMENTS` is too low.
 WIDE: Final[Mapping[int, int]] = MappingProxyType(
-    {3: 10_000_000}  # Metadata: of all topics it has 7 for each partition with three replicas
+    {3: 10_000_000}  # Metadata: all topics have 7 elements for each partition with three replicas
 )
 
 
@@ -42,7 +43,10 @@ def most_in_reply(api_key: int) -> int:
 
 
 class ElementBounds(NamedTuple):
-    """The bounds of all APIs. most: the general one (`request.max.elements`)."""
+    """The bounds of all APIs.
+
+    most: the general bound (`request.max.elements`).
+    """
 
     most: int = MAX_ELEMENTS
 
@@ -53,5 +57,5 @@ class ElementBounds(NamedTuple):
 
 @lru_cache(maxsize=16)
 def element_bounds(most: int) -> ElementBounds:
-    """Return the bounds with that general one: one object for all connections."""
+    """Return the bounds with this general bound; all connections share one object."""
     return ElementBounds(most)

@@ -1,9 +1,9 @@
-"""Bound regular expressions of clients: their length, the memory of their program, and who waits while they match.
+"""Bound clients' regular expressions: their length, the memory of their programs, and who waits while they match.
 
-Strategy: expressions are in RE2's syntax, whose engine needs time linear in the text, whatever the expression. Linear
-can still be slow: 5 ms for a name of 249 characters, as `(x?){1000}x` takes. So more than a few names are matched in a
-thread, a piece at a time, by turns of the clients (`limits.shares`), and what has been found is kept for the next time.
-Of what is kept, too, each client has a share: nobody's expression is forgotten because of another client's many.
+Strategy: expressions have RE2's syntax. RE2's engine needs time linear in the text for any expression. This can still
+be slow: an expression like `(x?){1000}x` takes 5 ms for a name of 249 characters. So more than a few names are matched
+in a thread, a piece at a time, by turns of the clients (`limits.shares`), and matches are kept for the next time. Each
+client also has a share of what is kept: no expression is forgotten because another client has many.
 
 Source: KIP-848 and KIP-1152, which name RE2 (its package is google-re2).
 """
@@ -22,13 +22,13 @@ from pylogd.limits.shares import FairWork, Places
 
 #: The longest expression, in characters.
 MAX_EXPRESSION: Final = 1024
-#: Most memory of a compiled expression, in bytes: what takes more is refused.
+#: The most memory of a compiled expression, in bytes; larger expressions are refused.
 _MOST_MEMORY: Final = 1 << 16
-#: So many names are matched without a thread.
+#: Up to this many names are matched without a thread.
 _AT_ONCE: Final = 2
-#: Processor time that matching all names may take.
+#: The seconds of processor time that matching all names may take.
 _MOST_SECONDS: Final = 2.0
-#: Processor time that a client has in one turn.
+#: The seconds of processor time that a client has in one turn.
 _TURN_SECONDS: Final = 0.05
 #: The number of expressions whose matches are kept.
 _KEPT: Final = 512
@@ -37,18 +37,19 @@ _MOST_MATCHES: Final = 200_000
 
 
 class InvalidExpression(ValueError):
-    """An expression that is not valid, too large, or can't be matched here. The text is for the client."""
+    """An expression is not valid, too large, or can't be matched here. The text is for the client."""
 
 
 def is_available() -> bool:
     """Return whether the package google-re2 is installed."""
-    return find_spec("re2") is not None  # it is not imported yet: a broker's start asks, and few clients need it
+    # It is not imported yet: a broker asks this at its start, and few clients need it.
+    return find_spec("re2") is not None
 
 
 def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
     """Return the names that an expression matches as a whole.
 
-    Raises InvalidExpression, also if matching takes too long.
+    Raises InvalidExpression, even if matching takes too long.
     """
     found, tried, used = _piece(expression, all_names := list(names), 0, _MOST_SECONDS)
     if tried < len(all_names) or used > _MOST_SECONDS:
@@ -59,7 +60,7 @@ def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
 def _piece(
     expression: str, names: Sequence[str], begin: int, seconds: float = _TURN_SECONDS
 ) -> tuple[list[str], int, float]:
-    """Match names from a position on for so many seconds. Return the matches, the next position, and the time used."""
+    """Match names from a position on for some seconds. Return the matches, the next position, and the time used."""
     compiled, found, start = check(expression), [], time.thread_time()
     for position in range(begin, len(names)):
         if compiled.fullmatch(names[position]):
@@ -76,7 +77,7 @@ def _too_slow() -> InvalidExpression:
 
 @lru_cache(maxsize=64)
 def check(expression: str) -> Any:
-    """Return an expression compiled. Raises InvalidExpression."""
+    """Return a compiled expression. Raises InvalidExpression."""
     if len(expression) > MAX_EXPRESSION:
         raise InvalidExpression(f"The regular expression has more than {MAX_EXPRESSION} characters.")
     try:
@@ -97,32 +98,37 @@ def check(expression: str) -> Any:
 
 
 class Matches:
-    """The matches of expressions among names that change at times, such as names of topics.
+    """The matches of expressions among names that sometimes change, such as names of topics.
 
-    One piece of one expression is matched at a time, or clients with slow ones would take all threads.
+    One piece of one expression is matched at a time; otherwise clients with slow expressions would take all threads.
     """
 
     def __init__(self, in_thread: Callable[..., Deferred[Any]], names: Callable[[], Iterable[str]]) -> None:
-        """in_thread: calls a function in a thread. names: returns the names as they are now."""
+        """Arguments:
+
+        in_thread: calls a function in a thread.
+        names: returns the present names.
+        """
         self._names = names
         self._version = 0
         self._current: tuple[int, frozenset[str]] = (-1, frozenset())
         self._found: dict[str, _Found] = {}
-        self._kept: Places[str] = Places()  # expressions, by who has asked for them first
-        self._matches = 0  # of all expressions that are kept
+        self._kept: Places[str] = Places()  # expressions, by the share of the first client that asked for each
+        self._matches = 0  # the number of matches of all expressions that are kept
         self._under_way: dict[tuple[str, str], list[Deferred[None]]] = {}
         self._work = FairWork(in_thread, 1)
 
     def changed(self) -> None:
-        """Match again: the names have changed."""
+        """Match again, since the names have changed."""
         self._version += 1
 
     def prepare(self, expression: str, share: str = "", *, member: bool = False) -> Deferred[None] | None:
         """Match the new names. Return a Deferred if there are so many that a thread has to do it.
 
-        share: of the client among those who wait. member: whether the expression is that of a member of a group, who
-        does not wait for those that are not. Raises InvalidExpression, as does the Deferred, which may also fail with
-        `limits.shares.Crowded`.
+        share: the client's share; clients take turns by their shares.
+        member: whether a member of a group asks. Members do not wait for clients that are not members.
+
+        Raises InvalidExpression. The Deferred may fail with it too, and with `limits.shares.Crowded`.
         """
         if expression not in self._found:
             check(expression)
@@ -132,7 +138,7 @@ class Matches:
         return None
 
     def find(self, expression: str, share: str = "") -> frozenset[str]:
-        """Return the names that an expression matches as a whole; call `prepare` before. Raises InvalidExpression."""
+        """Return the names that an expression matches as a whole. Call `prepare` first. Raises InvalidExpression."""
         known = self._found.get(expression, _NOTHING)
         if known.version != self._version:
             names = self._all()
@@ -140,11 +146,11 @@ class Matches:
         return self._found[expression].matching
 
     def among(self, expression: str, names: Collection[str], share: str = "") -> Deferred[frozenset[str]]:
-        """Return a Deferred of the matches among other names, which fails as that of `prepare`. They are not kept."""
+        """Return a Deferred of the matches among other names, which are not kept. It fails like that of `prepare`."""
         return Deferred.fromCoroutine(self._match(expression, names, share, member=False))
 
     def _all(self) -> frozenset[str]:
-        """Return all names; the same object until they change, so that what is kept takes little memory."""
+        """Return all names. The same object is returned until they change, so that kept entries take little memory."""
         if self._current[0] != self._version:
             self._current = (self._version, frozenset(self._names()))
         return self._current[1]
@@ -154,7 +160,7 @@ class Matches:
         return frozenset() if known.version == self._version else self._all() - known.tried
 
     def _match_once(self, expression: str, share: str, *, member: bool) -> Deferred[None]:
-        """Match the new names, or wait for those who do it for the same client already."""
+        """Match the new names. If this is already under way for the same client, wait for it."""
         key, waiting = (expression, share), Deferred[None]()
         others = self._under_way.get(key)
         if others is not None:
@@ -189,7 +195,7 @@ class Matches:
         return frozenset(found)
 
     def _note(self, expression: str, share: str, names: frozenset[str], before: _Found, new: frozenset[str]) -> None:
-        """Remember what matches of `names`: what did before, and the new ones."""
+        """Remember which of `names` match: the earlier matches, and the new ones."""
         current = self._all()
         is_current = names == current
         found = _Found(
@@ -203,7 +209,7 @@ class Matches:
         self._found[expression] = found
         while len(self._found) > _KEPT or (self._matches > _MOST_MATCHES and len(self._found) > 1):
             forgotten = self._kept.gives_way()
-            if forgotten == expression:  # the newest is about to be used
+            if forgotten == expression:  # the newest expression is about to be used
                 self._kept.leave(expression)
                 forgotten = self._kept.gives_way()
                 self._kept.enter(expression, share)
@@ -212,9 +218,9 @@ class Matches:
 
 
 class _Found(NamedTuple):
-    """The names that an expression was compared with, and its matches.
+    """The names with which an expression was compared, and its matches.
 
-    version: the version of the names, if current.
+    version: the version of the names, if they are the present ones.
     """
 
     tried: frozenset[str] = frozenset()

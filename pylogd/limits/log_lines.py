@@ -1,7 +1,7 @@
 """Bound how many log lines a flood of clients can cause: at most `MOST_LINES` of a kind in `SECONDS`.
 
-What is not logged is counted: `COUNTS` has how often each kind of event happened since the process began, and the
-broker logs once a minute what has been added (`listening.py`).
+Events are counted even if they are not logged. `COUNTS` has how often each kind of event happened since the process
+began, and the broker logs the increase once a minute (`listening.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from twisted.logger import Logger
 
-#: Lines of one kind in so many seconds.
+#: The most lines of one kind, and the seconds to which this applies.
 MOST_LINES = 100
 SECONDS = 10.0
 
 
 class EventCounts:
-    """Count events by their kind; the kinds are words for a log line."""
+    """Counts events by their kind. Kinds are words for a log line."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -33,21 +33,21 @@ class EventCounts:
         self._counts[event] += 1
 
     def items(self) -> list[tuple[str, int]]:
-        """Return how often each event happened, in the order of their words."""
+        """Return how often each event happened, in alphabetical order."""
         return sorted(self._counts.items())
 
     def report(self) -> str:
-        """Return the counts since the last call, with the totals; empty if nothing happened."""
+        """Return the counts since the last call, with the totals. The text is empty if nothing happened."""
         new, self._reported = self._counts - self._reported, self._counts.copy()
         return ", ".join(f"{event} {count} (of {self._counts[event]} in all)" for event, count in sorted(new.items()))
 
 
-#: The events of this process.
+#: The counts of this process.
 COUNTS: Final = EventCounts()
 
 
 class LimitedLog:
-    """Log lines, at most `most` of each kind in `seconds`; the next line after that says how many were left out."""
+    """Logs lines, at most `most` of each kind in `seconds`. The next line after that says how many were left out."""
 
     def __init__(
         self, log: Logger, most: int = MOST_LINES, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
@@ -56,14 +56,14 @@ class LimitedLog:
         self._most = most
         self._seconds = seconds
         self._clock = clock
-        self._windows: dict[str, tuple[float, int]] = {}  # kind: begin, lines
+        self._windows: dict[str, tuple[float, int]] = {}  # begin and number of lines, by kind
 
     def warn(self, text: str, *, event: str, **values: Any) -> None:
         """Log a warning, and count `event`. `text`, with `{names}` of `values`, is the kind of line that is bounded."""
         self._line(self._log.warn, text, event, values)
 
     def info(self, text: str, *, event: str, **values: Any) -> None:
-        """As `warn`, for what is no fault."""
+        """Log a line like `warn`, for an event that is no fault."""
         self._line(self._log.info, text, event, values)
 
     def _line(self, write: Callable[..., None], text: str, event: str, values: dict[str, Any]) -> None:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Group ids, in characters. Longer ones are answered INVALID_GROUP_ID.
+#: The most characters of a group id. Longer ones get INVALID_GROUP_ID.
 MAX_GROUP_ID: Final = 1024
-#: Transactional ids, in characters. Longer ones are answered INVALID_REQUEST.
+#: The most characters of a transactional id. Longer ones get INVALID_REQUEST.
 MAX_TRANSACTIONAL_ID: Final = 1024
-#: Group instance ids, and the names and types of assignment protocols. Kafka's broker has no bound for these either;
-#: its Java client allows 249 characters.
+#: The most characters of a group instance id, and of the names and types of assignment protocols. Kafka's broker has no
+#: bound for these; its Java client allows 249 characters.
 MAX_INSTANCE_ID: Final = 1024
-#: Racks of consumers. No broker has a longer one, so it is ignored.
+#: The most characters of a consumer's rack. No broker has a longer rack, so a longer one is ignored.
 MAX_RACK: Final = 249
-#: How many characters of a client id are kept with a group's member, and become part of its id.
+#: How many characters of a client id are kept with a group's member, and become part of the member's id.
 MAX_CLIENT_ID: Final = 255
-#: Names of subscriptions to metrics of clients: they follow the rules of topic names.
+#: The most characters of the name of a subscription to metrics of clients. It follows the rules of topic names.
 MAX_SUBSCRIPTION_NAME: Final = 249
 #: How many topics a member of the newer protocol may name: the coordinator handles all of them in one turn.
 MAX_SUBSCRIPTIONS: Final = 10_000

@@ -1,13 +1,15 @@
-"""Divide what all clients of a listener share: each address has a share, and known clients go before strangers.
+"""Divide what all clients of a listener share. Each address has a share, and known clients go before unknown ones.
 
-`Places` is for what a client holds, such as a connection: if all are taken, the address that holds most gives way.
-`FairWork` is for what a client waits for, such as a thread that checks a password: addresses or principals take turns.
+`Places` is for what a client holds, such as a connection: if all places are taken, the address that holds most gives
+way. `FairWork` is for what a client waits for, such as a thread that checks a password: addresses or principals take
+turns.
 
 Rules:
-- A share belongs to one IPv4 address, to one network of 64 bits of IPv6, which is what one machine can have, or to one
-  principal where clients have said who they are.
-- Known is an address from which a client has authenticated. Strangers give way first, whatever their number, but an
-  address that is known has at most half of the places before strangers; and known addresses have every other turn.
+- A share belongs to one IPv4 address, to one IPv6 network of 64 bits, which is what one machine can have, or, if
+  clients have authenticated, to one principal.
+- An address is known if a client has authenticated from it. Unknown addresses (strangers) give way first, whatever
+  their number. But a known address has at most half of the places before strangers. Known addresses have every other
+  turn.
 """
 
 from __future__ import annotations
@@ -25,28 +27,31 @@ T = TypeVar("T")
 
 #: How many addresses are remembered as known.
 MOST_KNOWN: Final = 10_000
-#: How many calls of a kind may wait.
+#: How many calls of each kind may wait.
 MOST_WAITING: Final = 1000
 _IPV6_SHARE: Final = 64  # bits
 
 
 class Share(NamedTuple):
-    """Whose share something counts in. known: whether the client has said who it is."""
+    """The share in which something counts.
+
+    known: whether the client has authenticated.
+    """
 
     name: str
     known: bool
 
 
-#: The share of the broker itself, and of what was made by somebody who is not known any more.
+#: The share of the broker itself, and of things whose maker is no longer known.
 NOBODY: Final = Share("", True)
 
 
 class Crowded(Exception):
-    """Too much waits already, and the one who asked has the largest share of it. Try again later."""
+    """Too many calls wait already, and the caller has the largest share of them. Try again later."""
 
 
 def share_of(host: str) -> str:
-    """Return the share of an address: itself, or the network of 64 bits of an IPv6 address."""
+    """Return the share of an address: the address itself, or the network of 64 bits of an IPv6 address."""
     if ":" not in host:
         return host
     try:
@@ -56,7 +61,7 @@ def share_of(host: str) -> str:
 
 
 class KnownShares:
-    """The shares of addresses from which clients have authenticated; those not seen for longest are forgotten."""
+    """The shares of addresses from which clients have authenticated. Those not seen for longest are forgotten."""
 
     def __init__(self, most: int = MOST_KNOWN) -> None:
         self._most = most
@@ -74,14 +79,17 @@ class KnownShares:
 
 
 class _Ranks:
-    """Which share has most. A change by 1 takes constant time. most: how many that one has."""
+    """Tells which share has most. A change by 1 takes constant time.
+
+    most: how many the largest share has.
+    """
 
     def __init__(self) -> None:
-        self._with: dict[int, OrderedDict[str, None]] = {}  # shares by how many they have
+        self._with: dict[int, OrderedDict[str, None]] = {}  # shares, by how many they have
         self.most = 0
 
     def move(self, share: str, before: int, now: int) -> None:
-        """Note that a share has `now`, and had `before`."""
+        """Note that a share now has `now`, and had `before`."""
         if before == now:
             return
         if before:
@@ -96,14 +104,16 @@ class _Ranks:
             self.most = now if now == self.most - 1 else max(self._with, default=0)
 
     def largest(self) -> str:
-        """Return the share that has most; of several, the one that has had so many for longest."""
+        """Return the share that has most. If there are several, return the one that has had this many for longest."""
         return next(iter(self._with[self.most]))
 
 
 class _Held(Generic[T]):
-    """What one share holds, with weights, the oldest first. silent: those that have said nothing; spoken: the others.
+    """The holders of one share, with their weights, the oldest first.
 
-    weight: of all of these.
+    silent: the holders that have sent nothing.
+    spoken: the other holders.
+    weight: the weight of all of them.
     """
 
     __slots__ = ("known", "silent", "spoken", "weight")
@@ -116,11 +126,13 @@ class _Held(Generic[T]):
 
 
 class Places(Generic[T]):
-    """Those who hold a place, by share. The owner bounds their number, and asks who gives way when it is reached.
+    """The holders of places, by share. The owner bounds their number, and asks who gives way when it is reached.
 
-    Strangers give way before known clients, the share with most before others, the silent before those that have said
-    something, and the oldest of these. Where places differ in size, each has a weight, and most is the largest sum of
-    weights. weight: of all places.
+    The order of giving way: strangers before known clients, the share with most before others, silent holders before
+    those that have sent something, and the oldest of these. If places differ in size, each has a weight, and the share
+    with the largest sum of weights has most.
+
+    weight: the weight of all places.
     """
 
     def __init__(self) -> None:
@@ -133,7 +145,10 @@ class Places(Generic[T]):
         return len(self._of)
 
     def enter(self, one: T, share: str, *, known: bool = False, weight: int = 1) -> None:
-        """Give a place. known: whether the share is that of a known client."""
+        """Give a place.
+
+        known: whether the share belongs to a known client.
+        """
         held = self._shares.get(share)
         if held is None:
             held = self._shares[share] = _Held(known)
@@ -142,7 +157,7 @@ class Places(Generic[T]):
         self._grow(share, held, weight)
 
     def weigh(self, one: T, weight: int) -> None:
-        """Change the weight of somebody who holds a place."""
+        """Change the weight of a holder."""
         share = self._of[one]
         held = self._shares[share]
         places = held.silent if one in held.silent else held.spoken
@@ -150,18 +165,18 @@ class Places(Generic[T]):
         places[one] = weight
 
     def share(self, one: T) -> str | None:
-        """Return the share in which somebody holds a place; None if he holds none."""
+        """Return the share in which a holder has its place; None if it has none."""
         return self._of.get(one)
 
     def spoke(self, one: T) -> None:
-        """Note that somebody has said something that makes sense. Nothing happens if he holds no place."""
+        """Note that a holder has sent something valid. Nothing happens if it has no place."""
         share = self._of.get(one)
         held = None if share is None else self._shares[share]
         if held is not None and one in held.silent:
             held.spoken[one] = held.silent.pop(one)
 
     def fell_silent(self, one: T) -> None:
-        """Note that somebody has had an answer, and has said nothing since."""
+        """Note that a holder has had an answer, and has sent nothing since."""
         share = self._of.get(one)
         held = None if share is None else self._shares[share]
         if held is not None and one in held.spoken:
@@ -179,16 +194,18 @@ class Places(Generic[T]):
         return True
 
     def gives_way(self) -> T:
-        """Return who gives way to a newcomer who has been given a place. Somebody must hold a place."""
+        """Return the holder that gives way to a newcomer, which already has a place. There must be a holder."""
         ranks = self._known if not self._strangers.most or self._most_is_half() else self._strangers
         held = self._shares[ranks.largest()]
         return next(iter(held.silent or held.spoken))
 
     def share_that_gives_way(self, share: Share, weight: int = 1) -> str | None:
-        """Return the share that gives way to a newcomer of a share, who has no place yet; None if there is none.
+        """Return the share that gives way to a newcomer, which has no place yet; None if there is none.
 
-        A share gives way to a larger one only where strangers give way to a known client. So two shares don't take
-        places from each other over and over. weight: of the newcomer.
+        A share gives way to a larger one only if strangers give way to a known client. So two shares don't take places
+        from each other over and over.
+
+        weight: the newcomer's weight.
         """
         held = self._shares.get(share.name)
         own = 0 if held is None else held.weight
@@ -201,15 +218,15 @@ class Places(Generic[T]):
         return ranks.largest() if ranks.most and (before_strangers or ranks.most > own + weight) else None
 
     def of(self, share: str) -> Iterator[T]:
-        """Iterate over those who hold places of a share: first the silent ones, then the others.
+        """Iterate over the holders of a share: first the silent ones, then the others.
 
-        Both begin with the one that came first.
+        Both begin with the holder that came first.
         """
         held = self._shares.get(share)
         return iter(()) if held is None else chain(held.silent, held.spoken)
 
     def _most_is_half(self) -> bool:
-        """Return whether a known share has more than half of all, so that strangers need not give way before it."""
+        """Return whether a known share has more than half of all places. Then strangers need not give way before it."""
         return 2 * self._known.most > self.weight
 
     def _grow(self, share: str, held: _Held[T], by: int) -> None:
@@ -226,10 +243,10 @@ class _Job(NamedTuple):
 
 
 class _Queue:
-    """Jobs that wait, by share. The shares take turns."""
+    """Waiting jobs, by share. The shares take turns."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # whose turn it is first
+        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # the share whose turn it is comes first
         self._ranks = _Ranks()
         self.count = 0
 
@@ -266,21 +283,25 @@ class _Queue:
 
 
 class FairWork:
-    """Calls in a few threads, which clients wait for; shares take turns.
+    """Calls in a few threads, for which clients wait. Shares take turns.
 
-    Credentials that are remembered as right go first, and have one thread, if there are several, for themselves. Of the
-    other turns every second one is for known addresses. A full queue drops what the largest share has added last, so
-    nobody is turned away because of somebody else. known: the addresses from which clients have authenticated.
+    Calls for credentials that were right before go first, and have a thread for themselves if there are several. Every
+    second of the other turns is for known addresses. If the queue is full, the newest call of the largest share is
+    dropped, so nobody is turned away because of others.
+
+    known: the addresses from which clients have authenticated.
     """
 
     def __init__(
         self, call: Callable[..., Deferred[Any]], threads: int, most_waiting: int = MOST_WAITING, *,
         for_remembered: int = 1,
     ) -> None:  # fmt: skip
-        """call: calls a function in a thread. threads: how many calls at a time.
+        """Make the calls.
 
-        most_waiting: how many may wait, of those remembered, of those known, and of strangers. for_remembered: how many
-        of several threads are for remembered credentials only.
+        call: calls a function in a thread.
+        threads: how many calls run at a time.
+        most_waiting: how many calls may wait, for each of: remembered credentials, known addresses, strangers.
+        for_remembered: how many of several threads are for remembered credentials only.
         """
         self.known = KnownShares()
         self._call = call
@@ -302,8 +323,9 @@ class FairWork:
     ) -> Deferred[Any]:  # fmt: skip
         """Call a function in a thread when it is the share's turn. The Deferred fails with Crowded if too many wait.
 
-        remembered: whether it is for credentials that were right before. wanted: asked when it is the call's turn; if
-        the client has left, nothing is called, and the Deferred never fires.
+        remembered: whether the call is for credentials that were right before.
+        wanted: called when it is the call's turn. If it returns False, since the client has left, the function is not
+            called, and the Deferred never fires.
         """
         deferred: Deferred[Any] = Deferred()
         queue = self._remembered if remembered else self._of_known if share in self.known else self._of_strangers
@@ -343,7 +365,8 @@ class FairWork:
     def _ended(self, result: Any, deferred: Deferred[Any], other: bool) -> None:
         self._running -= 1
         self._running_for_others -= other
-        if isinstance(result, Failure):  # before the next call is chosen, since this client may go on with another
+        # Before the next call is chosen, since this client may continue with another one.
+        if isinstance(result, Failure):
             deferred.errback(result)
         else:
             deferred.callback(result)

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Partitions of one transaction. All of them are in each record of its state, which is written anew when one is added.
-#: More are answered INVALID_REQUEST. Kafka's bound is the size of a record.
+#: The most partitions of one transaction. Each record of its state has all of them, and is written again when one is
+#: added. More partitions get INVALID_REQUEST. Kafka's bound is the size of a record.
 MAX_TRANSACTION_PARTITIONS: Final = 20_000

@@ -1,7 +1,7 @@
 """Accept record batches for a log: check them, give them offsets, and prepare the write.
 
-This is the general path, for any number of batches of any origin. Nothing of the log changes here: `Log.append` writes
-what was accepted at once, and `staged_append` in a thread.
+This is the general path, for any number of batches of any origin. This module does not change the log. `Log.append`
+writes accepted batches at once; `staged_append` writes them in a thread.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from pylogd.log.validator import (
 from pylogd.wire.records import LENGTH_OVERHEAD
 
 NO_TIMESTAMP = -1
-#: Most buffers that one write may have.
+#: The most buffers that one write may have.
 IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
-_PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what the broker writes into a batch
+#: The fields that the broker writes into a batch: base offset, batch length, leader epoch.
+_PREFIX = struct.Struct(">qii")
 PREFIX_SIZE = _PREFIX.size
 
 pack_prefix = _PREFIX.pack
@@ -58,9 +59,13 @@ class AcceptingLog(Protocol):
 class Accepted:
     """Batches that may be appended, all of them or none.
 
-    checked: each batch with its header, which has offset and leader epoch. base_offset, last_offset: of the first and
-    of the last batch. newest: the largest time stamp. size: in bytes. as_is: the bytes, if they already have offsets
-    and epochs. result: what the append returns once they are written.
+    checked: each batch with its header, which has its offset and leader epoch.
+    base_offset: the first batch's base offset.
+    last_offset: the last batch's last offset.
+    newest: the largest time stamp.
+    size: the size of all batches in bytes.
+    as_is: the bytes to write, if they already have offsets and leader epochs; else None.
+    result: what the append returns once the batches are written.
     """
 
     __slots__ = ("as_is", "base_offset", "checked", "last_offset", "newest", "result", "size")
@@ -99,10 +104,12 @@ def accept(
     sequences: dict[int, tuple[int, int]] | None = None,
     terms: TransactionTerms | None = None,
 ) -> Accepted | AppendResult:
-    """Return the bytes to write for an append, or the result of an earlier append if this one is a duplicate.
+    """Return the batches of an append to write, or the result of an earlier append if this one is a duplicate.
 
-    end: the offset that the first batch gets. sequences: by producer id, the epoch and the sequence number that have to
-    come next, for producers of which batches are still being written. terms: for batches of a transaction, and markers.
+    end: the offset that the first batch gets.
+    sequences: the next epoch and sequence of producers whose batches are still being written, by producer id.
+    terms: describes the transaction of transactional batches and markers.
+
     Raises InvalidAppend and InspectionNeeded.
     """
     config = log.config
@@ -131,7 +138,7 @@ def accept(
 
 
 def _checked_size(checked: Sequence[Checked], config: LogConfig) -> int:
-    """Return how many bytes will be written: batches may have got another codec. Raises RecordListTooLarge."""
+    """Return how many bytes will be written; batches may have been recompressed. Raises RecordListTooLarge."""
     size = sum([len(batch) for _, batch in checked])
     if size > config.segment_bytes:
         raise RecordListTooLarge(
@@ -141,7 +148,7 @@ def _checked_size(checked: Sequence[Checked], config: LogConfig) -> int:
 
 
 def repeated(log: AcceptingLog, batch: WrittenBatch) -> AppendResult:
-    """Return the result of an append that repeats `batch`."""
+    """Return the result of an append that repeats the earlier `batch`."""
     stamp = batch.timestamp if log.stamps else NO_TIMESTAMP
     return AppendResult(batch.base_offset, batch.last_offset, stamp, log.log_start_offset, True)
 

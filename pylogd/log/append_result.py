@@ -10,8 +10,9 @@ from typing import NamedTuple
 class AppendResult(NamedTuple):
     """The result of an append.
 
-    base_offset, last_offset: of the records. log_append_time: -1 if the time stamps are the client's.
-    duplicate: whether the batch had been appended before; the offsets are those of that time.
+    base_offset, last_offset: the offsets of the first and of the last record.
+    log_append_time: the time stamp that the broker gave the records; -1 if they have the client's time stamps.
+    duplicate: whether the batch had been appended before. The offsets are then those of the earlier append.
     """
 
     base_offset: int
@@ -21,5 +22,5 @@ class AppendResult(NamedTuple):
     duplicate: bool = False
 
 
-#: `AppendResult` from a tuple of all fields, at a third of the cost of a call with them.
+#: Makes an `AppendResult` of a tuple with all fields. This costs a third of a call with the fields as arguments.
 new_append_result: Callable[[tuple[int, int, int, int, bool]], AppendResult] = partial(tuple.__new__, AppendResult)

@@ -1,8 +1,8 @@
-"""Append several batches of clients with one write: as many, from the first on, as need no closer look.
+"""Append several batches of clients with one write, up to the first batch that needs the general path.
 
 Strategy: `BatchList` has batches as views, and checks them one by one with `fast_accept`. `CompiledRun` has a compiled
-function that finds batches among received bytes, checks them by the same rules, and returns the bytes to write with
-what the log has to remember: no object is made for a batch. Both leave the same files and the same state, which
+function that finds batches among received bytes and checks them by the same rules. It returns the bytes to write and
+what the log has to remember, without an object for each batch. Both leave the same files and the same state, which
 `tests/property/test_request_batches.py` proves.
 
 Rules: the caller holds `Log.lock`, and has checked that the indexes have space for the entries of `most` batches.
@@ -20,21 +20,21 @@ from pylogd.log.producers import Producers
 from pylogd.log.segment import Segment
 from pylogd.wire.records import LENGTH_OVERHEAD
 
-_COPIED_BYTES = 4096  # smaller batches are copied to be written together: that is cheaper than many small buffers
+_COPIED_BYTES = 4096  # smaller batches are copied into one buffer: that is cheaper than many small buffers
 
-#: What a compiled function has to know of a log: the size of its segment, its end offset, the leader epoch, the time in
-#: milliseconds, the log start offset; `index.interval.bytes`, the bytes since the last entry of the index, the largest
-#: time stamp, and the last offset of the batch that has it.
+#: What a compiled function has to know of a log: the size of its active segment, the log end offset, the leader epoch,
+#: the time in milliseconds, the log start offset, `index.interval.bytes`, the bytes since the last index entry, the
+#: largest time stamp, and the last offset of the batch that has this time stamp.
 LogState = tuple[int, int, int, int, int, int, int, int, int]
-#: What it returns: the number of batches that were accepted, the position behind them, the bytes to write, and the
-#: replies; the log end offset, the bytes since the last entry of the index, the largest time stamp and its offset after
-#: them; the index entries, each with last offset, position, largest time stamp and its offset; and for each of the
-#: producer's last batches what `Producers.wrote` takes.
+#: What the compiled function returns: the number of accepted batches, the position after them, the bytes to write, and
+#: the replies; the values after these batches of: log end offset, bytes since the last index entry, largest time stamp
+#: and its offset; the index entries, each with last offset, position, largest time stamp and its offset; and the
+#: arguments of `Producers.wrote` for each of the last batches of the one producer, if there is one.
 Taken = tuple[
     int, int, bytes, bytes, int, int, int, int, list[tuple[int, int, int, int]],
     list[tuple[int, int, int, int, int, int]],
 ]  # fmt: skip
-#: Asks whether a batch continues its producer's sequence: see `Producers.due`.
+#: Returns whether a batch continues its producer's sequence: see `Producers.due`.
 Due = Callable[[int, int, int], bool]
 Take = Callable[[CompiledLimits, LogState, Due], Taken | None]
 
@@ -53,7 +53,10 @@ class RunLog(Protocol):
 
 
 class BatchRun(Protocol):
-    """Batches that are appended with one write. most: how many there may be."""
+    """Batches that are appended with one write.
+
+    most: the most batches that it may have.
+    """
 
     @property
     def most(self) -> int: ...
@@ -63,7 +66,10 @@ class BatchRun(Protocol):
 
 
 class BatchList:
-    """Batches as views. bases: the base offsets of the appended batches."""
+    """Batches as views.
+
+    bases: the base offsets of the appended batches.
+    """
 
     __slots__ = ("_batches", "bases")
 
@@ -105,7 +111,8 @@ class BatchList:
 class CompiledRun:
     """Batches that a compiled function finds and checks.
 
-    replies: the encoded replies for those that were appended. end: the position behind them; 0 for the first alone.
+    replies: the encoded replies for the appended batches.
+    end: the position after the appended batches. It is 0 if only the first one was appended.
     """
 
     __slots__ = ("_take", "end", "most", "replies")

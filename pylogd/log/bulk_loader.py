@@ -1,7 +1,7 @@
 """Open many logs, in several threads: at start, and when a data directory is reopened. `loader` opens a single one.
 
-A log that can't be opened does not stop the others: it is listed as offline, with the reason. So are logs beyond the
-limit of partitions; these are left as the last stop left them.
+A log that can't be opened does not stop the others: it is listed as offline, with the reason. Logs beyond the limit of
+partitions are listed as offline too, and their files are not touched.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from pylogd.log.storage import Storage
 
 _log = logging.getLogger(__name__)
 
-#: What the names of the broker's own topics start with.
+#: The prefix of the names of internal topics.
 INTERNAL_PREFIX = "__"
-#: From so many logs of a data directory on, their volume is synced once, in place of the files of each log.
+#: If at least this many logs of a data directory are loaded, their volume is synced once, instead of the files of each
+#: log.
 SYNCED_TOGETHER = 16
 
-#: Called every so many seconds, and at the end, with the number of logs that are open, and that of all. To tell each
-#: log to another thread would take as long as to open it.
+#: Called every `_PROGRESS_SECONDS`, and at the end, with the number of open logs and the number of all logs. Reporting
+#: each log to another thread would take as long as opening it.
 Progress = Callable[[int, int], None]
 _PROGRESS_SECONDS = 1.0
-#: Shares of the logs for each thread, and the most logs in one. To hand a log to a thread takes as long as to open a
-#: small one; but some logs may take thousands of times as long as others.
+#: Each thread takes about `_SHARES` shares of the logs, with at most `_MOST_IN_SHARE` logs in a share. Handing a single
+#: log to a thread takes as long as opening a small log, but some logs take thousands of times as long as others.
 _SHARES = 64
 _MOST_IN_SHARE = 32
 #: Returns the settings of a topic.
@@ -42,10 +43,11 @@ ConfigOf = Callable[[str], LogConfig]
 
 
 class BulkLoader:
-    """See the module.
+    """Opens many logs; see the module.
 
-    config: the settings of logs for whose topic there are none. now_ms: the wall clock. threads: how many logs are
-    opened at the same time.
+    config: the settings of logs whose topic has no settings.
+    now_ms: the wall clock.
+    threads: how many logs are opened at the same time.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class BulkLoader:
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Make a `load` in another thread end soon, with LoadCancelled."""
+        """Make a `load` that runs in another thread end soon, with LoadCancelled."""
         self._cancelled = True
 
     def check_cancelled(self) -> None:
@@ -80,8 +82,8 @@ class BulkLoader:
     ) -> None:
         """Open the logs, and add them to the registry. Raises LoadCancelled.
 
-        limit: the number of logs that may be open in total. config_of: settings by topic; without it all logs have
-        the default settings.
+        limit: how many logs may be open in total.
+        config_of: returns the settings of a topic. Without it all logs have the default settings.
         """
         counts = Counter([(one.topic, one.partition) for one in found])
         several = {key for key, count in counts.items() if count > 1}
@@ -94,7 +96,7 @@ class BulkLoader:
                 self._load_one(one, config_of, together)
             return len(share)
 
-        # Logs whose state is known need no disk, and threads would only wait for each other.
+        # Logs whose state is known are opened without reading the disk: threads would only wait for each other.
         known = _shares([one for one in unique if one.stopped is not None], 1)
         others = _shares([one for one in unique if one.stopped is None], self.threads)
         with ThreadPoolExecutor(self.threads, "log-recovery") as pool:
@@ -128,13 +130,13 @@ class BulkLoader:
         return found[:left]
 
     def _synced_together(self, found: list[FoundLog]) -> dict[str, LogDirectory]:
-        """Return the data directories, by path, whose logs are made durable by one sync after their recovery."""
+        """Return the data directories, by path, whose recovered logs are made durable by one sync of the volume."""
         unclean = Counter(os.path.dirname(one.directory) for one in found if not one.clean)
         entries = [self._directories.at(path) for path, count in unclean.items() if count >= SYNCED_TOGETHER]
         return {entry.path: entry for entry in entries if entry.syncs_volume}
 
     def _sync(self, entry: LogDirectory) -> None:
-        """Sync the volume of a directory whose logs were recovered. If that fails, the directory is offline."""
+        """Sync the volume of a directory whose logs were recovered. If the sync fails, the directory goes offline."""
         if entry.failure is not None:
             return
         try:
@@ -143,7 +145,10 @@ class BulkLoader:
             self._directories.storage_failed(error)
 
     def _load_one(self, found: FoundLog, config_of: ConfigOf | None, together: Mapping[str, LogDirectory]) -> None:
-        """Open one log, or list it as offline. together: the directories that are synced afterwards."""
+        """Open one log, or list it as offline.
+
+        together: the data directories that are synced as a whole afterwards.
+        """
         key = found.topic, found.partition
         sync = not together or os.path.dirname(found.directory) not in together
         config = self._config if config_of is None else config_of(found.topic)
@@ -175,6 +180,6 @@ class BulkLoader:
 
 
 def _shares(found: Sequence[FoundLog], threads: int) -> list[Sequence[FoundLog]]:
-    """Divide logs among threads that take one share after the other."""
+    """Divide logs into shares. Each thread takes one share after the other."""
     size = min(max(len(found) // (threads * _SHARES), 1), _MOST_IN_SHARE)
     return [found[at : at + size] for at in range(0, len(found), size)]

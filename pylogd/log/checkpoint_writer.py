@@ -1,7 +1,8 @@
-"""Write the checkpoints of all data directories: when, and with which offsets. Their format is in `checkpoints`.
+"""Write the checkpoints of all data directories: when, and with which offsets.
 
-A checkpoint is written only if it says something new. A lock is held from looking up the offsets until they are
-written, so that an older state never replaces a newer one. All methods wait for the disk: call them in a thread.
+The formats are in `checkpoints`. A checkpoint is written only if its contents have changed. A lock is held from the
+look-up of the offsets until they are written, so that an older state never replaces a newer one. All methods wait for
+the disk: call them in a thread.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from pylogd.log.registry import LogRegistry
 class _DirectoryState:
     """The checkpoints of one data directory. One thread at a time writes them.
 
-    lock: of all checkpoints but the cleaner's. truncations: how many there were; truncations_written: how many of them
-    the checkpoints reflect.
+    lock: is held while any checkpoint but the cleaner's is written.
+    cleaner_lock: is held while the cleaner's checkpoint is written.
+    truncations: how many truncations there were.
+    truncations_written: how many of these truncations the written checkpoints include.
     """
 
     __slots__ = ("cleaner_lock", "lock", "truncations", "truncations_written")
@@ -33,7 +36,7 @@ class _DirectoryState:
 
 
 class CheckpointWriter:
-    """See the module."""
+    """Writes checkpoints; see the module."""
 
     def __init__(self, registry: LogRegistry, directories: LogDirectories) -> None:
         self._registry = registry
@@ -46,7 +49,7 @@ class CheckpointWriter:
             return self._states.setdefault(entry.path, _DirectoryState())
 
     def write(self, path: str | None = None) -> None:
-        """Write recovery points and log start offsets, of all data directories or of the one at `path`.
+        """Write recovery points and log start offsets, for all data directories or for the one at `path`.
 
         A data directory that fails goes offline. Raises StorageFailure for other failures, such as a full disk.
         """
@@ -60,9 +63,9 @@ class CheckpointWriter:
             raise failed
 
     def write_truncated(self, log: Log) -> None:
-        """Write the checkpoints after a log was truncated: a recovery point after its end would be wrong.
+        """Write the checkpoints after a log was truncated: the old recovery point may be after the log's new end.
 
-        Several threads that truncate logs at the same time share one write. `lower_cleaned` goes before the truncation.
+        Several threads that truncate logs at the same time share one write. Call `lower_cleaned` before the truncation.
         """
         entry = self._directories.directory_of(log)
         state = self._state(entry)
@@ -74,11 +77,12 @@ class CheckpointWriter:
         if failed is not None:
             raise failed
         written = entry.checkpointed.get(checkpoints.CLEANER_OFFSETS, {})
-        if log.cleaned_offset < written.get((log.topic, log.partition), 0):  # a compaction ended just before
+        # A compaction has just written a higher offset.
+        if log.cleaned_offset < written.get((log.topic, log.partition), 0):
             self.write_cleaned(log)
 
     def _write(self, entry: LogDirectory, state: _DirectoryState) -> StorageFailure | None:
-        """Write the checkpoints of a directory; return the failure if that does not take it offline."""
+        """Write the checkpoints of a directory. Return the failure if the directory stays online after it."""
         included = state.truncations
         try:
             if entry.failure is None:
@@ -100,9 +104,9 @@ class CheckpointWriter:
         entry.write_offsets(checkpoints.LOG_STARTS, starts)
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int], path: str | None = None) -> None:
-        """Write the high watermarks of replicated partitions. Raises StorageFailure; path: as for `write`."""
+        """Write the high watermarks of replicated partitions; `path` is as for `write`. Raises StorageFailure."""
         logs, entries = self._registry.logs, self._directories.entries
-        only = len(entries) == 1  # then it holds all logs
+        only = len(entries) == 1  # a single directory holds all logs
         for entry in entries:
             if path is not None and entry.path != path:
                 continue
@@ -121,25 +125,24 @@ class CheckpointWriter:
                             raise
 
     def forget_deleted(self, key: TopicPartition, target: LogDirectory) -> None:
-        """Remove the entries of deleted partitions, because a partition named like `key` is about to be created in
-        `target`.
+        """Remove entries of deleted partitions before a partition with the name `key` is created in `target`.
 
-        After a crash before the next checkpoint they would be taken for those of the new log, which would then begin at
-        the start offset of the old one. Writes nothing if there is no entry of `key`. Raises StorageFailure.
+        After a crash the new log would otherwise get the old log's entries, and begin at the old log's start offset. If
+        there is no entry of `key`, nothing is written. Raises StorageFailure.
         """
         for entry in self._directories.entries:
             if entry is not target and not entry.has_entry(key):
-                continue  # not to wait for another disk
+                continue  # do not wait for a disk that has no such entry
             state = self._state(entry)
             with state.lock, state.cleaner_lock:
                 if entry.failure is None and entry.has_entry(key):
                     entry.keep_entries({*list(self._registry.logs), *list(self._registry.offline)})
 
     def lower_cleaned(self, log: Log, offset: int) -> None:
-        """Before a truncation to `offset`: write that the log is compacted up to there at most. Raises StorageFailure.
+        """Write, before a truncation, that the log is compacted up to `offset` at most. Raises StorageFailure.
 
-        Written first, since records that are appended after the truncation must not count as compacted, even if the
-        checkpoints can't be written then.
+        Records that are appended after the truncation must not count as compacted. So this is written before the
+        truncation, even if a later write of the checkpoints fails.
         """
         if log.cleaned_offset > offset:
             log.cleaned_offset = offset

@@ -9,9 +9,9 @@
   `boot.id`, which Kafka does not have.
 - `.kafka_cleanshutdown` (per data directory): JSON; exists only between a clean stop and the next start.
 
-Rules: a file is written whole to a temporary file, which is synced and renamed over the old one; then the directory is
-synced, but for `partition.metadata`. So a crash leaves the old file or the new one. A file with invalid contents raises
-CorruptFile; the caller decides whether the log can do without it.
+Rules: a file is written whole to a temporary file, which is synced and renamed over the old one. Then the directory is
+synced, except after writing `partition.metadata`. So a crash leaves the old file or the new one. A file with invalid
+contents raises CorruptFile; the caller decides whether the log can do without it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _entries(fs: FileSystem, path: str, columns: int) -> list[list[str]]:
 
 
 def _text(rows: Iterable[str]) -> bytes:
-    """Return the contents of a file with these lines after version and count."""
+    """Return the contents of a file that has these lines after the version and the count."""
     lines = list(rows)
     return "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode()
 
@@ -92,13 +92,16 @@ def write_leader_epochs(fs: FileSystem, directory: str, entries: Iterable[tuple[
 
 
 def prepare_leader_epochs(fs: FileSystem, directory: str, entries: Iterable[tuple[int, int]]) -> None:
-    """Do the first half of `write_leader_epochs`: write the temporary file, which is not synced. Raises OSError."""
+    """Do the first half of `write_leader_epochs`: write the temporary file, without a sync. Raises OSError."""
     path = os.path.join(directory, LEADER_EPOCHS)
     write_file(fs, path + TEMPORARY_SUFFIX, _epochs_text(entries), sync=False)
 
 
 def replace_leader_epochs(fs: FileSystem, directory: str) -> None:
-    """Do the second half, once the temporary file is durable. The caller syncs the directory. Raises OSError."""
+    """Do the second half of `write_leader_epochs`, once the temporary file is durable. The caller syncs the directory.
+
+    Raises OSError.
+    """
     path = os.path.join(directory, LEADER_EPOCHS)
     fs.rename(path + TEMPORARY_SUFFIX, path)
 
@@ -128,7 +131,7 @@ def read_leader_epochs(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
 def write_offsets(fs: FileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Write an offset for each partition to the file `name`. Raises OSError.
 
-    Makes no tuple for each of many partitions: 10,000 of them would start the garbage collector.
+    This makes no tuple for each partition: 10,000 tuples would start the garbage collector.
     """
     rows = [f"{key[0]} {key[1]} {offsets[key]}" for key in sorted(offsets)]
     write_atomically(fs, os.path.join(directory, name), _text(rows))
@@ -146,9 +149,11 @@ def read_offsets(fs: FileSystem, directory: str, name: str) -> dict[TopicPartiti
 
 
 def prepare_partition_metadata(fs: FileSystem, directory: str, topic_id: bytes, *, sync: bool = True) -> None:
-    """Write the topic id (16 bytes) to a temporary file. `complete_partition_metadata` gives it its name.
+    """Write the topic id (16 bytes) to a temporary file. `complete_partition_metadata` gives the file its name.
 
-    sync: False if the caller makes the file durable before that. Raises OSError.
+    sync: False if the caller makes the file durable before it calls `complete_partition_metadata`.
+
+    Raises OSError.
     """
     text = f"version: {_VERSION}\ntopic_id: {format_id(topic_id)}\n"
     write_file(fs, _prepared_metadata(directory), text.encode(), sync=sync)
@@ -160,10 +165,10 @@ def sync_prepared_metadata(fs: FileSystem, directory: str) -> None:
 
 
 def complete_partition_metadata(fs: FileSystem, directory: str) -> None:
-    """Rename the temporary file, which is durable, so that a power loss leaves `partition.metadata` whole or not there.
+    """Rename the durable temporary file, so that a power loss leaves `partition.metadata` complete or missing.
 
-    The directory is not synced: the first flush of the log does that. Until then a power loss may leave the temporary
-    file, which `restore_partition_metadata` renames. Raises OSError.
+    The directory is synced only by the first flush of the log. Until then a power loss may leave the temporary file,
+    which `restore_partition_metadata` renames. Raises OSError.
     """
     fs.rename(_prepared_metadata(directory), f"{directory}/{PARTITION_METADATA}")
 
@@ -173,14 +178,14 @@ def _prepared_metadata(directory: str) -> str:
 
 
 def restore_partition_metadata(fs: FileSystem, directory: str) -> None:
-    """Rename a whole temporary file that a power loss left in the place of `partition.metadata`."""
+    """Rename a complete temporary file of `partition.metadata` that a power loss left behind."""
     path = os.path.join(directory, PARTITION_METADATA)
     if fs.exists(path) or not fs.exists(path + TEMPORARY_SUFFIX):
         return
     try:
         _read_topic_id(fs, path + TEMPORARY_SUFFIX)
     except CorruptFile:
-        return  # not written to its end; the loader removes it
+        return  # it is incomplete; the loader removes it
     fs.rename(path + TEMPORARY_SUFFIX, path)
 
 
@@ -216,9 +221,9 @@ def _read_topic_id(fs: FileSystem, path: str) -> bytes:
 
 @lru_cache(_REMEMBERED_IDS)
 def _parse_topic_id(text: str) -> bytes:
-    """Return the id in a `partition.metadata`. Raises ValueError. Remembered: all partitions of a topic have the same.
+    """Return the topic id in a `partition.metadata`. Raises ValueError.
 
-    So they also share one object.
+    Results are cached, so that all partitions of a topic share one object.
     """
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     if fields.get("version") != str(_VERSION):
@@ -245,7 +250,8 @@ def parse_id(text: str) -> bytes:
 class MetaProperties(NamedTuple):
     """The owner of a data directory.
 
-    cluster_id: None if it is not known yet. directory_id: empty if the file was written by a program that sets none.
+    cluster_id: None if it is not known yet.
+    directory_id: empty if the file was written by a program that sets no directory id.
     boot_id: identifies the boot of the operating system in which the directory was last used; None if unknown.
     """
 
@@ -271,9 +277,9 @@ def write_meta_properties(fs: FileSystem, directory: str, properties: MetaProper
 
 
 def read_meta_properties(fs: FileSystem, directory: str) -> MetaProperties | None:
-    """Read `meta.properties`; None if the file does not exist. Reads the older version 0, with `broker.id`, too.
+    """Read `meta.properties`. Return None if the file does not exist.
 
-    Raises CorruptFile, OSError.
+    It also reads the older version 0, which has `broker.id`. Raises CorruptFile, OSError.
     """
     path = os.path.join(directory, META_PROPERTIES)
     if not fs.exists(path):

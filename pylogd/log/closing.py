@@ -1,7 +1,7 @@
 """Close all logs of a broker, so that the next start opens them without scanning.
 
-A data directory with many logs that have something to write is made durable by one sync of its volume, after the logs
-have written theirs: then a stop takes about as long with 10,000 partitions as with ten.
+If many logs of a data directory have something to write, its volume is synced once after all of them have written. So a
+stop takes about as long with 10,000 partitions as with ten.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 def close_logs(directories: LogDirectories, logs: Sequence[Log], threads: int = 1) -> set[str]:
-    """Flush and close the logs; return the paths of the data directories of which not all could be. Never raises.
+    """Flush and close the logs. Return the paths of the data directories with a log that failed. Never raises.
 
-    threads: how many logs with something to write are closed at the same time.
+    threads: how many logs are closed at the same time, of those that have something to write.
     """
     unsettled = Counter(os.path.dirname(log.directory) for log in logs if needs_closing_state(log))
     entries = [directories.at(path) for path, count in unsettled.items() if count >= SYNCED_TOGETHER]
@@ -33,9 +33,9 @@ def close_logs(directories: LogDirectories, logs: Sequence[Log], threads: int = 
     unclean: set[str] = set()
     closed: list[Log] = []
 
-    def close(log: Log) -> None:  # in several threads; adding to a set or a list is atomic
+    def close(log: Log) -> None:  # runs in several threads; adding to a set or a list is atomic
         path = os.path.dirname(log.directory)
-        if log.closed:  # by a failure: its end may not be on the disk
+        if log.closed:  # a failure closed it: its end may not be on the disk
             unclean.add(path)
             return
         try:
@@ -65,7 +65,8 @@ def close_logs(directories: LogDirectories, logs: Sequence[Log], threads: int = 
 def _sync_together(entry: LogDirectory, logs: Sequence[Log]) -> None:
     """Make logs durable that were closed without a sync. Raises StorageFailure.
 
-    A file of leader epochs is replaced only when its successor is durable, so there are two syncs where there are any.
+    A temporary file of leader epochs is renamed only when it is durable. If there is any, a second sync makes the
+    renames durable.
     """
     entry.sync_volume()
     try:
@@ -88,5 +89,5 @@ def abandon_logs(logs: Sequence[Log]) -> None:
 
 
 def report_unclean(log: Log, error: Exception) -> None:
-    """Say in the log that the next start will recover a log."""
+    """Log a warning that the next start will recover a log."""
     _log.error("Could not close %s-%d cleanly; the next start recovers it: %s", log.topic, log.partition, error)

@@ -1,4 +1,5 @@
-"""The settings of one log. `replica` builds them from the table of settings; times in milliseconds, sizes in bytes.
+"""The settings of one log. `replica` builds them from the table of settings.
+Times are in milliseconds, sizes in bytes.
 
 The defaults here are for tests and tools only: the broker passes every value.
 """
@@ -13,9 +14,9 @@ from pylogd.wire.compression import CompressionType
 _DAY_MS = 24 * 60 * 60 * 1000
 _GIB = 1 << 30
 NO_LIMIT = (1 << 63) - 1
-#: `max.decompressed.message.bytes` from which on it limits nothing.
+#: At this value `max.decompressed.message.bytes` limits nothing.
 LARGEST_RECORD: Final = (1 << 31) - 9
-#: The codec that a value of `compression.type` means; None for that of each batch.
+#: The codec for each value of `compression.type`. None means that each batch keeps its codec.
 _CODECS: Final = {
     "producer": None,
     "uncompressed": CompressionType.NONE,
@@ -36,8 +37,9 @@ class TimestampType(Enum):
 class LogConfig(NamedTuple):
     """The settings, named like those of topics, with underscores. A retention limit of -1 means no limit.
 
-    validate_records, validate_compressed: whether the records of a client are inspected before they are appended, and
-    whether compressed ones are too. Some logs, such as compacted ones, require that anyway.
+    validate_records: whether a client's records are inspected before they are appended.
+    validate_compressed: whether a client's compressed records are inspected too. Some logs, such as compacted ones,
+        require an inspection in any case.
     compression_gzip_level, compression_lz4_level, compression_zstd_level: see `recompression.level_of`.
     """
 
@@ -73,7 +75,7 @@ class LogConfig(NamedTuple):
 
     @property
     def codec(self) -> CompressionType | None:
-        """The codec that all batches of clients get; None if each keeps its own."""
+        """The codec that all batches of clients get; None if each batch keeps its own codec."""
         return _CODECS[self.compression_type]
 
     @property
@@ -83,7 +85,7 @@ class LogConfig(NamedTuple):
 
     @property
     def limits_age(self) -> bool:
-        """Whether records that are too old are refused, which requires the time stamp of every record."""
+        """Whether records that are too old are refused. If so, the time stamp of every record is checked."""
         created = self.message_timestamp_type is TimestampType.CREATE_TIME
         return created and self.message_timestamp_before_max_ms < NO_LIMIT
 
@@ -98,9 +100,10 @@ class LogConfig(NamedTuple):
         return "compact" in self.cleanup_policy
 
     def roll_ms(self, topic_id: bytes, partition: int) -> int:
-        """Return `segment.ms` less a part of the jitter that depends on the partition, so that not all roll at once.
+        """Return `segment.ms` less a jitter that depends on the partition, so that not all partitions roll at once.
 
-        The limit of a compacted log is `max.compaction.lag.ms` if that is less: the active segment is never compacted.
+        A compacted log uses `max.compaction.lag.ms` instead if that is less, since the active segment is never
+        compacted.
         """
         limit = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
         jitter = self.segment_jitter_ms

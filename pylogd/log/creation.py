@@ -1,8 +1,8 @@
 """Create empty logs: choose a data directory for each, and make its files.
 
 The file with the topic id is durable before it gets its name (`checkpoints`). Logs that are created together share one
-sync for that: all files are written, then the volume is synced once, then they get their names. To sync one file after
-the other would take nearly all of the time.
+sync for that: all files are written, then the volume is synced once, then all files get their names. Syncing each file
+by itself would take most of the time.
 
 Methods wait for the disk unless they say otherwise: call them in a thread.
 """
@@ -33,7 +33,10 @@ _log = logging.getLogger(__name__)
 
 
 class NewLogs(NamedTuple):
-    """Logs that are to be created for partitions of a topic. directory: the data directory; None to have one chosen."""
+    """Logs that are to be created for partitions of a topic.
+
+    directory: the data directory; None if `LogCreator` has to choose one.
+    """
 
     topic: str
     partitions: Sequence[int]
@@ -43,7 +46,10 @@ class NewLogs(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A log whose files are being made. synced: whether the file with the topic id was synced when it was written."""
+    """A log whose files are being made.
+
+    synced: whether the file with the topic id was synced when it was written.
+    """
 
     key: TopicPartition
     entry: LogDirectory
@@ -52,9 +58,11 @@ class _Begun(NamedTuple):
 
 
 class LogCreator:
-    """See the module.
+    """Creates empty logs; see the module.
 
-    cordoned: as for `LogManager`. partition_limit: returns how many logs may be open. now_ms: the wall clock.
+    cordoned: as for `LogManager`.
+    partition_limit: returns how many logs may be open.
+    now_ms: the wall clock.
     """
 
     def __init__(
@@ -75,13 +83,13 @@ class LogCreator:
         self._cordoned = cordoned
         self._partition_limit = partition_limit
         self._now_ms = now_ms
-        self._made = threading.Condition(registry.lock)  # notified when some of `_being_made` are made, or are not
+        self._made = threading.Condition(registry.lock)  # notified when the making of a log in `_being_made` has ended
         self._being_made: set[TopicPartition] = set()
 
     # Data directories ----------------------------------------------------------------------------------------------
 
     def choose_directories(self, count: int) -> Sequence[str | None]:
-        """Return in which data directories to create so many logs; None if all are offline. Never waits for a disk."""
+        """Return a data directory for each of `count` new logs, or Nones if all are offline. Never waits for a disk."""
         if not self._directories.online:
             return [None] * count
         added: dict[str, int] = {}
@@ -93,9 +101,10 @@ class LogCreator:
         return chosen
 
     def _best_directory(self, added: Mapping[str, int]) -> LogDirectory:
-        """Return the directory for a new partition, if so many are about to be `added`. Raises NoLogDirectory.
+        """Return the directory for a new partition, given how many partitions are about to be `added` to each.
 
-        A cordoned one is taken only if there is no other: the replica was assigned before the cluster heard of it.
+        A cordoned directory is chosen only if there is no other: the replica was assigned before the cluster learned
+        that the directory is cordoned. Raises NoLogDirectory.
         """
         online = self._directories.online
         if not online:
@@ -120,18 +129,18 @@ class LogCreator:
     # Creation ------------------------------------------------------------------------------------------------------
 
     def create(self, new: NewLogs) -> list[Log | StorageError]:
-        """Create empty logs; return for each partition its log, which may have been there, or why there is none.
+        """Create empty logs. Return for each partition its log, which may have existed before, or an error.
 
-        The errors are TooManyPartitions, NoLogDirectory, StorageFailure, CorruptLog, and that of a log that is offline.
-        A data directory that fails goes offline; the logs that are not begun yet are then created in another one.
+        The errors are TooManyPartitions, NoLogDirectory, StorageFailure, CorruptLog, and the reason for which a log is
+        offline. A data directory that fails goes offline; logs that are not begun yet are then created in another one.
         """
-        volumes: frozenset[str] = frozenset()  # the data directories whose volumes are synced, not their files
+        volumes: frozenset[str] = frozenset()  # the data directories whose volumes are synced, instead of single files
         if len(new.partitions) >= SYNCED_TOGETHER:
             volumes = frozenset(entry.path for entry in self._directories.online if entry.syncs_volume)
         begun: dict[int, _Begun] = {}
         made: dict[int, Log | StorageError] = {}
         try:
-            for partition in sorted(set(new.partitions)):  # in one order, so that no two calls wait for each other
+            for partition in sorted(set(new.partitions)):  # sorted, so that no two calls wait for each other
                 try:
                     found = self._begin(new, partition, volumes)
                     if isinstance(found, Log):
@@ -162,9 +171,9 @@ class LogCreator:
         return error
 
     def _begin(self, new: NewLogs, partition: int, volumes: frozenset[str]) -> Log | _Begun:
-        """Return the open log of a partition, or else keep its name for one that is to be made.
+        """Return the open log of a partition. If there is none, reserve its name for a log to be made.
 
-        Raises TooManyPartitions, NoLogDirectory, the error of a log that is offline.
+        Raises TooManyPartitions, NoLogDirectory, or the error of a log that is offline.
         """
         key, registry = (new.topic, partition), self._registry
         with self._made:
@@ -185,7 +194,7 @@ class LogCreator:
         return _Begun(key, entry, path, entry.path not in volumes)
 
     def _make_directory(self, one: _Begun, topic_id: bytes) -> None:
-        """Make a partition's directory, and in it the file with the topic id. Raises StorageFailure."""
+        """Make a partition's directory and the file with the topic id in it. Raises StorageFailure."""
         fs, path = self._storage.fs, one.path
         self._writer.forget_deleted(one.key, one.entry)
         try:
@@ -197,7 +206,7 @@ class LogCreator:
             raise StorageFailure(path, error) from error
 
     def _sync(self, begun: Sequence[_Begun]) -> None:
-        """Make the files with the topic id durable. A data directory where that fails goes offline."""
+        """Make the files with the topic id durable. A data directory whose sync fails goes offline."""
         by_entry: dict[str, list[_Begun]] = {}
         for one in begun:
             if not one.synced:
@@ -206,7 +215,7 @@ class LogCreator:
             entry = some[0].entry
             try:
                 entry.sync_volume()
-            except StorageFailure as error:  # it may be about files of other programs
+            except StorageFailure as error:  # the error may be about files of other programs
                 _log.warning("Could not sync the volume of %s; each new file there is synced instead: %s", path, error)
                 self._sync_each(entry, some)
 
@@ -228,7 +237,7 @@ class LogCreator:
         except OSError as error:
             raise StorageFailure(path, error) from error
         log = create_log(path, *one.key, new.topic_id, new.config, storage=self._storage, now_ms=self._now_ms)
-        with self._made:  # the lock was not held meanwhile: others must not wait for a disk that hangs
+        with self._made:  # the lock was not held until now: other threads must not wait for a disk that hangs
             if entry.failure is None:
                 self._registry.logs[log.key] = log
                 self._being_made.discard(log.key)

@@ -1,8 +1,8 @@
-"""All data directories of a broker: which are in use, which have failed or are full, and whose they are.
+"""All data directories of a broker: which are in use, which have failed or are full, and who owns them.
 
-A data directory whose disk fails goes offline by itself: its logs are closed without flushing and listed as offline,
-nothing is written to it any more, and the next start recovers its logs. A full disk is not such a failure; a failed
-sync always is (`StorageFailure.is_fatal`).
+A data directory whose disk fails goes offline without affecting the others: its logs are closed without flushing and
+listed as offline, nothing more is written to it, and the next start recovers its logs. A full disk does not take a
+directory offline; a failed sync always does (`StorageFailure.is_fatal`).
 
 Methods wait for the disk unless they say otherwise: call them in a thread.
 """
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class LogDirectories:
-    """See the module. The arguments are those of `LogManager`."""
+    """The data directories of a broker; see the module. The arguments are those of `LogManager`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class LogDirectories:
         self.entries: list[LogDirectory] = []
         self.on_failed: Callable[[str, list[TopicPartition]], object] | None = None
         self.on_full: Callable[[], object] | None = None
-        #: What the checkpoints said when the directories were opened.
+        #: The contents of the checkpoints when the directories were opened.
         self.cleaned_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._paths = [os.path.abspath(path) for path in paths]
@@ -53,7 +53,7 @@ class LogDirectories:
     # Opening -------------------------------------------------------------------------------------------------------
 
     def open_all(self) -> None:
-        """Lock and open every directory. One whose disk fails is offline then, if it is not the only one.
+        """Lock and open every directory. A directory whose disk fails goes offline, unless it is the only one.
 
         Raises LogDirLocked, InconsistentMetadata, and StorageFailure if the only directory fails.
         """
@@ -77,13 +77,13 @@ class LogDirectories:
         self.high_watermarks |= entry.high_watermarks
 
     def forget_read(self) -> None:
-        """Forget what the checkpoints said of logs that are open now, but for the high watermarks."""
+        """Forget what the checkpoints said about logs that are now open, except for the high watermarks."""
         self.cleaned_offsets = {}
         for entry in self.entries:
             entry.forget_read(self._registry.offline)
 
     def find_logs(self, entry: LogDirectory) -> list[FoundLog]:
-        """List the logs in a directory; none if it is offline or fails now."""
+        """List the logs in a directory. The list is empty if the directory is offline or fails now."""
         if entry.failure is not None:
             return []
         try:
@@ -93,7 +93,7 @@ class LogDirectories:
             return []
 
     def sync_names(self) -> None:
-        """After an unclean stop, make the names of the partitions durable, before their contents count as flushed."""
+        """After an unclean stop, make the names of the partitions durable before their contents count as flushed."""
         for entry in self.entries:
             if not entry.clean and entry.failure is None:
                 try:
@@ -102,11 +102,11 @@ class LogDirectories:
                     self.storage_failed(StorageFailure(entry.path, error))
 
     def reopen(self, path: str) -> LogDirectory | None:
-        """Open a directory again that is offline; return it, or None if it was in use.
+        """Reopen a directory that is offline. Return it, or None if it was in use.
 
-        A directory that is in use but full counts as having free space again. The logs that are offline because of
-        the directory are no longer listed; opening them is up to the caller. Raises UnknownLogDirectory, StorageFailure
-        if the directory still fails, and InconsistentMetadata as `LogDirectory.reopen`.
+        A directory that is in use but full counts as having free space again. The logs that were offline because of the
+        directory are no longer listed; the caller has to open them. Raises UnknownLogDirectory, StorageFailure if the
+        directory still fails, and InconsistentMetadata as `LogDirectory.reopen`.
         """
         path = os.path.abspath(path)
         failed = next((entry for entry in self.entries if entry.path == path), None)
@@ -141,7 +141,7 @@ class LogDirectories:
         return [entry for entry in self.entries if entry.failure is None]
 
     def storage_failed(self, error: StorageError) -> bool:
-        """Handle an error of storage: take the data directory that it is about offline, if the error calls for it.
+        """Handle an error of storage: take its data directory offline, if the error calls for it.
 
         Returns whether the directory is offline now. May be called in any thread that holds no log's lock.
         """
@@ -187,9 +187,10 @@ class LogDirectories:
             self.on_full()
 
     def check(self, write: bool, path: str | None = None) -> None:
-        """Find directories that are gone, can't be written to (tried only with `write`), or have free space again.
+        """Find directories that are gone, can't be written to, or have free space again.
 
-        path: of the only one to check; None for all.
+        path: the path of the only directory to check; None for all.
+        write: whether to try to write to the directories.
         """
         for entry in self.entries:
             if entry.failure is not None or path not in (None, entry.path):
@@ -233,7 +234,7 @@ class LogDirectories:
             entry.properties = claim(self._fs, entry.path, self._node_id, cluster_id)
 
     def claim_for_this_boot(self) -> None:
-        """Write to all directories that they are in use under this boot id: none is suspect from then on."""
+        """Write to all directories that they are in use under this boot id. Then none is suspect any more."""
         for entry in self.online:
             entry.properties = claim(self._fs, entry.path, self._node_id, self._cluster_id, self._boot_id)
             entry.suspect = False

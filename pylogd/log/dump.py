@@ -1,7 +1,7 @@
 """Format the files of a log as lines of text, for `pylogd dump-log`.
 
 Rules: an error in a file is reported as the last line; nothing is changed or left out. Records of compressed batches
-are decompressed if records are asked for.
+are decompressed if the caller asks for records.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _MARKS = (("is_transactional", "transactional"), ("is_control", "control"), ("is
 def dump_file(path: str, *, records: bool = False, fs: FileSystem | None = None) -> Iterator[str]:
     """Return the contents of a file as lines.
 
-    records: whether to include the records of a `.log` file. Raises ValueError for an unknown kind of file, OSError.
+    records: whether to include the records of a `.log` file.
+
+    Raises ValueError for an unknown kind of file, OSError.
     """
     fs = RealFileSystem() if fs is None else fs
     name = os.path.basename(path)

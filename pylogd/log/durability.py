@@ -1,6 +1,6 @@
 """Make one log durable: sync its segments, and write their indexes, the producer snapshots and the leader epochs.
 
-An append writes only batches, to the page cache. Everything else is written here, when a segment was sealed, when a
+An append writes only batches, to the page cache. This module writes everything else: when a segment is sealed, when a
 flush is due, and when the log is closed. The functions wait for the disk and run in a thread; their caller holds
 `Log.maintenance`.
 """
@@ -24,7 +24,7 @@ from pylogd.log.storage import Storage
 
 
 class DurableLog(Protocol):
-    """What is needed of a `Log` to make it durable. The attributes are the log's."""
+    """The attributes of a `Log` that this module needs."""
 
     directory: str
     topic: str
@@ -53,10 +53,11 @@ class DurableLog(Protocol):
 
 
 def seal_segments(log: DurableLog, *, epochs_later: bool = False) -> None:
-    """Make all segments but the active one durable, and move the recovery point to the start of the active one.
+    """Make all segments but the active one durable, and move the recovery point to the start of the active segment.
 
-    epochs_later: whether the leader epochs may be left to the caller, which is so if there is no such segment.
-    Raises LogClosed if the log was abandoned, and StorageFailure.
+    epochs_later: whether the caller writes the leader epochs if there is no segment to seal.
+
+    Raises StorageFailure, and LogClosed if the log was abandoned.
     """
     with log.lock:
         _check_open(log)
@@ -84,9 +85,9 @@ def seal_segments(log: DurableLog, *, epochs_later: bool = False) -> None:
 
 
 def flush_log(log: DurableLog) -> None:
-    """Make everything durable that was appended so far, and move the recovery point there.
+    """Make everything durable that was appended so far, and move the recovery point to its end.
 
-    Raises LogClosed if the log was abandoned, and StorageFailure.
+    Raises StorageFailure, and LogClosed if the log was abandoned.
     """
     end = log.log_end_offset
     log.last_flush = log.storage.seconds()
@@ -103,12 +104,12 @@ def flush_log(log: DurableLog) -> None:
 
 
 def write_closing_state(log: DurableLog, *, sync: bool) -> None:
-    """Flush the log, and write the indexes of the active segment and a producer snapshot: the next start need not scan.
+    """Flush the log, and write what lets the next start open it without a scan: indexes and a producer snapshot.
 
-    A log of one small segment needs no indexes (see `Segment`), and no snapshot of no producers.
+    A log of one small segment gets no indexes (see `Segment`). A log without producers gets no snapshot.
 
-    sync: False to leave out the syncs of what is new; once the volume is synced, `replace_epochs` and `volume_synced`
-    are to be called. The indexes are synced in neither case, since they can be rebuilt.
+    sync: False to leave out the syncs of new data. The caller then syncs the volume, and calls `replace_epochs` and
+        `volume_synced`. The indexes are never synced, since they can be rebuilt.
     """
     fs, active = log.storage.fs, log.active
     if sync:
@@ -129,9 +130,9 @@ def needs_closing_state(log: DurableLog) -> bool:
 
 
 def replace_epochs(log: DurableLog) -> bool:
-    """Give the leader epochs that `write_closing_state` wrote without a sync their name, now that they are durable.
+    """Rename the files of leader epochs that `write_closing_state` wrote without a sync, now that they are durable.
 
-    Return whether there were any: the volume has to be synced again then. Raises OSError.
+    Return whether there were any: then the volume has to be synced again. Raises OSError.
     """
     if not log.epochs.dirty:
         return False
@@ -141,19 +142,19 @@ def replace_epochs(log: DurableLog) -> bool:
 
 
 def volume_synced(log: DurableLog) -> None:
-    """Note that everything is durable that was written to a log, since its volume was synced."""
+    """Note that everything written to a log is durable, since its volume was synced."""
     log.recovery_point, log.names_synced = log.log_end_offset, True
 
 
 def _says_its_end(log: DurableLog) -> bool:
-    """Return whether a start would find the end and the producers of the log without a scan."""
+    """Return whether a start would find the log's end and its producers without a scan."""
     if log.active.torn:
         return False
     return log.log_end_offset == log.closed_at or (len(log.segments) == 1 and not log.active.size)
 
 
 def _check_open(log: DurableLog) -> None:
-    """Raise LogClosed if the log was abandoned: its directory may have another name by now."""
+    """Raise LogClosed if the log was abandoned: its directory may already have another name."""
     if log.abandoned:
         raise LogClosed(f"the log of {log.topic}-{log.partition} is closed")
 
@@ -173,7 +174,7 @@ def _move_recovery_point(log: DurableLog, offset: int) -> None:
 
 
 def _sync_names(log: DurableLog) -> None:
-    """Make the file names in the log's directory durable, and the first time the name of the directory itself."""
+    """Make the file names in the log's directory durable, and on the first call the name of the directory itself."""
     fs = log.storage.fs
     sync_directory(fs, log.directory)
     if not log.names_synced:

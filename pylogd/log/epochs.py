@@ -2,7 +2,7 @@
 
 Two ascending columns, to which a batch of a newer epoch adds an entry. The file `leader-epoch-checkpoint` is written
 when the log is made durable, never by an append: batches contain their epoch, so recovery finds again what a crash
-lost. For that the recovery point that is written is never above `LeaderEpochs.unsaved`: recovery scans from there on.
+lost. So a written recovery point is never above `LeaderEpochs.unsaved`, and recovery scans from that offset on.
 
 Source: KIP-101, KIP-279, KIP-320.
 """
@@ -20,10 +20,10 @@ _NOTHING: Final = (1 << 63) - 1
 class LeaderEpochs:
     """(epoch, start offset) pairs, both ascending.
 
-    dirty: whether they have changed since the file was written. unsaved: where the first epoch starts that the file
-    does not have; an offset above all others if it has all.
+    dirty: whether they have changed since the file was written.
+    unsaved: the start offset of the first epoch that the file lacks; if it lacks none, an offset above all others.
 
-    The columns are tuples, of which the empty one is shared: many logs have no epoch, and few more than one.
+    The columns are tuples. Logs without epochs share the empty tuple; few logs have more than one epoch.
     """
 
     __slots__ = ("dirty", "epochs", "latest", "starts", "unsaved")
@@ -38,7 +38,7 @@ class LeaderEpochs:
         self.unsaved = _NOTHING
 
     def saved(self, entries: Sequence[tuple[int, int]]) -> None:
-        """Note what the file has. No epoch is assigned meanwhile."""
+        """Note that the file has all epochs. No epoch may be assigned during the call."""
         found = self.entries()
         starts = dict(entries)
         self.dirty = found != list(entries)
@@ -49,10 +49,10 @@ class LeaderEpochs:
         return list(zip(self.epochs, self.starts, strict=False))
 
     def assign(self, epoch: int, offset: int) -> None:
-        """Note that there is a batch of `epoch` at `offset`. Only the first one of a new epoch changes anything."""
+        """Note that there is a batch of `epoch` at `offset`. Only the first batch of a new epoch changes anything."""
         if epoch <= self.latest:
             return
-        self._cut(bisect_left(self.starts, offset))  # epochs without any batch
+        self._cut(bisect_left(self.starts, offset))  # removes epochs without any batch
         self.epochs += (epoch,)
         self.starts += (offset,)
         self.latest = epoch
@@ -60,7 +60,7 @@ class LeaderEpochs:
         self.unsaved = min(self.unsaved, offset)
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the largest epoch that is not above `epoch`, and its end offset; (-1, -1) if unknown."""
+        """Return the largest epoch that is not above `epoch`, and its end offset; (-1, -1) if there is none."""
         if epoch < 0 or not self.epochs or epoch > self.latest:
             return UNDEFINED
         if epoch == self.latest:
@@ -78,7 +78,7 @@ class LeaderEpochs:
         self._cut(bisect_left(self.starts, end_offset))
 
     def truncate_start(self, start_offset: int) -> None:
-        """Remove epochs that end before `start_offset`; the one that contains it starts there now."""
+        """Remove epochs that end before `start_offset`. The epoch that contains this offset now starts there."""
         at = bisect_right(self.starts, start_offset) - 1
         if at > 0 or (at == 0 and self.starts[0] < start_offset):
             self.epochs, self.starts = self.epochs[at:], (start_offset, *self.starts[at + 1 :])

@@ -1,7 +1,7 @@
 """The errors of storage. Only `api/` translates them into error codes of the protocol.
 
-There are two families. InvalidAppend and OffsetOutOfRange: the caller's records or offset are not acceptable.
-StorageFailure, CorruptLog, LogDirLocked and the like: the storage itself has a problem.
+There are two families. InvalidAppend and OffsetOutOfRange mean that the caller's records or offset are not acceptable.
+StorageFailure, CorruptLog, LogDirLocked and similar errors mean that the storage itself has a problem.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OffsetOutOfRange(StorageError):
 
 
 class ColdRead(StorageError):
-    """The read would wait for the disk, or take long, which the caller excluded. Repeat it in a thread."""
+    """The read would wait for the disk, or take long, and the caller allows neither. Repeat it in a thread."""
 
 
 class InspectionNeeded(StorageError):
@@ -36,9 +36,9 @@ class InspectionNeeded(StorageError):
 
 
 class AppendInTurn(InspectionNeeded):
-    """The log is being written or changed in another thread: the append has to wait for its turn.
+    """Another thread is writing or changing the log: the append has to wait for its turn.
 
-    Raised by logs that are written in threads at times (`log.paced`), and by logs at rest.
+    Raised by logs that are sometimes written in threads (`log.paced`), and by logs at rest.
     """
 
 
@@ -52,7 +52,7 @@ class LogAtRest(AppendInTurn):
 class InvalidAppend(StorageError):
     """The log refuses the records of an append. Nothing of the append was written.
 
-    record_indexes: if single records are at fault, their indexes in the batch, starting at 0.
+    record_indexes: the indexes, starting at 0, of the records that are at fault; empty if no single records are.
     reason: what is wrong with each of these records.
     """
 
@@ -99,7 +99,7 @@ class UnsupportedCompressionType(InvalidAppend):
 
 
 class InvalidTimestamp(InvalidAppend):
-    """A time stamp is further from the broker's clock than the topic allows, or of a type that clients may not set."""
+    """A time stamp is too far from the broker's clock, or of a type that clients may not set."""
 
 
 class OutOfOrderSequence(InvalidAppend):
@@ -111,12 +111,12 @@ class InvalidProducerEpoch(InvalidAppend):
 
 
 class OffsetsOutOfOrder(InvalidAppend):
-    """Batches from a leader do not continue this log: they have an offset or epoch before its end."""
+    """Batches from a leader do not continue this log: their offset or epoch is before its end."""
 
 
-#: The volume, or this user's share of it, is full.
+#: The volume is full, or this user's quota on it is.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: Errors that are temporary, or caused by this process or a symbolic link: the disk need not be defective.
+#: Errors that are temporary, or caused by this process or by a symbolic link. The disk need not be defective.
 _NOT_FATAL = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.ELOOP}
 )
@@ -124,15 +124,20 @@ LINK = "it is a symbolic link, and links are not followed: replace it by what it
 
 
 class StorageFailure(StorageError):
-    """The file system failed. `cause` is its error, `reason` that in words, `path` the file that it concerns."""
+    """The file system failed.
+
+    cause: the error of the file system.
+    reason: the error in words.
+    path: the path of the file.
+    """
 
     @property
     def is_fatal(self) -> bool:
-        """Whether the data directory can no longer be used: after any failed sync, and errors not in `_NOT_FATAL`."""
+        """Whether the data directory can no longer be used: after a failed sync, or an error not in `_NOT_FATAL`."""
         return isinstance(self.cause, SyncFailed) or self.cause.errno not in _NOT_FATAL
 
     def without_traceback(self) -> StorageFailure:
-        """Return a failure like this one, to be kept: a traceback holds the records that were being written."""
+        """Return a copy of this failure to keep. A traceback would keep the records that were being written."""
         return StorageFailure(self.path, type(self.cause)(*self.cause.args))
 
     @property
@@ -169,7 +174,10 @@ class UnknownLogDirectory(StorageError):
 
 
 class TooManyPartitions(StorageError):
-    """The process may not open enough files for another partition. `limit`: the number of partitions it may have."""
+    """The process can't open enough files for another partition.
+
+    limit: the number of partitions that it may have.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

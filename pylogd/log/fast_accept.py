@@ -1,7 +1,7 @@
-"""Accept a batch by its header alone, without a closer look, as nearly all batches can be.
+"""Accept a batch by its header alone, without inspecting its records. Nearly all batches can be accepted so.
 
-Strategy: one unpack of the header and one condition, against limits that are worked out ahead for the active segment: a
-whole, sound batch that fits the segment. A batch that is not accepted need not be wrong: `check_batches` decides.
+Strategy: the header is unpacked once and compared, in one condition, with limits that were computed ahead for the
+active segment. A batch that is not accepted need not be wrong: `check_batches` decides.
 `tests/property/test_log_append.py` proves that both agree.
 
 Must not know: which partition a batch is for, who may write what.
@@ -35,14 +35,16 @@ from pylogd.wire.validation import INLINE_BYTES, batch_is_valid, frame_is_valid
 _unpack_header = HEADER.unpack_from
 _new_header = BatchHeader._make
 
-#: The attributes of batches without a codec, and with any, outside of transactions and in them.
+#: The attributes of batches that are not transactional, without a codec and with any codec; then the same for
+#: transactional batches.
 _UNCOMPRESSED = frozenset({0}), frozenset({TRANSACTIONAL})
 _ANY_CODEC = frozenset(range(MAX_CODEC + 1)), frozenset(range(TRANSACTIONAL, TRANSACTIONAL + MAX_CODEC + 1))
 _NONE: tuple[frozenset[int], frozenset[int]] = frozenset(), frozenset()
 _MARKER = TRANSACTIONAL | CONTROL
-#: Of an accepted batch: last offset delta, largest time stamp, producer id, producer epoch, first sequence number.
+#: The fields of an accepted batch: last offset delta, largest time stamp, producer id, producer epoch, first sequence
+#: number.
 BatchFields = tuple[int, int, int, int, int]
-#: The limits of a client's batch outside of transactions for a compiled check: `max_bytes`, `segment_bytes`,
+#: The limits of a compiled check of a client's batch outside of transactions: `max_bytes`, `segment_bytes`,
 #: `last_offset`, `roll_timestamp`, `before_max_ms` and `after_max_ms` of `FastAccept`, and the highest codec.
 CompiledLimits = tuple[int, int, int, int, int, int, int]
 _INT64_MAX = (1 << 63) - 1
@@ -51,12 +53,19 @@ _INT64_MAX = (1 << 63) - 1
 class FastAccept:
     """The limits that batches are checked against.
 
-    max_bytes: of a client's batch. plain, transactional: the attributes of batches that are accepted: those without a
-    codec, or with one whose batches need not be decompressed. is_valid: checks the records of a batch. max_own_bytes:
-    of a batch of the broker's own. segment_bytes, own_segment_bytes: what the segment may grow to by either; -1 to
-    accept no batch. last_offset: the highest offset that the segment's index can hold. roll_timestamp: a batch with a
-    later time stamp goes to a new segment. before_max_ms, after_max_ms: how far time stamps may be in the past and in
-    the future. compiled: the same for a compiled check; None if it must accept no batch.
+    max_bytes: the most bytes of a client's batch.
+    max_own_bytes: the most bytes of a batch of the broker's own.
+    plain: the attributes of accepted batches outside of transactions. Their codec is none, or one whose batches need
+        not be decompressed.
+    transactional: the attributes of accepted batches of transactions, with the same codecs.
+    is_valid: checks the records of a batch.
+    segment_bytes: the size up to which clients' batches may grow the segment; -1 to accept none of them.
+    own_segment_bytes: the same for the broker's own batches.
+    last_offset: the highest offset that the segment's index can hold.
+    roll_timestamp: a batch with a later time stamp goes to a new segment.
+    before_max_ms: how far a time stamp may be in the past.
+    after_max_ms: how far a time stamp may be in the future.
+    compiled: the same limits for a compiled check; None if it must accept no batch.
     """
 
     __slots__ = (
@@ -70,7 +79,7 @@ class FastAccept:
         self.compiled: CompiledLimits | None = None
 
     def set_limits(self, config: LogConfig, active: Segment, roll_ms: int) -> None:
-        """Work the limits out for the active segment."""
+        """Compute the limits for the active segment."""
         validated, aged = config.validate_records, config.limits_age
         self.max_bytes = min(config.max_message_bytes, INLINE_BYTES) if validated else config.max_message_bytes
         self.plain, self.transactional = _attributes(config)
@@ -84,7 +93,7 @@ class FastAccept:
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
         self.compiled = None
-        if validated and self.segment_bytes >= 0 and 0 in self.plain:  # the compiled check takes codecs up to one
+        if validated and self.segment_bytes >= 0 and 0 in self.plain:  # the compiled check accepts all codecs up to one
             self.compiled = (
                 self.max_bytes, self.segment_bytes, min(self.last_offset, _INT64_MAX),
                 min(self.roll_timestamp, _INT64_MAX), self.before_max_ms, self.after_max_ms, max(self.plain),
@@ -95,7 +104,7 @@ class FastAccept:
     ) -> BatchFields | None:
         """Return the fields of a batch if it can be appended at `position` with base offset `offset`, else None.
 
-        terms: for a batch that has to be transactional; None for one that must not be.
+        terms: for a batch that must be transactional; None for one that must not be transactional.
         """
         size = len(records)
         if not (HEADER_SIZE <= size <= self.max_bytes and position + size <= self.segment_bytes):
@@ -119,10 +128,10 @@ class FastAccept:
         return None
 
     def check_own(self, records: Buffer, position: int, offset: int) -> BatchHeader | None:
-        """Return the header of one batch of the broker's own if it can be appended as `check` says, else None.
+        """Return the header of one batch of the broker's own if it can be appended as in `check`, else None.
 
-        Such batches are sound, but for what a marker's request says. Those of a producer that are no markers have to be
-        compared with what it wrote before.
+        The broker's own batches are valid, except for the values that a marker's request determines. Batches of a
+        producer that are not markers must be compared with the producer's earlier batches, so they are not accepted.
         """
         size = len(records)
         if not (HEADER_SIZE <= size <= self.max_own_bytes and position + size <= self.own_segment_bytes):
@@ -143,9 +152,10 @@ class FastAccept:
     def check_all(
         self, batches: Sequence[memoryview], position: int, offset: int, now_ms: int, producers: Producers
     ) -> list[tuple[memoryview, int, BatchFields]]:
-        """Return the batches that can be appended one behind the other, from the first on, with their base offsets.
+        """Return the batches, from the first on, that can be appended one after the other, with their base offsets.
 
-        Idempotent batches are accepted only if they continue their producer's sequence: `Log.append` knows duplicates.
+        Idempotent batches are accepted only if they continue their producer's sequence; `Log.append` recognizes
+        duplicates.
         """
         accepted: list[tuple[memoryview, int, BatchFields]] = []
         due: tuple[int, int, int] | None = None
@@ -168,7 +178,7 @@ class FastAccept:
 
 
 def _attributes(config: LogConfig) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the attributes of batches that such a log accepts by their headers: `plain` and `transactional`."""
+    """Return the attributes of batches that a log accepts by their headers: `plain` and `transactional`."""
     all_of_them = _UNCOMPRESSED if config.inspects_compressed or config.limits_age else _ANY_CODEC
     codec = config.codec
     if codec is None:
@@ -178,5 +188,5 @@ def _attributes(config: LogConfig) -> tuple[frozenset[int], frozenset[int]]:
     return frozenset({int(codec)}), frozenset({TRANSACTIONAL | codec})
 
 
-#: For every log that is at rest, closed, empty or full, and for those with the broker's time stamps.
+#: Used by every log that is at rest, closed, empty or full, and by those with the broker's time stamps.
 REFUSE_ALL = FastAccept()

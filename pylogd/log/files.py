@@ -29,20 +29,21 @@ _log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 
-#: Flag of `preadv`: fail with EAGAIN instead of waiting for the disk. 0 if the system does not have it.
+#: Flag of `preadv`: fail with EAGAIN instead of waiting for the disk. It is 0 if the system does not have the flag.
 NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 #: Errors by which a kernel says that a file system (tmpfs, some network file systems) does not support the flag.
 _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 
-#: Of a file that is going to replace another one.
+#: The suffix of a file that is going to replace another one.
 TEMPORARY_SUFFIX = ".tmp"
 
 #: Descriptors for the cache of older segments (at least 256), the metadata store, the event loop, and threads.
 _OTHER_DESCRIPTORS = 384
-#: The least and the most older segments that are kept open.
+#: The least and the most files of older segments that are kept open.
 _CACHED_FILES = 256, 1 << 16
-#: The first read of a file, and the others. A megabyte has to be mapped from the kernel, and most files are small.
+#: The sizes of the first read of a file and of further reads. A megabyte has to be mapped by the kernel, and most files
+#: are small.
 _FIRST_BYTES = 1 << 14
 _READ_BYTES = 1 << 20
 _MODE = 0o640
@@ -50,7 +51,7 @@ _DIRECTORY_MODE = 0o750
 
 
 def most_partitions(descriptors: int) -> int:
-    """Return how many partitions a process may have that can open `descriptors` files.
+    """Return how many partitions a process that can open `descriptors` files may have.
 
     Each partition keeps its active segment open. Some descriptors are reserved for older segments, for connections, and
     for files that are open only briefly: otherwise a broker could create more partitions than it can start with.
@@ -59,7 +60,7 @@ def most_partitions(descriptors: int) -> int:
 
 
 def most_cached_files(descriptors: int) -> int:
-    """Return how many older segments a process may keep open that can open `descriptors` files: a sixteenth of them."""
+    """Return how many older segments a process that can open `descriptors` files may keep open: a sixteenth of them."""
     least, most = _CACHED_FILES
     return min(max(descriptors // 16, least), most)
 
@@ -77,21 +78,21 @@ class FileSystem(Protocol):
         """Read up to `length` bytes from `position` on."""
 
     def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], position: int, flags: int = 0) -> int:
-        """Read into the buffers; return how many bytes were read. With `NOWAIT`: EAGAIN instead of waiting."""
+        """Read into the buffers; return how many bytes were read. With `NOWAIT` it raises EAGAIN instead of waiting."""
 
     def missing(self, fd: int, position: int, length: int) -> int:
         """Return how many bytes of a range of a file are not in memory; 0 if this is unknown."""
 
     def send_resident(self, socket: int, head: bytes, fd: int, position: int, length: int) -> int:
-        """Send bytes and then a range of a file to a socket: see `pylogd.log.residency`."""
+        """Send bytes and then a range of a file to a socket; see `pylogd.log.residency`."""
 
     def never_read_ahead(self, fd: int) -> None:
-        """Prevent read-ahead for reads by this descriptor: read-ahead may wait for the disk."""
+        """Prevent read-ahead for reads by this descriptor, since read-ahead may wait for the disk."""
 
     def open_direct(self, fd: int) -> int | None:
-        """Open a file that is open once more, to read past the page cache; None if that is not possible.
+        """Open a file a second time, to read past the page cache. Return None if that is not possible.
 
-        Positions, lengths and addresses of reads by it are multiples of 4096 (but EINVAL may still be raised).
+        Positions, lengths and addresses of such reads are multiples of 4096 (but EINVAL may still be raised).
         """
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
@@ -107,7 +108,7 @@ class FileSystem(Protocol):
         """Return whether `sync_volume` is available for the volume that contains an open file."""
 
     def sync_volume(self, fd: int) -> None:
-        """Make everything durable that was written to a volume, names included. `fd`: of any file on it.
+        """Make everything durable that was written to a volume, including names. `fd` is any file on it.
 
         Raises OSError if anything could not be written since `fd` was opened.
         """
@@ -122,7 +123,7 @@ class FileSystem(Protocol):
         """Return when a file was last written, in milliseconds since 1970."""
 
     def stamp(self, path: str) -> tuple[int, int] | None:
-        """Return size and time of the last change (in nanoseconds) of the file at the path; None if it does not exist.
+        """Return the size and the time of the last change (in nanoseconds) of a file; None if it does not exist.
 
         A symbolic link is not followed. The time of a directory changes with the names in it.
         """
@@ -158,7 +159,7 @@ class FileSystem(Protocol):
         """Return (total, usable) bytes of the volume that contains the path."""
 
     def lock(self, path: str) -> int | None:
-        """Lock a file; return the descriptor that holds the lock until it is closed, None if it is already locked."""
+        """Lock a file. Return the descriptor that holds the lock until it is closed; None if it is already locked."""
 
 
 class RealFileSystem:
@@ -187,7 +188,7 @@ class RealFileSystem:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def open_direct(self, fd: int) -> int | None:
-        """See `FileSystem`. By the descriptor, since another file may have the path by now."""
+        """See `FileSystem`. The file is opened by its descriptor, since another file may have the path by now."""
         if not hasattr(os, "O_DIRECT"):
             return None
         try:
@@ -282,10 +283,10 @@ class SegmentFile:
         return self.fs.pread(self.fd, length, position)
 
     def read_warm(self, position: int, length: int) -> bytearray | None:
-        """Read bytes that are in the page cache; return None if that would mean waiting for the disk.
+        """Read bytes from the page cache. Return None if the read would wait for the disk.
 
-        File systems that can't tell (tmpfs) are read anyway. Fewer bytes than requested mean the end of the file, or
-        that the rest is not in the page cache: the caller knows the size of the file.
+        File systems that can't tell (tmpfs) are read anyway. If fewer bytes than requested are returned, the file ends
+        there, or the rest is not in the page cache: the caller knows the size of the file.
         """
         buffer = bytearray(length)
         try:
@@ -349,23 +350,24 @@ class FileSlice:
     def is_warm(self, position: int, length: int) -> bool:
         """Return whether `length` bytes at `position` of the file are in the page cache.
 
-        Trying the ends alone would not do: look-ups read them, and a read that does not wait has the kernel begin to
-        read from its place, so that the next one finds it there, but nothing behind. But the last byte tells whether
-        pages that are there are still being read.
+        Trying the first and the last byte is not enough. Look-ups read them, and a read that does not wait makes the
+        kernel begin to read at its position, so that the next read finds that byte but nothing after it. The last byte
+        tells whether pages that count as present are still being read.
         """
         file = self.file
         return not file.fs.missing(file.fd, position, length) and file.read_warm(position + length - 1, 1) is not None
 
     def send_resident(self, socket: int, head: bytes, length: int) -> int:
-        """Send `head` to a socket, and the first `length` bytes from the file's; return how many bytes left.
+        """Send `head` to a socket, then the first `length` bytes of the slice. Return how many bytes were sent.
 
-        -1: none, since they are not in the page cache, or that can't be told. `length` may include `zeros`.
+        The result is -1 if nothing was sent, because the bytes are not in the page cache or that can't be told.
+        `length` may include `zeros`.
         """
         file = self.file
         return file.fs.send_resident(socket, head, file.fd, self.position, length)
 
     def missing(self, position: int, length: int) -> int:
-        """Return how many bytes, of `length` at `position` of the file, have to be read from the disk."""
+        """Return how many of `length` bytes at `position` of the file have to be read from the disk."""
         file = self.file
         return file.fs.missing(file.fd, position, length)
 
@@ -391,7 +393,7 @@ def sync_directory(fs: FileSystem, path: str) -> None:
 
 
 def write_all(fs: FileSystem, fd: int, data: Buffer, position: int = 0) -> None:
-    """Write all of `data`, with as many calls as that takes. Raises OSError."""
+    """Write all of `data`, with as many calls as needed. Raises OSError."""
     view = memoryview(data)
     while view:
         count = fs.pwritev(fd, [view], position)
@@ -402,7 +404,7 @@ def write_all(fs: FileSystem, fd: int, data: Buffer, position: int = 0) -> None:
 
 
 def write_atomically(fs: FileSystem, path: str, data: bytes) -> None:
-    """Replace a file durably: readers, also after a crash, find the old file or the new one. Raises OSError."""
+    """Replace a file durably: readers, even after a crash, find the old file or the new one. Raises OSError."""
     temporary = path + TEMPORARY_SUFFIX
     try:
         write_file(fs, temporary, data, sync=True)
@@ -415,7 +417,7 @@ def write_atomically(fs: FileSystem, path: str, data: bytes) -> None:
 
 
 def replace_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
-    """Replace a file that could be rebuilt. The caller syncs the directory if need be. Raises OSError."""
+    """Replace a file that can be rebuilt. The caller syncs the directory if need be. Raises OSError."""
     temporary = path + TEMPORARY_SUFFIX
     write_file(fs, temporary, data, sync=sync)
     fs.rename(temporary, path)

@@ -1,8 +1,8 @@
 """The regular maintenance of all logs: flushing, retention, removal of deleted files, checkpoints.
 
 Strategy: a round looks at each log, but maintains only those that have changed since, or whose oldest segment expires
-now. What a log was like when nothing of it was left to do is kept; comparing that costs a fraction of a microsecond,
-maintaining a log 24.
+now. When nothing is left to do for a log, its state is remembered. Comparing this state takes a fraction of a
+microsecond, maintaining a log 24.
 
 Everything here waits for the disk: call it in a thread.
 """
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Settled(NamedTuple):
-    """A log of which nothing is left to do before `due_ms`, by the wall clock, as long as the rest is the same."""
+    """The state of a log for which nothing is left to do before `due_ms`, by the wall clock, unless a field changes."""
 
     due_ms: float
     log_end_offset: int
@@ -54,8 +54,11 @@ class _Settled(NamedTuple):
 
 
 class Housekeeping:
-    """See the module. `now_ms` is the wall clock, `seconds` a monotonic one; `checkpoint_ms` is the time between two
-    checkpoints.
+    """Maintains the logs of a broker; see the module.
+
+    now_ms: the wall clock.
+    seconds: a monotonic clock.
+    checkpoint_ms: the time between two checkpoints.
     """
 
     def __init__(
@@ -76,13 +79,13 @@ class Housekeeping:
         self._now_ms = now_ms
         self._seconds = seconds
         self._checkpoint_seconds = checkpoint_ms / 1000
-        self._next_checkpoint: dict[str | None, float] = {}  # by path
+        self._next_checkpoint: dict[str | None, float] = {}  # the time of the next checkpoint, by the `path` of `tick`
 
     def tick(self, path: str | None = None) -> list[TopicPartition]:
-        """Do what is due; return the partitions whose log start offset has moved.
+        """Do what is due. Return the partitions whose log start offset has moved.
 
-        path: of the only data directory to do it for; None for all of them. Each is always done the same way, since the
-        times are kept by path.
+        path: the only data directory to maintain; None for all of them. Callers always use None or always single paths,
+            since the times of the checkpoints are kept by path.
         """
         now_ms, now = self._now_ms(), self._seconds()
         moved = []
@@ -105,7 +108,7 @@ class Housekeeping:
         return moved
 
     def _maintain(self, log: Log, now_ms: int, now: float) -> _Settled | None:
-        """Do what is due for one log; return what it is like if nothing is left to do."""
+        """Do what is due for one log. Return its state if nothing is left to do."""
         end = log.log_end_offset
         try:
             _maintain(log, now_ms, now)
@@ -128,7 +131,7 @@ class Housekeeping:
 
 
 def _is_settled(log: Log, now_ms: int) -> bool:
-    """Return whether nothing is to be done for a log: since it was never written, or as it was when last looked at."""
+    """Return whether nothing is to be done for a log: it was never written, or has not changed since the last look."""
     settled = log.settled
     if settled is None:
         return not log.log_end_offset and not log.pending_unlinks and not log.closed
@@ -144,10 +147,11 @@ def _maintain(log: Log, now_ms: int, now: float) -> None:
             or (now - log.last_flush) * 1000 >= config.flush_ms
         ):
             log.flush()
-        elif not log.at_rest or log.epochs.dirty:  # nothing of it is to be sealed since it was opened
+        # Otherwise nothing was written since the log was opened, so there is nothing to seal.
+        elif not log.at_rest or log.epochs.dirty:
             log.seal()
     except StorageFailure as failure:
-        if failure.is_full:  # nothing can be written, but what is durable already may be deleted, to make room
+        if failure.is_full:  # nothing can be written, but durable segments may be deleted to make room
             retain(log, now_ms, durable_only=True)
             unlink_deleted(log)
         raise
@@ -159,7 +163,10 @@ def _maintain(log: Log, now_ms: int, now: float) -> None:
 
 
 def _settle(log: Log, end: int) -> _Settled | None:
-    """Return what a log is like that was just maintained, None if something will be due. end: its end before that."""
+    """Return the state of a log that was just maintained; None if something will be due.
+
+    end: the log end offset before the maintenance.
+    """
     config = log.config
     flushed = log.recovery_point >= end or config.flush_ms >= NO_LIMIT
     if not flushed or len(log.producers) or log.closed:

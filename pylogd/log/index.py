@@ -32,7 +32,7 @@ from pylogd.log.transactions import AbortedTransaction
 OFFSET_ENTRY = 8
 TIME_ENTRY = 12
 TRANSACTION_ENTRY = 34
-MAX_RELATIVE = (1 << 31) - 1  # of relative offsets and positions: Kafka reads them as signed numbers
+MAX_RELATIVE = (1 << 31) - 1  # the most of relative offsets and positions: Kafka reads them as signed numbers
 
 _LOW = (1 << 32) - 1
 _position = _LOW.__and__  # the position of an entry

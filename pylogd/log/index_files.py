@@ -1,4 +1,4 @@
-"""Write the index files of a segment, and read that of its aborted transactions."""
+"""Write the index files of a segment, and read its transaction index."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pylogd.log.index import IndexCorrupt, Indexes, TransactionIndex
 def write_index_files(
     fs: FileSystem, offsets: str, times: str, transactions: str, indexes: Indexes, *, sync: bool
 ) -> None:
-    """Write the indexes to the files with these paths. An empty transaction index has no file. Raises OSError.
+    """Write the indexes to the files with these paths. An empty transaction index gets no file. Raises OSError.
 
-    That of transactions comes first, and is always synced: if it is missing, it is taken to be empty, and readers get
-    records that were aborted. If one of the others is missing after a crash, all three are rebuilt.
+    The transaction index is written first, and is always synced: if its file is missing, it counts as empty, and
+    readers would get records that were aborted. If another index file is missing after a crash, all three are rebuilt.
     """
     write_transaction_index(fs, transactions, indexes.aborted, sync=True)
     replace_file(fs, offsets, indexes.offsets.to_bytes(), sync=sync)

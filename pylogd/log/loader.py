@@ -67,9 +67,11 @@ _KNOWN_NAMES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
 class FoundLog:
     """A log on the disk that has to be loaded.
 
-    topic_id: all zeros if unknown. recovery_point, log_start_offset: from the checkpoints of the data directory.
-    clean: whether the data directory was closed cleanly. is_link: whether its directory is a symbolic link.
-    stopped: its state as the last stop left it; None if that is not known.
+    topic_id: all zeros if unknown.
+    recovery_point, log_start_offset: the values in the checkpoints of the data directory.
+    clean: whether the data directory was closed cleanly.
+    is_link: whether the log's directory is a symbolic link.
+    stopped: the state of the log at the last stop; None if that is not known.
     """
 
     directory: str
@@ -94,9 +96,11 @@ def load_log(
 ) -> Log:
     """Load a log, and recover it if need be.
 
-    check: called before each segment that is scanned; may raise to end the loading. sync: False if the caller makes
-    durable what recovery finds and writes, by a sync of the volume before the next checkpoint. Raises CorruptLog if the
-    log can't be served, and StorageFailure.
+    check: called before each segment that is scanned. It may raise to end the loading.
+    sync: False if the caller syncs the volume before the next checkpoint, so that recovery need not sync what it
+        writes.
+
+    Raises StorageFailure, and CorruptLog if the log can't be served.
     """
     if found.is_link:
         raise CorruptLog(f"{found.directory}: {LINK}")
@@ -156,8 +160,8 @@ class _Loader:
         self.epochs = LeaderEpochs()
         self.without_producers: set[int] = set()  # base offsets of scanned segments without idempotent batches
         self.markers_unknown: set[int] = set()  # base offsets of segments whose transaction index has to be rebuilt
-        self.names: Collection[str] = ()  # of the files in the directory
-        self.scanned_producers: Producers | None = None  # if the scan has seen all batches
+        self.names: Collection[str] = ()  # the names of the files in the directory
+        self.scanned_producers: Producers | None = None  # set if the scan has seen all batches
 
     def load(self) -> Log:
         """Do all steps."""
@@ -208,9 +212,9 @@ class _Loader:
         return producers
 
     def _forget_producers(self, start: int) -> None:
-        """Forget the producers of a log that lost its end, as Kafka does, also for the next start.
+        """Forget the producers of a log that lost its end, also for the next start. Kafka does so too.
 
-        The end of a transaction may be among what was lost, and its coordinator would not write it again.
+        The end of a transaction may be among the lost records, and its coordinator would not write it again.
         """
         remove_snapshots_above(self.fs, self.directory, -1)
         self.scanned_producers = Producers()
@@ -220,12 +224,12 @@ class _Loader:
         return any(name.endswith(SNAPSHOT_SUFFIX) for name in self.names)
 
     def _sync_names(self) -> None:
-        """Make the file names durable, which the crash may have prevented: the log counts as flushed from now on."""
+        """Make the file names durable: the crash may have prevented it, and the log counts as flushed from now on."""
         sync_partition_metadata(self.fs, self.directory)
         sync_directory(self.fs, self.directory)
 
     def _read_epochs(self) -> LeaderEpochs:
-        """Read the leader epochs. If the file is damaged, the whole log is scanned, which finds them in the batches."""
+        """Read the leader epochs. If the file is damaged, the whole log is scanned to find them in the batches."""
         try:
             return LeaderEpochs(read_leader_epochs(self.fs, self.directory))
         except CorruptFile as error:
@@ -254,7 +258,7 @@ class _Loader:
         return Segment.create(self.storage, self.directory, start, created_ms=self.now_ms())
 
     def _check_transaction_indexes(self, segments: list[Segment]) -> None:
-        """Note which segments have aborted transactions, and which ones an index of them that is damaged."""
+        """Note which segments have aborted transactions, and which transaction indexes are damaged."""
         for segment in segments:
             path = segment_path(self.directory, segment.base_offset, TRANSACTION_INDEX_SUFFIX)
             if self.fs.exists(path):
@@ -282,12 +286,12 @@ class _Loader:
         return segments[-1].base_offset if last is None else last.next_offset
 
     def _lacks_indexes(self, segment: Segment) -> bool:
-        """Return whether a segment that was not scanned has no indexes: a crash came soon after its end was reached.
+        """Return whether a segment that was not scanned lacks indexes, since a crash came soon after it was rolled.
 
-        Its index of aborted transactions is not there either, or outdated. The recovery point says nothing about that:
-        a flush of the active segment moves it without writing indexes.
+        Its transaction index is then missing or outdated too. The recovery point does not tell this: a flush of the
+        active segment moves it without writing indexes.
         """
-        *required, _ = segment.file_paths()  # that of aborted transactions exists only if there are any
+        *required, _ = segment.file_paths()  # a transaction index exists only if there are aborted transactions
         return segment.file is None and not all(map(self.fs.exists, required))
 
     def _write_indexes(self, segment: Segment) -> None:
@@ -300,7 +304,10 @@ class _Loader:
     # Recovery ------------------------------------------------------------------------------------------------------
 
     def _recover(self, segments: list[Segment]) -> int:
-        """Scan from the recovery point on; return the log end offset. Removes from `segments` what can't be served."""
+        """Scan from the recovery point on. Return the log end offset.
+
+        Removes segments that can't be served from `segments`.
+        """
         first = max(
             (at for at, segment in enumerate(segments) if segment.base_offset <= self.found.recovery_point), default=0
         )
@@ -346,14 +353,14 @@ class _Loader:
         return end, bad is not None
 
     def _has_index_files(self, base: int) -> bool:
-        """Return whether there is any index file of a segment. Recovery replaces or removes it."""
+        """Return whether a segment has any index file, which recovery replaces or removes."""
         suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
         return any(f"{base:020d}{suffix}" in self.names for suffix in suffixes)
 
     def _scan_batches(self, scanned: Segment, size: int, next_base_offset: int | None) -> tuple[int, BadBatch | None]:
-        """Note the batches of a file in `scanned`, up to its end or to the first invalid one.
+        """Note the batches of a file in `scanned`, up to its end or to the first invalid batch.
 
-        Return the offset after them, and what is wrong behind them. Raises CorruptLog.
+        Return the offset after them, and the invalid batch, if any. Raises CorruptLog.
         """
         assert scanned.file is not None
         idempotent = control = False
@@ -363,10 +370,11 @@ class _Loader:
         interval, epochs, note = self.config.index_interval_bytes, self.epochs, scanned.note_batch
         producers = self.scanned_producers
         try:
-            # Fields are taken one by one: with small batches, this loop takes most of a start after a crash.
+            # Fields are taken one by one: a start after a crash spends most of its time in this loop if batches are
+            # small.
             for _, header, batch in scan(scanned.file, size, base_offset=base):
                 start, _, epoch, _, _, attributes, delta, _, stamp, producer, _, _, _ = header
-                if last < base and epochs.epoch_of(start) != epoch:  # the file of the epochs is older
+                if last < base and epochs.epoch_of(start) != epoch:  # the file of the leader epochs is older
                     epochs.truncate_end(start)
                 last = start + delta
                 if last >= limit:
@@ -405,7 +413,9 @@ class _Loader:
 
 
 def sort_files(fs: FileSystem, directory: str, names: Collection[str]) -> list[int]:
-    """Return the base offsets of the segments in a partition's directory, ascending. names: its file names.
+    """Return the base offsets of the segments in a partition's directory, ascending.
+
+    names: the names of the files in the directory.
 
     Removes leftovers of deletions and of interrupted writes; logs a warning for unknown files.
     """
@@ -431,5 +441,5 @@ def sort_files(fs: FileSystem, directory: str, names: Collection[str]) -> list[i
 
 
 def is_segment_name(name: str) -> bool:
-    """Return whether a file of that name belongs to a segment."""
+    """Return whether a file with this name belongs to a segment."""
     return _SEGMENT_NAME.match(name) is not None

@@ -6,7 +6,7 @@ import struct
 
 from pylogd.wire import records
 
-#: Of a batch header: base offset, batch length, last offset delta, record count.
+#: The fields of a batch header that a look-up needs: base offset, batch length, last offset delta, record count.
 PROBE = struct.Struct(">qi11xi30xi")
 
 
@@ -24,9 +24,10 @@ class Located:
 
 
 def skip_batches(window: records.Buffer, offset: int, beyond: int) -> int:
-    """Return how many bytes at the start of `window`, which begins with a batch, need not be looked at.
+    """Return how many bytes at the start of `window`, which begins with a batch, a look-up can skip.
 
-    These are whole headers of batches that end before `offset` or at most at byte `beyond`. 0 without a compiler.
+    They are whole headers of batches that end before `offset`, or at byte `beyond` or before. The result is 0 without a
+    compiler.
     """
     speedups = records.speedups
     if speedups is None:

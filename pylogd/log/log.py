@@ -2,13 +2,12 @@
 
 An append checks the batches, assigns offsets, and writes everything with one `pwritev`: 16 new bytes for each batch
 (base offset, length, leader epoch), and the rest of it as received, without a copy. Nearly all batches of clients are
-accepted by their headers alone (`fast_accept`), and `batch_runs` writes many such together; all other batches go
-through `validator.check_batches`. A read looks the position up (`reading`) and returns a `FileSlice`: record bytes
-never pass through this module. What removes segments works on a log from outside: `truncation`, `retention`,
-`compaction`; so does `durability`, which flushes it.
+accepted by their headers alone (`fast_accept`), and `batch_runs` writes many of them together; all others go through
+`validator.check_batches`. A read looks the position up (`reading`) and returns a `FileSlice`: record bytes never pass
+through this module. `truncation`, `retention`, `compaction` and `durability` (flushes) work on a log from outside.
 
 Rules:
-- An append stores all of its batches or none, also when the disk is full.
+- An append stores all of its batches or none, even when the disk is full.
 - `log_end_offset` moves only after the bytes are in the page cache, and is never lowered by an append.
 - On the append path only batches are written. Indexes, snapshots, leader epochs and checkpoints are written by `flush`
   and `seal`, the manager's `tick`, and `close`.
@@ -49,16 +48,15 @@ _NO_TAIL: tuple[int, Segment | None, int] = (-1, None, 0)
 
 
 class Log(LogParts):
-    """See the module. Logs are made by `loader`.
+    """One log; see the module. `loader` makes logs.
 
-    recovery_point: the offset up to which everything is durable. clean: whether the log was closed cleanly, so that its
-    files are durable and complete.
-    first_offset: the log end offset when it was opened. removed_bytes: of segments removed since, less those it had.
-
-    Attributes that others set:
-    deletable_offset: retention and compaction leave records at and after it alone; None for no such limit.
-    on_roll: called with the log after a roll, when the old segment can be made durable; `lock` is held, so it must not
-    block.
+    recovery_point: the offset up to which everything is durable.
+    clean: whether the log was closed cleanly, so that its files are durable and complete.
+    first_offset: the log end offset when the log was opened.
+    removed_bytes: the bytes of segments removed since then, less the bytes that the log had then.
+    deletable_offset: retention and compaction keep records at and after it; None for no such limit. Others set it.
+    on_roll: set by others. It is called with the log after a roll, when the old segment can be made durable. `lock` is
+        held, so it must not block.
     """
 
     __slots__ = (
@@ -88,9 +86,9 @@ class Log(LogParts):
         self.on_roll: Callable[[Log], object] | None = None
         self.closed = self.abandoned = False
         self.last_flush = storage.seconds()
-        self.pending_unlinks: Sequence[tuple[float, list[str]]] = ()  # files renamed to .deleted, when to unlink them
-        self.settled: object = None  # the housekeeping's
-        self.unwritten_snapshots: Sequence[tuple[int, bytes]] = ()  # (offset, content), made at a roll
+        self.pending_unlinks: Sequence[tuple[float, list[str]]] = ()  # (time to unlink, paths of .deleted files)
+        self.settled: object = None  # what the housekeeping remembers of the log
+        self.unwritten_snapshots: Sequence[tuple[int, bytes]] = ()  # (offset, content) of snapshots made at rolls
         self.names_synced = clean  # whether the name of the log's directory is durable
         self.closed_at = log_end_offset if clean else -1  # the end offset for which closing state is on the disk
         self.fast_accept, self.first_offset = REFUSE_ALL, log_end_offset
@@ -163,8 +161,9 @@ class Log(LogParts):
     ) -> AppendResult:
         """Append record batches. Raises InvalidAppend or StorageFailure if nothing was appended.
 
-        inspections: the result of `inspect` for these records. may_inspect: whether this call may take long to inspect
-        records; if not, it raises InspectionNeeded where that is necessary. terms: of batches that are transactional.
+        inspections: the result of `inspect` for these records.
+        may_inspect: whether this call may take long to inspect records. If not, it raises InspectionNeeded instead.
+        terms: describes the transaction of transactional batches.
         """
         with self._lock or self.lock:
             try:
@@ -190,7 +189,7 @@ class Log(LogParts):
 
     @property
     def at_rest(self) -> bool:
-        """Whether the files have to be opened before an append: there was none since the start."""
+        """Whether the files have to be opened before an append, because there was no append since the start."""
         return self._active.file is None and not self.closed
 
     def open(self) -> None:
@@ -207,10 +206,9 @@ class Log(LogParts):
         return inspect(memoryview(records), self._config, self.now_ms())
 
     def append_batches(self, run: BatchRun, *, leader_epoch: int) -> int:
-        """Append with one write as many batches of clients, from the first on, as need no closer look.
+        """Append batches of clients with one write, up to the first batch that needs the general path.
 
-        Return how many; `run` has the rest of the result. What is left is for `append`. Raises StorageFailure: nothing
-        was appended.
+        Return how many were appended; `run` has the rest of the result. Raises StorageFailure: nothing was appended.
         """
         with self._lock or self.lock:
             segment = self._active
@@ -264,7 +262,7 @@ class Log(LogParts):
         )
 
     def wrote(self, accepted: Accepted) -> None:
-        """Take over batches that were written at the end of the active segment. The caller holds `lock`."""
+        """Account for batches that were written at the end of the active segment. The caller holds `lock`."""
         segment = self._active
         for header, batch in accepted.checked:
             segment.note_batch(len(batch), header.last_offset, header.max_timestamp, self.index_interval)
@@ -277,7 +275,7 @@ class Log(LogParts):
         self.log_end_offset = accepted.last_offset + 1
 
     def set_limits(self) -> None:
-        """Work out which batches `fast_accept` may accept until the segment is looked at again."""
+        """Compute which batches `fast_accept` may accept until this is called again."""
         segment, config = self._active, self._config
         segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
         if segment.size and not self.stamps and segment.file is not None and not (segment.full or self.closed):
@@ -288,7 +286,7 @@ class Log(LogParts):
             self.fast_accept = REFUSE_ALL
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
-        """Return whether the active segment is older than `segment.ms`: by time stamps if it has any, as in Kafka."""
+        """Return whether the active segment is older than `segment.ms`, by time stamps if it has any, as in Kafka."""
         segment = self._active
         if segment.first_timestamp >= 0 and newest >= 0:
             return newest - segment.first_timestamp > self._roll_ms
@@ -309,15 +307,15 @@ class Log(LogParts):
             raise StorageFailure(self.directory, error) from error
 
     def rolled(self, segment: Segment) -> None:
-        """Append to `segment` from now on, which `make_segment` has made."""
+        """Append to `segment`, which `make_segment` has made, from now on."""
         with self.lock:
             self.unwritten_snapshots = (*self.unwritten_snapshots, (self.log_end_offset, self.producers.to_snapshot()))
             self.replace_segments([*self.segments, segment])
 
     def exclude_appends(self) -> AbstractContextManager[object]:
-        """Exclude appends, for whoever changes the files of the active segment. Waits for a write under way.
+        """Exclude appends while files of the active segment are changed. Waits for a write under way.
 
-        Where appends are staged the reactor takes `lock`, which therefore must not be held while a disk is waited for.
+        Where appends are staged, the reactor takes `lock`, so no thread may hold `lock` while it waits for a disk.
         """
         return self.writing if self.storage.staged_appends else self.lock
 
@@ -333,12 +331,11 @@ class Log(LogParts):
         allow_cold: bool = False,
         empty: bool = False,
     ) -> FileSlice | None:
-        """Return whole batches of one segment, from the one that contains `offset` or the next one on; None if none.
+        """Return whole batches of one segment from `offset` on, None if there are none. Raises OffsetOutOfRange.
 
-        end_offset: only batches that end before it are returned. min_one: whether the first batch is returned if it is
-        larger than `max_bytes`. allow_cold: whether to wait for the disk; otherwise ColdRead is raised. empty: whether
-        the first batch may be one without records, left by compaction. A replica needs these, since they contain the
-        last sequence of their producer. Raises OffsetOutOfRange.
+        end_offset: only batches that end before it are returned.
+        allow_cold: whether to wait for the disk; otherwise ColdRead is raised.
+        min_one, empty: see `SegmentsView.look_up`.
         """
         if allow_cold:
             open_for_readers(self)
@@ -370,7 +367,7 @@ class Log(LogParts):
             raise
 
     def read_again(self, offset: int, max_bytes: int, end_offset: int) -> FileSlice | None:
-        """Return what `read` has returned before for the same limit, None if that is not known or ends differently."""
+        """Return the earlier result of `read` for the same limit; None if it is not known or ends differently now."""
         found = self._view.slices.get(offset)
         if found is None:
             return None
@@ -380,7 +377,7 @@ class Log(LogParts):
         return records
 
     def _locked_end(self) -> tuple[int, SegmentsView, Segment, int]:
-        """Return log end offset, segments, last segment and its size, all of one moment, while others may append."""
+        """Return log end offset, segments, last segment and its size, all of one moment, while others append."""
         with self.lock:
             last = self._view.segments[-1]
             return self.log_end_offset, self._view, last, last.size
@@ -438,7 +435,7 @@ class Log(LogParts):
             return self.log_start_offset
 
     def truncated_to(self, segments: Sequence[Segment], offset: int, *, restarted: bool = False) -> None:
-        """Take over the state after a truncation of the files: these segments, ending at `offset`.
+        """Adopt the state after a truncation of the files to these segments, which end at `offset`.
 
         restarted: whether no earlier record is left. The caller holds `lock`, and restores `producers`.
         """
@@ -450,7 +447,7 @@ class Log(LogParts):
         self.recovery_point = min(self.recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
         if restarted:
-            self.epochs.clear()  # also those that end before the first record
+            self.epochs.clear()  # epochs that end before the first record are removed too
         else:
             self.epochs.truncate_end(offset)
         snapshots = () if restarted else self.unwritten_snapshots
@@ -488,7 +485,7 @@ class Log(LogParts):
         self.forget()
 
     def refuse_all(self) -> None:
-        """Refuse appends and look-ups from now on. The files stay open and as they are."""
+        """Refuse appends and look-ups from now on. The files stay open and unchanged."""
         with self.lock:
             self.closed = self.abandoned = True
             self.set_limits()

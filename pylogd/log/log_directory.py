@@ -39,17 +39,18 @@ _log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 DELETE_SUFFIX = "-delete"
-#: Of logs that the metadata does not know. Only the operator removes them.
+#: The suffix of logs that the metadata does not know. Only the operator removes them.
 STRAY_SUFFIX = "-stray"
 _ID_BYTES = 16
 _NAME_LIMIT = 255
 _NO_LOCK = -1
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-#: Written to find out whether the directory can be written to. Like other temporary files, it may stay after a crash.
+#: The file that is written to find out whether the directory can be written to. A crash may leave it, like other
+#: temporary files.
 _PROBE_FILE = "probe" + TEMPORARY_SUFFIX
 _PROBE_BYTES = 1
 _SPACE_PROBE_BYTES = 1 << 16
-#: A full volume is used again when this many bytes are free, or this fraction of it.
+#: A full volume is used again when this many bytes are free, or this fraction of the volume.
 _MIN_FREE_BYTES = 1 << 30
 _MIN_FREE_FRACTION = 1 / 20
 DATA_DIRECTORY_FILES = frozenset(
@@ -82,7 +83,8 @@ class PartitionUsage(NamedTuple):
 class DirectoryUsage(NamedTuple):
     """The partitions in a data directory, and the size of its volume in bytes (-1 if unknown).
 
-    failed: it is offline. cordoned: it takes no new partitions.
+    failed: whether the directory is offline.
+    cordoned: whether it takes no new partitions.
     """
 
     path: str
@@ -95,15 +97,15 @@ class DirectoryUsage(NamedTuple):
 
 @dataclass(slots=True)
 class LogDirectory:
-    """A data directory that this process uses, or that is offline. Made by `open_directory` or `failed_directory`.
+    """A data directory that this process uses, or that is offline.
 
     lock: the descriptor that holds the lock.
     clean: whether the last stop was a clean one.
     suspect: whether recent writes may be missing because the machine stopped unexpectedly.
-    failure: why it is offline; None if it is not.
+    failure: why it is offline; None if it is online.
     full: whether its volume had no free space at the last write.
     identity: device and inode of the directory when it was opened; another one may be mounted at its path later.
-    stopped: the logs as the last clean stop left them, by the names of their directories; empty after `find_logs`.
+    stopped: the state of the logs at the last clean stop, by the names of their directories; empty after `find_logs`.
     recovery_points, log_starts, cleaned_offsets, high_watermarks: the checkpoints as they were read.
     checkpointed: what the checkpoint files contain now, by file name.
     open_logs: how many open logs it has.
@@ -196,7 +198,7 @@ class LogDirectory:
             return bytes(_ID_BYTES)
 
     def read_checkpoints(self) -> None:
-        """Read all checkpoints."""
+        """Read all checkpoints of the directory."""
         scanned = "all logs in the data directory are scanned instead"
         self.recovery_points = self._read_or_scan(checkpoints.RECOVERY_POINTS, scanned)
         self.log_starts = self._read_or_scan(checkpoints.LOG_STARTS, scanned)
@@ -213,7 +215,7 @@ class LogDirectory:
         return offsets
 
     def _read_offsets(self, name: str, consequence: str) -> dict[TopicPartition, int] | None:
-        """Read a checkpoint; None if it is damaged. `consequence` says in the log what happens then."""
+        """Read a checkpoint. Return None if it is damaged, and log the `consequence`."""
         try:
             offsets = checkpoints.read_offsets(self.fs, self.path, name)
         except CorruptFile as error:
@@ -223,22 +225,22 @@ class LogDirectory:
         return offsets
 
     def write_offsets(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Write a checkpoint, unless the file has these offsets already. Raises StorageFailure."""
+        """Write a checkpoint, unless the file already has these offsets. Raises StorageFailure."""
         if self.checkpointed.get(name) != offsets:
             try:
                 checkpoints.write_offsets(self.fs, self.path, name, offsets)
             except OSError as error:
                 raise StorageFailure(os.path.join(self.path, name), error) from error
-        self.checkpointed[name] = offsets  # also if they are equal: these keys are those of the open logs
+        self.checkpointed[name] = offsets  # even if they are equal: these keys are the objects that the open logs have
 
     def forget_read(self, unopened: Container[TopicPartition]) -> None:
-        """Forget what checkpoints said when they were read, but of the logs that are `unopened`."""
+        """Forget what checkpoints said when they were read, except about the logs that are `unopened`."""
         self.recovery_points = {key: point for key, point in self.recovery_points.items() if key in unopened}
         self.log_starts = {key: start for key, start in self.log_starts.items() if key in unopened}
         self.cleaned_offsets = {}
 
     def has_entry(self, key: TopicPartition) -> bool:
-        """Return whether a checkpoint has an entry of that partition."""
+        """Return whether a checkpoint has an entry of this partition."""
         return any(key in offsets for offsets in list(self.checkpointed.values()))
 
     def keep_entries(self, known: Container[TopicPartition]) -> None:
@@ -248,12 +250,12 @@ class LogDirectory:
             self.write_offsets(name, kept)
 
     def _has(self, key: TopicPartition) -> bool:
-        """Return whether there is a directory of that partition."""
+        """Return whether there is a directory of this partition."""
         topic, partition = key
         return self.fs.exists(os.path.join(self.path, f"{topic}-{partition}"))
 
     def mark_clean(self, logs: Iterable[Log]) -> None:
-        """Note that all logs were closed cleanly, and the state of those that are in this directory. Raises OSError."""
+        """Note that all logs were closed cleanly, with the state of the logs in this directory. Raises OSError."""
         write_stopped_logs(self.fs, self.path, (log for log in logs if self.holds(log)))
         checkpoints.write_clean_shutdown(self.fs, self.path)
 
@@ -274,7 +276,10 @@ class LogDirectory:
         return target
 
     def probe(self, write: bool) -> None:
-        """Raise OSError unless the path still is the directory that was opened, and can be written to (`write`)."""
+        """Raise OSError unless the path is still the directory that was opened, and can be written to.
+
+        write: whether to try to write.
+        """
         if self.fs.identity(self.path) != self.identity:
             raise OSError(errno.ESTALE, "another directory is mounted at this path now", self.path)
         if write:
@@ -286,7 +291,7 @@ class LogDirectory:
         if usable < min(_MIN_FREE_BYTES, int(total * _MIN_FREE_FRACTION)):
             return False
         try:
-            self._write_probe(_SPACE_PROBE_BYTES)  # a quota does not show in the free space of the volume
+            self._write_probe(_SPACE_PROBE_BYTES)  # the free space of the volume does not show a quota
         except OSError as error:
             if StorageFailure(self.path, error).is_full:
                 return False
@@ -302,10 +307,10 @@ class LogDirectory:
                 self.fs.unlink(path)
 
     def reopen(self, boot_id: str | None) -> LogDirectory:
-        """Open the directory, which is offline, again; return a new object for it.
+        """Open the directory again, which is offline. Return a new object for it.
 
-        Raises OSError if it still fails, and InconsistentMetadata if it was never open in this process or another
-        directory is at its path: then only a restart can decide what happens to the partitions.
+        Raises OSError if it still fails. Raises InconsistentMetadata if it was never open in this process, or if
+        another directory is at its path: then only a restart can decide what happens to the partitions.
         """
         known = self.properties
         found = checkpoints.read_meta_properties(self.fs, self.path)
@@ -317,7 +322,7 @@ class LogDirectory:
         return open_directory(self.fs, self.path, known.node_id, known.cluster_id, boot_id)
 
     def usage(self, logs: Iterable[Log], cordoned: bool = False) -> DirectoryUsage:
-        """Return the sizes of those logs that are in this directory, and of its volume."""
+        """Return the sizes of the logs that are in this directory, and of its volume."""
         if self.failure is not None:
             return DirectoryUsage(self.path, -1, -1, [], failed=True, cordoned=cordoned)
         try:
@@ -342,10 +347,10 @@ def open_directory(
 ) -> LogDirectory:
     """Lock a data directory, which is created if it does not exist, and read its checkpoints.
 
-    The arguments but the last are compared with `meta.properties`, see `claim`. boot_id: `machine_boot_id()`, to find
-    out whether recent writes may be missing: a process that is killed leaves its writes to the kernel, a machine that
-    stops unexpectedly loses what was not synced. So a directory without the marker of a clean stop is suspect, unless
-    it was last in use under the same boot id.
+    node_id, cluster_id: compared with `meta.properties`; see `claim`.
+    boot_id: `machine_boot_id()`, to find out whether recent writes may be missing. The kernel still writes what a
+        killed process has written, but a machine that stops unexpectedly loses what was not synced. So a directory
+        without the marker of a clean stop is suspect, unless it was last in use under the same boot id.
 
     Raises LogDirLocked if another process has it, InconsistentMetadata if it belongs to another broker, and OSError.
     """
@@ -380,9 +385,12 @@ def failed_directory(fs: FileSystem, path: str, failure: StorageFailure) -> LogD
 def claim(
     fs: FileSystem, path: str, node_id: int, cluster_id: str | None, boot_id: str | None = None
 ) -> MetaProperties:
-    """Compare `meta.properties` with this broker, add missing fields to it, and return the result.
+    """Compare `meta.properties` with this broker, add missing fields to the file, and return the result.
 
-    node_id is -1 and cluster_id None if they are not known yet. A boot_id is written as that of the current use.
+    node_id: -1 if it is not known yet.
+    cluster_id: None if it is not known yet.
+    boot_id: if given, it is written as the boot id of the current use.
+
     Raises InconsistentMetadata if the directory belongs to another broker or cluster.
     """
     known = checkpoints.read_meta_properties(fs, path)
@@ -410,4 +418,4 @@ def split_name(name: str) -> TopicPartition | None:
     """Return the partition that a directory is named after; None if it is not the name of a partition."""
     topic, _, partition = name.rpartition("-")
     named = topic and partition.isascii() and partition.isdigit()
-    return (sys.intern(topic), int(partition)) if named else None  # one string for all partitions of a topic
+    return (sys.intern(topic), int(partition)) if named else None  # all partitions of a topic share one string

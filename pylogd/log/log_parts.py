@@ -1,4 +1,7 @@
-"""What a log makes at its first use. Three locks take 280 bytes, and most of many logs are never used."""
+"""The parts of a log that are made at their first use, to save memory.
+
+Three locks take 280 bytes, and most logs of a large broker are never used.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import threading
 
 from pylogd.log.write_failures import WriteFailures
 
-_making = threading.Lock()  # held while one is made
+_making = threading.Lock()  # is held while a part is made
 
 
 class LogParts:
-    """Makes the parts. `_lock` is `lock`, or None: appends look at it first, since a property costs a call."""
+    """Makes the parts. `_lock` is `lock`, or None: appends look at `_lock` first, since a property costs a call."""
 
     __slots__ = ("_lock", "_maintenance", "_write_failures", "_writing")
 
@@ -22,7 +25,7 @@ class LogParts:
 
     @property
     def lock(self) -> threading.RLock:
-        """Held by whatever changes the log."""
+        """Held by every change of the log."""
         if self._lock is None:
             with _making:
                 self._lock = self._lock or threading.RLock()
@@ -30,7 +33,7 @@ class LogParts:
 
     @property
     def writing(self) -> threading.Lock:
-        """Held during a staged append, or what excludes it; taken before `lock`."""
+        """Held during a staged append and by code that excludes staged appends; taken before `lock`."""
         if self._writing is None:
             with _making:
                 self._writing = self._writing or threading.Lock()

@@ -29,7 +29,7 @@ class LruCache(Generic[V]):
             return value
 
     def put(self, key: str, value: V) -> None:
-        """Add a value. The newest one is always kept, whatever its weight."""
+        """Add a value. The value added last is always kept, whatever its weight."""
         with self._lock:
             self._drop(key)
             self._entries[key] = value

@@ -1,14 +1,15 @@
 """The logs of a broker, in one or several data directories: loading, creating, deleting, truncating and closing them.
 
-A new partition goes to the data directory with the fewest partitions. A deleted one makes its name available at once,
-and its files are removed after `file.delete.delay.ms`. What the manager is made of:
+A new partition goes to the data directory with the fewest partitions. The name of a deleted partition is available at
+once, and its files are removed after `file.delete.delay.ms`. The manager's parts are:
 
-- `registry`: which logs are open, and which can't be used and why;
+- `registry`: which logs are open, which can't be used, and why;
 - `directories`: the data directories, their failures, and whose they are;
-- `bulk_loader`, `stopped_logs`: many logs at a start, from the state that a clean stop has left; `closing`: at a stop;
-- `creation`: new logs;
-- `checkpoint_writer`: when which offsets are written to the checkpoints;
-- `housekeeping`: what is done regularly: flushing, retention, removal of deleted files.
+- `bulk_loader`, `stopped_logs`: open many logs at a start, from the state that a clean stop has left;
+- `closing`: closes them at a stop;
+- `creation`: creates logs;
+- `checkpoint_writer`: decides when which offsets are written to the checkpoints;
+- `housekeeping`: flushes, applies retention, and removes deleted files, regularly.
 
 Methods wait for the disk unless they say otherwise: call them in a thread. `logs` may be read in any thread.
 """
@@ -48,18 +49,20 @@ DirectoryFailed = Callable[[str, list[TopicPartition]], object]
 
 
 class LogManager:
-    """See the module.
+    """The logs of a broker; see the module.
 
     directories: the paths of the data directories.
-    config: the settings of logs for whose topic there are none.
-    now_ms: the wall clock, for time stamps and retention by age. seconds: a monotonic clock, for delays.
-    node_id, cluster_id: compared with `meta.properties` of the directories, and written there if these have none.
-    recovery_threads: how many logs are opened at the same time. checkpoint_ms: the time between two checkpoints.
-    boot_id: that of the machine, see `log_directory.open_directory`.
+    config: the settings of logs whose topic has no settings.
+    now_ms: the wall clock, for time stamps and retention by age.
+    seconds: a monotonic clock, for delays.
+    node_id, cluster_id: compared with `meta.properties` of the directories, and written there if it has none.
+    recovery_threads: how many logs are opened at the same time.
+    checkpoint_ms: the time between two checkpoints.
+    boot_id: identifies the boot of the machine; see `log_directory.open_directory`.
     partition_limit: how many logs may be open. May be changed until `load`.
     cached_files: how many files of older segments are kept open.
     cordoned: returns the absolute paths of the directories that take no new partitions (KIP-1066).
-    cache: holds what producers append; None for no such cache.
+    cache: the block cache; None without one.
     staged_appends: whether all appends are made by `staged_append`, for writes in threads.
     """
 
@@ -133,12 +136,12 @@ class LogManager:
 
     @property
     def cordoned(self) -> bool:
-        """Whether all data directories that are not offline are cordoned, so that the broker gets no new replicas."""
+        """Whether all online data directories are cordoned, so that the broker gets no new replicas."""
         return bool(self.healthy) and self._cordoned().issuperset(self.healthy)
 
     @property
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """The high watermarks as the checkpoints had them when the directories were opened."""
+        """The high watermarks in the checkpoints when the directories were opened."""
         return self._directories.high_watermarks
 
     @property
@@ -148,7 +151,7 @@ class LogManager:
 
     @property
     def directory_id(self) -> str | None:
-        """The id of the first data directory that is online. While this process has its lock, it is unique."""
+        """The id of the first online data directory. It is unique while this process has the directory's lock."""
         return next((entry.properties.directory_id for entry in self._directories.online), None)
 
     @property
@@ -174,7 +177,7 @@ class LogManager:
     # Starting and stopping -----------------------------------------------------------------------------------------
 
     def cancel_load(self) -> None:
-        """Make a `load` in another thread end soon, with LoadCancelled. Never waits for the disk."""
+        """Make a `load` that runs in another thread end soon, with LoadCancelled. Never waits for the disk."""
         self._loader.cancel()
 
     def load(self, progress: Progress | None = None, config_of: ConfigOf | None = None) -> None:
@@ -203,9 +206,9 @@ class LogManager:
             raise
 
     def reopen(self, path: str) -> list[TopicPartition]:
-        """Use a data directory again that is offline or full; return the partitions that are available again.
+        """Use a data directory again that is offline or full. Return the partitions that are available again.
 
-        The logs are recovered as after a crash. A directory that is in use is left as it is. Raises as
+        The logs are recovered as after a crash. A directory that is already in use is not changed. Raises the errors of
         `LogDirectories.reopen`.
         """
         with self._reopening:
@@ -222,13 +225,14 @@ class LogManager:
             return [key for key in keys if key in self.logs]
 
     def use_threads(self, threads: int) -> None:
-        """Open and close logs in so many threads from now on (`num.recovery.threads.per.data.dir`)."""
+        """Open and close logs in this many threads from now on (`num.recovery.threads.per.data.dir`)."""
         self._loader.threads = threads
 
     def close(self, clean: bool = True) -> None:
         """Close all logs and release the data directories.
 
-        clean: whether to flush the logs. Directories whose logs were all closed that way are marked as cleanly stopped.
+        clean: whether to flush the logs. Directories whose logs were all flushed and closed are marked as cleanly
+            stopped.
         """
         offline = list(self._registry.offline.values())
         unclean = {path for log in offline if log.needs_recovery for path in log.directories}
@@ -246,7 +250,8 @@ class LogManager:
         try:
             self.checkpoint()
             for entry in self.directories:
-                if entry.path not in unclean and entry.failure is None:  # the checkpoint may have made it fail
+                # The checkpoint may have made the directory fail.
+                if entry.path not in unclean and entry.failure is None:
                     entry.mark_clean(logs)
         except (StorageError, OSError) as error:
             _log.error("Could not write the clean-shutdown marker; the next start recovers the logs: %s", error)
@@ -254,15 +259,17 @@ class LogManager:
     # Partitions ----------------------------------------------------------------------------------------------------
 
     def choose_directories(self, count: int) -> Sequence[str | None]:
-        """Return in which data directories to create so many logs; None if all are offline. Never waits for a disk."""
+        """Return a data directory for each of `count` new logs, or Nones if all are offline. Never waits for a disk."""
         return self._creator.choose_directories(count)
 
     def create(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None, directory: str | None = None
     ) -> Log:
-        """Create an empty log and return it; if there is an open one, return that.
+        """Create an empty log and return it. If the log is already open, return that.
 
-        directory: the data directory, if it was chosen already. Raises the errors that `LogCreator.create` returns.
+        directory: the data directory, if the caller has chosen it.
+
+        Raises the errors that `LogCreator.create` returns.
         """
         (made,) = self.create_all(topic, [partition], topic_id, config, directory)
         if isinstance(made, StorageError):
@@ -273,14 +280,14 @@ class LogManager:
         self, topic: str, partitions: Sequence[int], topic_id: bytes, config: LogConfig | None = None,
         directory: str | None = None,
     ) -> list[Log | StorageError]:  # fmt: skip
-        """Create empty logs of a topic; return each, or why it could not be created. See `LogCreator.create`."""
+        """Create empty logs of a topic. Return each log, or its error. See `LogCreator.create`."""
         config = self.config if config is None else config
         return self._creator.create(NewLogs(topic, partitions, topic_id, config, directory))
 
     def delete(self, topic: str, partition: int) -> None:
-        """Delete a log, once no write of it is under way. Ignores an unknown partition. Raises StorageFailure.
+        """Delete a log, after a write under way has ended. Ignores an unknown partition. Raises StorageFailure.
 
-        Its name is available at once, its files are removed later.
+        Its name is available at once; its files are removed later.
         """
         key = topic, partition
         with self._registry.removing(key):
@@ -290,7 +297,7 @@ class LogManager:
                 return
             try:
                 with log.maintenance:
-                    with log.exclude_appends():  # a roll must not fail because the directory has another name
+                    with log.exclude_appends():  # a roll would fail when the directory has another name
                         entry = self._remove(key, log)
                         log.abandon()
                     if entry is not None:
@@ -300,7 +307,7 @@ class LogManager:
                 raise
 
     def _delete_unopened(self, key: TopicPartition) -> None:
-        """Delete a log that was not opened because there are too many partitions, if it is one."""
+        """Delete a log that was not opened because there are too many partitions, if the partition has one."""
         offline = self._registry.offline.get(key)
         path = None if offline is None else offline.unopened_path
         if offline is None or path is None:
@@ -315,12 +322,12 @@ class LogManager:
             self._registry.offline.pop(key, None)
 
     def _delete_later(self, entry: LogDirectory, path: str, config: LogConfig) -> None:
-        """Rename a partition's directory, and have it removed after the delay."""
+        """Rename a partition's directory, so that it is removed after the delay."""
         target = entry.rename_partition(path)
         entry.pending_removals.append((self._seconds() + config.file_delete_delay_ms / 1000, target))
 
     def keep_aside(self, topic: str, partition: int) -> str | None:
-        """Close a log that the metadata does not know, and rename its directory to `-stray`. Nobody removes it.
+        """Close a log that the metadata does not know, and rename its directory to `-stray`. No broker removes it.
 
         Returns the new path of the directory, None if there is no such log. Raises StorageFailure.
         """
@@ -329,7 +336,7 @@ class LogManager:
             log = self.logs.get(key)
             if log is None:
                 return None
-            with log.exclude_appends():  # nothing is changed before a write under way is done
+            with log.exclude_appends():  # waits for a write under way
                 entry = self._remove(key, log)
             if entry is None:
                 return None
@@ -341,7 +348,7 @@ class LogManager:
                 raise
 
     def _remove(self, key: TopicPartition, log: Log) -> LogDirectory | None:
-        """Remove a log from the open ones; return its data directory, None if that went offline meanwhile."""
+        """Remove a log from the open logs. Return its data directory, or None if that went offline meanwhile."""
         with self._registry.lock:
             if self.logs.get(key) is not log:
                 return None
@@ -369,7 +376,7 @@ class LogManager:
 
     @property
     def on_directory_failed(self) -> DirectoryFailed | None:
-        """Called with the path of a directory that failed and its partitions, in the thread in which it failed."""
+        """Called with the path of a directory that failed and its partitions, in the thread that found the failure."""
         return self._directories.on_failed
 
     @on_directory_failed.setter
@@ -378,7 +385,7 @@ class LogManager:
 
     @property
     def on_directory_full(self) -> Callable[[], object] | None:
-        """Called when a volume is full, or has free space again, in the thread in which that was noticed."""
+        """Called when a volume is full, or has free space again, in the thread that noticed it."""
         return self._directories.on_full
 
     @on_directory_full.setter
@@ -394,9 +401,9 @@ class LogManager:
         self._directories.check(write, path)
 
     def trust(self) -> None:
-        """Write to each directory that it is in use under this boot id: none is `suspect` from then on.
+        """Write to each directory that it is in use under this boot id: then none is `suspect` any more.
 
-        To be called when the missing writes of suspect directories can no longer do harm.
+        Call this when the missing writes of suspect directories can no longer do harm.
         """
         self._directories.claim_for_this_boot()
 
@@ -419,7 +426,7 @@ class LogManager:
         return self._housekeeping.tick(path)
 
     def _checkpoint_unless_full(self) -> None:
-        """Write the checkpoints; on a full disk leave that to the next `tick`, so that the broker starts."""
+        """Write the checkpoints. If the disk is full, leave them to the next `tick`, so that the broker starts."""
         try:
             self.checkpoint()
         except StorageFailure as error:

@@ -1,7 +1,8 @@
-"""Transaction markers: the control batches that end a transaction, and how they are read and made.
+"""Transaction markers, the control batches that end a transaction: read and encode them.
 
-A marker is a batch of one record. Its key has int16 version (0) and int16 type (0 abort, 1 commit), its value int16
-version (0) and int32 coordinator epoch: the leader epoch of the partition of `__transaction_state` from which it came.
+A marker is a batch of one record. The key is int16 version (0) and int16 type (0 abort, 1 commit). The value is int16
+version (0) and int32 coordinator epoch: the leader epoch of the partition of `__transaction_state` that sent the
+marker.
 
 Source: KIP-98; Kafka's EndTxnMarker schema.
 """
@@ -30,15 +31,19 @@ END_MARKERS = frozenset({int(ControlType.ABORT), int(ControlType.COMMIT)})
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
 _VERSION = 0
-#: The one record of a batch as `encode_marker` makes it: its bytes up to the key, the key, the length of the value, the
-#: value, and the number of headers. Other brokers' markers are the same, unless they have a time of their own.
+#: The one record of a batch that `encode_marker` makes: its bytes up to the key, the key, the length of the value, the
+#: value, and the number of headers. Markers of other brokers have the same form, unless the record has its own time
+#: stamp.
 _RECORD = struct.Struct(">5shhBhiB")
 _RECORD_START = bytes((16 << 1, 0, 0, 0, 4 << 1))
 _VALUE_LENGTH = 6 << 1
 
 
 class Marker(NamedTuple):
-    """The contents of a marker. coordinator_epoch: the epoch of the coordinator that ended the transaction."""
+    """The contents of a marker.
+
+    coordinator_epoch: the epoch of the coordinator that ended the transaction.
+    """
 
     committed: bool
     coordinator_epoch: int

@@ -1,10 +1,11 @@
 """Open the files of a log at rest, which is how each log is after a start.
 
-A log at rest has no file open and no index in memory: a broker with 10,000 partitions of which few are written starts
-at once, and keeps few files open. The first append, or the first read that may wait for the disk, opens its files.
+A log at rest has no file open and no index in memory. So a broker with 10,000 partitions, of which few are written,
+starts at once and keeps few files open. The first append, or the first read that may wait for the disk, opens the files
+of a log.
 
-Rules: waits for the disk: call it in a thread. Nothing of a log at rest changes before its files are open, so that they
-can be opened without the log's lock; readers then find either none of them or all.
+Rules: waits for the disk: call it in a thread. A log at rest does not change before its files are open, so they can be
+opened without the log's lock. Readers find either all of them open or none.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pylogd.wire.records import HEADER, HEADER_SIZE, BatchHeader
 
 
 class RestingLog(Protocol):
-    """What is needed of a `Log`. The attributes are the log's."""
+    """The attributes of a `Log` that this module needs."""
 
     directory: str
     has_aborted: bool
@@ -42,7 +43,10 @@ class RestingLog(Protocol):
 
 
 class _Opened(NamedTuple):
-    """What a segment needs to be appended to. first_timestamp: see `Segment`."""
+    """The parts that a segment needs before it can be appended to.
+
+    first_timestamp: see `Segment`.
+    """
 
     file: SegmentFile
     indexes: Indexes
@@ -66,9 +70,11 @@ def open_files(log: RestingLog) -> None:
 
 
 def open_for_append(log: RestingLog, may_wait: bool) -> None:
-    """Open the files of a log at rest for an append, which excludes all other writers. Raises as `open_files`.
+    """Open the files of a log at rest for an append, which excludes all other writers.
 
     may_wait: whether this may wait for the disk; if not, it raises LogAtRest.
+
+    Raises the errors of `open_files`.
     """
     if not may_wait:
         raise LogAtRest(log.directory)
@@ -76,7 +82,7 @@ def open_for_append(log: RestingLog, may_wait: bool) -> None:
 
 
 def open_for_readers(log: RestingLog) -> None:
-    """Open the files of a log at rest, so that later reads find them open; not if somebody maintains the log."""
+    """Open the files of a log at rest, so that later reads find them open; do nothing while it is being maintained."""
     if log.at_rest and log.maintenance.acquire(blocking=False):
         try:
             open_files(log)

@@ -1,8 +1,8 @@
 """A log that is appended to in one step while its disk is quick, and in three steps (`staged_append`) while it is slow.
 
 Rules: `Log.writing` excludes both kinds of appends from each other, and from what changes the active segment's files.
-Whoever appends in one step finds out whether it is held: if so, for a staged write, a roll or a truncation, the append
-has to wait its turn, in three steps. The reactor never waits for it. The compiled function for repeated requests
+An append in one step first tries to take it. If a staged write, a roll or a truncation holds it, the append has to wait
+for its turn, and is made in three steps. The reactor never waits for it. The compiled function for repeated requests
 (`api/fast/_repeated.c`) does the same by itself.
 """
 
@@ -17,16 +17,16 @@ from pylogd.log.files import Buffer
 from pylogd.log.log import Log
 from pylogd.log.storage import Storage
 
-#: Appends that took less are not reported: the page cache takes them in microseconds.
+#: Appends that took less time are not reported: the page cache takes them in microseconds.
 NOTED_SECONDS: Final = 0.01
 
 
 class PacedLog(Log):
-    """Tells `Storage.appended` of appends in one step that took `NOTED_SECONDS` or longer."""
+    """A log that reports to `Storage.appended` each append in one step that took `NOTED_SECONDS` or longer."""
 
     __slots__ = ()
 
-    # Each append calls these two: what they share is written twice, for its cost.
+    # These two methods are called for each append. Their common code is written twice, to save a call.
 
     def append(self, records: Buffer, **how: Any) -> AppendResult:
         """See `Log.append`. Raises AppendInTurn."""
@@ -64,5 +64,5 @@ class PacedLog(Log):
 
 
 def log_class(storage: Storage) -> type[Log]:
-    """Return the class of a broker's logs: `Log`, unless some of its appends are made in one step and some in three."""
+    """Return the class of a broker's logs: PacedLog if only some appends are staged, else Log."""
     return Log if storage.appended is None else PacedLog

@@ -1,10 +1,10 @@
 """The idempotent producers of one partition: the last batches of each, to detect batches that were sent again.
 
-For each producer id there are its epoch and its last five batches. A batch that equals one of the five is a duplicate,
-and is answered with the offsets that it got then. One that continues the sequence is appended. Any other one is
-refused. The state is written to `<offset, 20 digits>.snapshot` when a segment is rolled and at a clean stop; it covers
-the batches before that offset. After a crash the state is restored from the last valid snapshot and a scan of the
-batches after it.
+For each producer id the epoch and the last five batches are known. A batch that equals one of the five is a duplicate,
+and is answered with the offsets of the earlier batch. A batch that continues the sequence is appended. Any other batch
+is refused. The state is written to `<offset, 20 digits>.snapshot` when a segment is rolled and at a clean stop; it
+covers the batches before that offset. After a crash the state is restored from the last valid snapshot and a scan of
+the batches after it.
 
 Rules: sequence numbers go from 0 to 2^31 - 1 and then start over. A producer id that is not known may start with any
 sequence number (KIP-360). A producer without a batch for `producer.id.expiration.ms` is removed. If there are more than
@@ -12,7 +12,7 @@ sequence number (KIP-360). A producer without a batch for `producer.id.expiratio
 
 Transactions: a producer's first transactional batch opens a transaction, and a marker ends it. Until then the producer
 is never removed, and its batches have to be transactional. A marker may bring a new epoch, which starts with sequence
-number 0. What may be appended to a transaction, and end it, is in `transaction_checks`.
+number 0. `transaction_checks` decides what may be appended to a transaction and what may end it.
 
 Memory: 330 bytes for a producer of one batch, 500 for one of many. Its batches are numbers in one array, not objects.
 
@@ -36,7 +36,7 @@ from pylogd.log.transactions import AbortedTransaction, UnstableTransactions, Ve
 from pylogd.wire.records import CONTROL, NO_SEQUENCE, TRANSACTIONAL, BatchHeader, Buffer, crc32c
 
 MAX_SEQUENCE = (1 << 31) - 1
-REMEMBERED = 5  # batches per producer: clients have no more in flight
+REMEMBERED = 5  # batches per producer: clients have no more batches in flight
 
 _SNAPSHOT_VERSION = 1
 _PREFIX = struct.Struct(">hI")
@@ -73,23 +73,24 @@ class SnapshotEntry(NamedTuple):
     transaction_first_offset: int
 
 
-#: What is empty at the start, shared by all partitions and never changed.
+#: The empty collections at the start, which all partitions share. They are never changed.
 _NO_PRODUCERS: dict[int, Producer] = {}
 _NO_GUARDS: dict[int, VerificationGuard] = {}
 _NO_TRANSACTIONS = UnstableTransactions()
 _NO_BATCH = WrittenBatch(NO_SEQUENCE, NO_SEQUENCE, -1, -1, -1)
 _FIELDS = len(WrittenBatch._fields)
 _KEPT = REMEMBERED * _FIELDS
-_LAST_OFFSET = 3 - _FIELDS  # of the last batch in `Producer.batches`
+_LAST_OFFSET = 3 - _FIELDS  # index of the last batch's last offset in `Producer.batches`
 
 
 class Producer:
     """The state of one producer id.
 
     plain_epoch: the epoch of its batches outside of transactions: -1 while a transaction is open, else `epoch`.
-    next_sequence: -1 if any sequence number is valid next. batches: the fields of up to `REMEMBERED` WrittenBatches,
-    one after the other, the oldest first. coordinator_epoch: of its last marker, -1 for none.
-    transaction_first_offset: of its open transaction, -1 for none.
+    next_sequence: the next sequence number; -1 if any number is valid next.
+    batches: the fields of up to `REMEMBERED` WrittenBatches, one after the other, the oldest first.
+    coordinator_epoch: the coordinator epoch of its last marker, -1 for none.
+    transaction_first_offset: the first offset of its open transaction, -1 for none.
     """
 
     __slots__ = (
@@ -116,7 +117,7 @@ class Producer:
         return self.batches[_LAST_OFFSET] if self.batches else -1
 
     def before(self, offset: int) -> Producer | None:
-        """Return the state by those of the known batches that end before `offset`, None if none does."""
+        """Return the state that the known batches before `offset` give; None if no known batch ends before it."""
         batches = self.batches
         end = len(batches)
         while end and batches[end + _LAST_OFFSET] >= offset:
@@ -131,7 +132,7 @@ class Producer:
         return earlier
 
     def find(self, base_sequence: int, last_sequence: int) -> WrittenBatch | None:
-        """Return the batch with these sequence numbers, if it is one of the last."""
+        """Return the batch with these sequence numbers, if it is one of the last batches."""
         batches = self.batches
         for at in range(0, len(batches), _FIELDS):
             if batches[at] == base_sequence and batches[at + 1] == last_sequence:
@@ -139,7 +140,7 @@ class Producer:
         return None
 
     def repeated(self, producer_id: int, base_sequence: int, last_delta: int) -> WrittenBatch:
-        """Return the batch that one of the current epoch repeats. Raises OutOfOrderSequence if it repeats none."""
+        """Return the known batch that a batch of the current epoch repeats. Raises OutOfOrderSequence if none is."""
         duplicate = self.find(base_sequence, (base_sequence + last_delta) & MAX_SEQUENCE)
         if duplicate is None:
             raise OutOfOrderSequence(
@@ -149,15 +150,18 @@ class Producer:
 
 
 class Producers:
-    """The idempotent producers of a partition, by producer id. most: how many are remembered.
+    """The idempotent producers of a partition, by producer id.
 
-    unstable: their transactions that are open or not replicated. guards: of verifications under way, by producer id.
+    most: how many producers are remembered.
+    unstable: their transactions that are open, or whose markers are not replicated.
+    guards: the guards of verifications under way, by producer id.
     """
 
     __slots__ = ("by_id", "guards", "most", "unstable")
 
     def __init__(self, most: int = sys.maxsize) -> None:
-        # Most partitions have no producers: they share what is empty. `add` and those who begin something replace it.
+        # Partitions without producers share the empty collections. `add` and the methods that begin something replace
+        # them.
         self.by_id = _NO_PRODUCERS
         self.most = most
         self.unstable = _NO_TRANSACTIONS
@@ -169,9 +173,9 @@ class Producers:
     def check(
         self, producer_id: int, epoch: int, base_sequence: int, last_delta: int, transactional: bool = False
     ) -> WrittenBatch | None:
-        """Return None if a batch may be appended, or the earlier batch if it is a duplicate of that.
+        """Return None if a batch may be appended. If it is a duplicate, return the earlier batch.
 
-        Raises OutOfOrderSequence, InvalidProducerEpoch, and TransactionNotOpen for one that has to be transactional.
+        Raises OutOfOrderSequence, InvalidProducerEpoch, and TransactionNotOpen for a batch that must be transactional.
         """
         producer = self.by_id.get(producer_id)
         if producer is None:
@@ -204,16 +208,16 @@ class Producers:
     def in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Return whether a producer has an open transaction here, in this epoch.
 
-        With an epoch for each transaction (KIP-890), one of an earlier epoch has ended, and its marker is still to
-        come: a batch of the next epoch does not belong to it.
+        With an epoch for each transaction (KIP-890), a transaction of an earlier epoch has ended, and its marker is
+        still to come: a batch of the next epoch does not belong to it.
         """
         producer = self.by_id.get(producer_id)
         return producer is not None and producer.transaction_first_offset >= 0 and producer.epoch == epoch
 
     def begin_verification(self, header: BatchHeader, epoch_bump: bool, now_ms: int) -> VerificationGuard:
-        """Return the guard for the first batch of a transaction: that of a verification under way, or a new one.
+        """Return the guard for the first batch of a transaction: the guard of a verification under way, or a new one.
 
-        epoch_bump: whether each of its transactions has an epoch of its own.
+        epoch_bump: whether each transaction of the producer has its own epoch.
         """
         new = VerificationGuard(header.producer_epoch, header.base_sequence, epoch_bump, now_ms)
         guard = self.keep_guard(header.producer_id, new)
@@ -223,7 +227,8 @@ class Producers:
     def keep_guard(self, producer_id: int, new: VerificationGuard) -> VerificationGuard:
         """Return the guard of a producer's verification under way, else `new`. The oldest beyond `most` are forgotten.
 
-        A producer id costs whoever makes it up nothing, and a guard stays if its verification fails.
+        The number of guards is limited because anyone can invent producer ids, and a guard stays if its verification
+        fails.
         """
         if not self.guards:
             self.guards = {}
@@ -242,25 +247,25 @@ class Producers:
         return producer is not None and (producer.plain_epoch, producer.next_sequence) == (epoch, base_sequence)
 
     def next_sequence(self, producer_id: int, epoch: int) -> int:
-        """Return the sequence number that comes next in a producer's epoch; -1 if that is not known."""
+        """Return the next sequence number of a producer in an epoch; -1 if that is not known."""
         producer = self.by_id.get(producer_id)
         return -1 if producer is None or producer.epoch != epoch else producer.next_sequence
 
     def check_all(
         self, headers: list[BatchHeader], sequences: dict[int, tuple[int, int]] | None = None
     ) -> WrittenBatch | None:
-        """Do as `check` for batches that are appended together; each must continue those before it.
+        """Do the work of `check` for batches that are appended together; each must continue those before it.
 
-        sequences: by producer id, the epoch and sequence number that must come next, for producers of which batches are
-        still being written.
+        sequences: for producers whose batches are still being written: the epoch and the sequence number that must come
+            next, by producer id.
 
-        If one of them is a duplicate, the whole append is: a client repeats requests unchanged.
+        If one of the batches is a duplicate, the whole append is: a client repeats requests unchanged.
         """
-        next_of = {} if sequences is None else dict(sequences)  # by producer id: epoch and sequence number
+        next_of = {} if sequences is None else dict(sequences)  # epoch and sequence number, by producer id
         for header in headers:
             if header.producer_id < 0 or header.is_control:
                 continue
-            if header.base_sequence < 0:  # from a group coordinator, for offsets in a transaction
+            if header.base_sequence < 0:  # it is from a group coordinator, for offsets in a transaction
                 self.check_epoch(header.producer_id, header.producer_epoch)
                 continue
             expected = next_of.get(header.producer_id)
@@ -298,7 +303,7 @@ class Producers:
         batches.extend((base_sequence, last_sequence, base_offset, base_offset + last_delta, timestamp))
 
     def add(self, producer_id: int, producer: Producer) -> Producer:
-        """Add a producer that is not known, and return it; others are removed if there are too many."""
+        """Add a producer that is not known, and return it. If there are too many, remove others."""
         if len(self.by_id) >= self.most:
             self._forget_oldest()
         if not self.by_id:
@@ -314,9 +319,9 @@ class Producers:
             del self.by_id[producer_id]
 
     def note(self, header: BatchHeader, batch: Buffer = b"") -> AbortedTransaction | None:
-        """Record a batch by its header; return the transaction that it aborts, if it is such a marker.
+        """Record a batch by its header. If it is a marker that aborts a transaction, return the transaction.
 
-        batch: the whole batch; needed of a control batch only.
+        batch: the whole batch; needed only for a control batch.
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -336,7 +341,7 @@ class Producers:
         return None
 
     def _wrote_unnumbered(self, header: BatchHeader) -> None:
-        """Record a transactional batch without sequence numbers, as a group coordinator writes for offsets."""
+        """Record a transactional batch without sequence numbers; a group coordinator writes these for offsets."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         producer = self.by_id.get(producer_id) or self.add(producer_id, Producer(epoch))
         producer.epoch = epoch
@@ -358,7 +363,7 @@ class Producers:
         self.guards.pop(producer_id, None)
 
     def ended(self, header: BatchHeader, marker: Marker, offset: int) -> AbortedTransaction | None:
-        """Record a marker at `offset`. Return the transaction if that was aborted and has a batch here, else None."""
+        """Record a marker at `offset`. If it aborted a transaction that has a batch here, return the transaction."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         self.guards.pop(producer_id, None)
         producer = self.by_id.get(producer_id)
@@ -379,9 +384,9 @@ class Producers:
         return None if marker.committed else AbortedTransaction(producer_id, first, offset, stable)
 
     def expire(self, before_ms: int) -> int:
-        """Remove the producers, and verifications, that are older than `before_ms`; return how many producers.
+        """Remove producers and verifications that are older than `before_ms`. Return how many producers were removed.
 
-        Those with an open transaction stay.
+        Producers with an open transaction stay.
         """
         expired = [
             key
@@ -400,11 +405,11 @@ class Producers:
         self.by_id, self.guards, self.unstable = _NO_PRODUCERS, _NO_GUARDS, _NO_TRANSACTIONS
 
     def entries(self) -> Iterator[SnapshotEntry]:
-        """Iterate over the snapshot entries of all producers: one for each batch that is known, the oldest first.
+        """Iterate over the snapshot entries of all producers, one for each known batch, the oldest first.
 
-        Kafka writes one for the last batch. A producer that had more in flight when the broker stopped would then be
-        answered OUT_OF_ORDER_SEQUENCE_NUMBER for batches that it sends again. Kafka reads these snapshots too: it takes
-        the last entry of a producer.
+        Kafka writes an entry for the last batch only. A producer with several batches in flight when the broker stopped
+        would then be answered OUT_OF_ORDER_SEQUENCE_NUMBER for batches that it sends again. Kafka can read these
+        snapshots: it uses the last entry of each producer.
         """
         for producer_id, producer in list(self.by_id.items()):
             batches = producer.batches
@@ -424,7 +429,7 @@ class Producers:
         return _PREFIX.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
 
     def restore(self, data: bytes) -> None:
-        """Replace the state by that of a snapshot file. Raises SnapshotCorrupt."""
+        """Replace the state by the contents of a snapshot file. Raises SnapshotCorrupt."""
         self.clear()
         found: dict[int, Producer] = {}
         for entry in read_snapshot(data):

@@ -1,6 +1,6 @@
 """Append one batch that `fast_accept` has accepted: with one write, and without the steps of the general path.
 
-Rules: the caller holds `Log.lock`. What is stored, answered and refused equals the general path
+Rules: the caller holds `Log.lock`. It stores, answers and refuses the same as the general path
 (`tests/property/test_log_append.py`). A transaction begins before the log end offset moves (`transactions`).
 """
 
@@ -37,7 +37,10 @@ def append_one(
     fields: BatchFields,
     terms: TransactionTerms | None,
 ) -> AppendResult:
-    """Append a batch of a client to the active segment. terms: of a transactional batch. Raises InvalidAppend."""
+    """Append a client's batch to the active segment. Raises InvalidAppend.
+
+    terms: describes the transaction of a transactional batch.
+    """
     delta, newest, producer_id, epoch, sequence = fields
     if producer_id >= 0:
         producers = log.producers
@@ -73,7 +76,7 @@ def append_own(
     header: BatchHeader,
     terms: TransactionTerms | None,
 ) -> AppendResult:
-    """Append a batch of the broker's own, or a marker, to the active segment. Raises InvalidAppend for a marker."""
+    """Append a marker or another batch of the broker's own to the active segment. Raises InvalidAppend for a marker."""
     marker = None
     if header.producer_id >= 0:
         marker = read_marker(header, view)

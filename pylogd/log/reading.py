@@ -3,11 +3,12 @@
 A new `SegmentsView` is created whenever the list of segments changes. A view itself never changes, so it can be used
 without a lock. The segment is found by bisecting base offsets; the position in it is found by the segment. A range that
 ends because of its size limit ends with a whole batch, so that no reader is sent an incomplete one. The position of the
-next batch is remembered by its offset: that is where a reader continues, who then needs no look-up. So is the range
-itself, by the offset that it begins with: several readers of a partition often ask for the same, one after the other.
+batch after the range is remembered by its offset, since a reader continues there, and then needs no look-up. The range
+itself is remembered by its first offset, since several readers of a partition often ask for the same range, one after
+the other.
 
-Rules: a look-up that would wait for the disk raises ColdRead unless `allow_cold`. If a segment is deleted meanwhile, it
-raises StorageFailure; the caller knows whether retention explains that.
+Rules: a look-up that would wait for the disk raises ColdRead unless `allow_cold`. If a segment is deleted during a
+look-up, the look-up raises StorageFailure; the caller knows whether retention explains that.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from pylogd.log.time_lookup import find_timestamp, largest_timestamp_from
 from pylogd.log.transactions import AbortedTransaction
 
 _MAX_REMEMBERED = 128
-#: So many zero bytes begin a batch whose base offset, an int64 (big-endian), is below the second number.
+#: A batch begins with `ZEROS` zero bytes if its base offset, a big-endian int64, is below `BELOW_ZEROS`.
 ZEROS, BELOW_ZEROS = 3, 1 << 40
 
-#: A range of bytes: its segment, position and length, and the base offset of the batch behind it in the segment, -1 if
-#: that is not known or there is none.
+#: A range of bytes: its segment, position and length, and the base offset of the batch after it in the segment. This
+#: offset is -1 if it is not known or if there is no such batch.
 Range = tuple[Segment, int, int, int]
-#: What is remembered of a slice: the limit by which its range ended, the offset behind the range, the slice; and, for
-#: compiled code, its size, the zeros behind it, `send_resident` of its file system, and its position.
+#: What is remembered of a slice: the size limit of its range, the offset after the range, and the slice. For compiled
+#: code it also has the slice's size, the zeros after it, `send_resident` of its file system, and its position.
 KeptSlice = tuple[int, int, FileSlice, int, int, Callable[[int, bytes, int, int, int], int], int]
-#: What is remembered at first, shared and never changed: most of many logs are never read.
+#: The empty collections at the start, which all logs share, since most logs of a large broker are never read. They are
+#: never changed.
 _NO_NEXT: dict[int, tuple[int, Located]] = {}
 _NO_RANGES: dict[int, tuple[int, Range]] = {}
 _NO_SLICES: dict[int, KeptSlice] = {}
@@ -46,13 +48,13 @@ class SegmentsView:
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
-        #: The segments to search, worked out when first needed: those with an aborted transaction, and the last one,
-        #: which may get one.
+        #: The indexes of the segments to search for aborted transactions, computed when first needed: those with an
+        #: aborted transaction, and the last one, which may get one.
         self._aborted: Sequence[int] = ()
-        self._next = _NO_NEXT  # by a batch's base offset: index of its segment, batch
-        #: By the base offset of its first batch: the limit by which a range ended, and the range.
+        self._next = _NO_NEXT  # index of the segment and batch, by the batch's base offset
+        #: The size limit of each range, and the range, by the base offset of its first batch.
         self._ranges = _NO_RANGES
-        #: By the base offset of their first batch: slices of the last segment, whose file is always open.
+        #: Slices of the last segment, whose file is always open, by the base offset of their first batch.
         self.slices = _NO_SLICES
 
     def look_up(
@@ -61,8 +63,13 @@ class SegmentsView:
     ) -> Range | None:  # fmt: skip
         """Return the range for `Log.read`, None if there are no bytes.
 
-        bound: only batches that end before this offset. end, size: the log end offset, and the size of the last
-        segment at that moment. min_one, allow_cold, empty: see `Log.read`.
+        bound: only batches that end before this offset are in the range.
+        end: the log end offset.
+        size: the size of the last segment at the same moment.
+        min_one: whether the range has the first batch even if it is larger than `max_bytes`.
+        allow_cold: whether to wait for the disk; otherwise ColdRead is raised.
+        empty: whether the first batch may be one that compaction emptied. A replica needs such batches, since they
+            contain their producer's last sequence.
         """
         known = self._ranges.get(offset)
         if known is not None and known[0] == max_bytes and known[1][3] <= bound:
@@ -107,25 +114,25 @@ class SegmentsView:
         return size if is_last else segment.size
 
     def _whole_batches(self, at: int, first: Located, offset: int, max_bytes: int, allow_cold: bool) -> Range:
-        """Return the range of the batches from `first` on that fit whole into `max_bytes`, or of `first` alone."""
+        """Return the range of the batches from `first` on that fit into `max_bytes`. It has `first` in any case."""
         segment, position = self.segments[at], first.position
         most = max(max_bytes, first.size)
         next_batch = segment.batch_at(position + most, allow_cold=allow_cold)
         if next_batch is None:
             return segment, position, most, -1
         if not next_batch.empty:
-            if not len(self._next) % _MAX_REMEMBERED:  # none, or too many
+            if not len(self._next) % _MAX_REMEMBERED:  # there are none, or too many
                 self._next = {}
             self._next[next_batch.base_offset] = at, next_batch
         found = segment, position, next_batch.position - position, next_batch.base_offset
         if first.base_offset == offset and most == max_bytes:
-            if not len(self._ranges) % _MAX_REMEMBERED:  # none, or too many
+            if not len(self._ranges) % _MAX_REMEMBERED:  # there are none, or too many
                 self._ranges, self.slices = {}, {}
             self._ranges[offset] = max_bytes, found
         return found
 
     def keep(self, offset: int, found: Range, records: FileSlice) -> None:
-        """Keep the slice that was made of what `look_up` found, if the range is remembered and its file is open."""
+        """Keep the slice of a range that `look_up` found, if the range is remembered and its file is open."""
         known, segment = self._ranges.get(offset), found[0]
         if known is not None and known[1] is found and segment is self.segments[-1] and segment.cached is None:
             self.slices[offset] = (
@@ -154,7 +161,7 @@ class SegmentsView:
     def aborted_in(self, offset: int, records: FileSlice, end: int, *, allow_cold: bool) -> list[AbortedTransaction]:
         """Return the aborted transactions of records, in the order of their markers; see `Log.aborted_in`.
 
-        There may be some that begin right behind the records.
+        The result may have some that begin right after the records.
         """
         if not self._aborted:
             *sealed, _ = self.segments
@@ -175,7 +182,7 @@ class SegmentsView:
         return found
 
     def _end_of(self, first: int, records: FileSlice, end: int, allow_cold: bool) -> int:
-        """Return an offset that follows all of `records`, which are in the segment of index `first` or a later one."""
+        """Return an offset after all of `records`, which are in the segment of index `first` or a later one."""
         for at in range(first, len(self.segments)):
             segment = self.segments[at]
             if segment.base_offset >= end:
@@ -189,5 +196,5 @@ class SegmentsView:
         return end
 
     def _containing(self, offset: int) -> int:
-        """Return the index of the segment that has `offset`; of the first one if that is before all."""
+        """Return the index of the segment that has `offset`. If `offset` is before all segments, return 0."""
         return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)

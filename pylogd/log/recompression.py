@@ -1,8 +1,8 @@
-"""Compress batches of producers anew, where a topic's `compression.type` names another codec than theirs.
+"""Recompress batches of producers if a topic's `compression.type` names another codec than theirs.
 
-Strategy: the records inside a batch stay byte by byte as they are; only their codec changes. So offsets, time stamps,
-and the fields of idempotent and transactional producers in the header remain valid. A batch that already has the
-topic's codec is stored as it came, whatever its level, as in Kafka.
+Strategy: the bytes of the records inside a batch do not change, only their codec. So offsets, time stamps, and the
+fields of idempotent and transactional producers in the header remain valid. As in Kafka, a batch that already has the
+topic's codec is stored as received, whatever its level.
 
 Rules: `compressed_anew` may take long, and is called in threads only.
 """
@@ -17,10 +17,11 @@ from pylogd.wire.compression import CompressionType, compress
 from pylogd.wire.records import COMPRESSION_MASK, CRC_START, HEADER, LENGTH_OVERHEAD, BatchHeader, Buffer, crc32c
 from pylogd.wire.validation import Inspection, record_larger_than
 
-#: For Kafka this level of LZ4 means the fast compressor; others mean the one with a high ratio, which has 12.
+#: In Kafka this level of LZ4 means the fast compressor; other levels mean the compressor with a high ratio, whose
+#: highest level is 12.
 _LZ4_FAST: Final = 9
 _LZ4_HIGHEST: Final = 12
-_LZ4_LOWEST_HIGH: Final = 3  # the library takes lower levels for the fast compressor
+_LZ4_LOWEST_HIGH: Final = 3  # the library uses the fast compressor for lower levels
 
 
 class Recompressed(NamedTuple):
@@ -31,13 +32,13 @@ class Recompressed(NamedTuple):
 
 
 def changes_codec(header: BatchHeader, config: LogConfig) -> bool:
-    """Return whether a client's batch with this header is stored with another codec than it has."""
+    """Return whether a client's batch with this header is stored with another codec."""
     codec = config.codec
     return codec is not None and header.attributes & COMPRESSION_MASK != codec
 
 
 def compressed_anew(header: BatchHeader, records: Buffer, config: LogConfig) -> memoryview:
-    """Return a batch with this header and these decompressed records in the log's codec, and the right CRC.
+    """Return a batch with this header and these decompressed records in the log's codec, with an updated CRC.
 
     May take long.
     """
@@ -68,7 +69,7 @@ def level_of(codec: int, config: LogConfig) -> int | None:
 def check_record_sizes(header: BatchHeader, records: Buffer, config: LogConfig) -> None:
     """Raise InvalidRecord if a compressed batch has a record larger than `max.decompressed.message.bytes`.
 
-    records: those of the batch, decompressed.
+    records: the decompressed records of the batch.
     """
     most = config.max_decompressed_message_bytes
     if header.compression and len(records) > most:

@@ -19,9 +19,10 @@ from pylogd.log.log import Log
 class OfflineLog:
     """A log that can't be used.
 
-    error: why. directories: the data directories that have it: more than one if its partition was found several times.
+    error: the reason.
+    directories: the data directories that have the log: several if its partition was found more than once.
     unopened_path: its directory, if it was not opened because there are too many partitions.
-    needs_recovery: False if its files are as the last clean stop left them.
+    needs_recovery: False if its files are unchanged since the last clean stop.
     """
 
     error: StorageError
@@ -31,7 +32,7 @@ class OfflineLog:
 
 
 class LogRegistry:
-    """See the module."""
+    """The logs of a broker; see the module."""
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, Log] = {}
@@ -42,7 +43,7 @@ class LogRegistry:
 
     @contextmanager
     def removing(self, key: TopicPartition) -> Iterator[None]:
-        """Remove a log while the block runs; during this time no log with its name can be created or removed."""
+        """Remove a log while the block runs. During this time no log with its name can be created or removed."""
         with self.lock:
             self.wait_until_removed(key)
             self._being_removed.add(key)
@@ -63,10 +64,10 @@ class LogRegistry:
         return list(self.logs.values())
 
     def open_items(self) -> list[tuple[TopicPartition, Log]]:
-        """Return the open logs at this moment, with their keys. May be called by any thread.
+        """Return the open logs at this moment, with their keys. Any thread may call it.
 
-        Listing the items of the dictionary itself allocates a tuple for each. That may start a garbage collection, and
-        its callbacks let another thread change the dictionary meanwhile.
+        Listing the items of the dictionary directly would allocate a tuple for each. That may start a garbage
+        collection, and its callbacks let another thread change the dictionary during the listing.
         """
         return list(self.logs.copy().items())
 

@@ -1,11 +1,13 @@
-"""Ask the kernel how much of a part of a file is not in memory, without having it read ahead.
+"""Ask the kernel how much of a range of a file is not in memory, without starting read-ahead.
 
-`preadv` with RWF_NOWAIT says whether it would wait for one place in a file, and has the kernel begin to read ahead from
-there: the next one who asks for the same place is told that it is in memory, whatever is missing behind it. `cachestat`
+`preadv` with RWF_NOWAIT says whether it would wait for one position of a file, and makes the kernel begin to read ahead
+from there. The next such call for the same position then finds it in memory, whatever is missing after it. `cachestat`
 (Linux 6.5) and `mincore` only look. `cachestat` takes 2 us for a range of any size, and counts a page that is still
-being read as there; `mincore`, for older kernels, takes 30 us for 1 MiB, and counts it as missing. Python has no
-function for either, and none that gives the address of a mapping that can't be written. A fetch of records that were
-not just written asks twice, so the compiled `_residency` makes the call, and ctypes only where that is missing.
+being read as present. `mincore`, for older kernels, takes 30 us for 1 MiB, and counts such a page as missing.
+
+Python has no function for either, and none that gives the address of a read-only mapping. A fetch of records that were
+not just written asks twice, so the compiled `_residency` makes the call. ctypes is used only where `_residency` is
+missing.
 
 Source: cachestat and mincore(2), mm/filemap.c and mm/mincore.c of Linux.
 """
@@ -38,7 +40,7 @@ _Statistics = ctypes.c_uint64 * 5  # pages in memory, dirty, being written back,
 def missing_bytes(fd: int, position: int, length: int) -> int:
     """Return how many bytes of a range of a file are not in memory, in whole pages; 0 if the kernel can't tell.
 
-    It tells only the owner of a file, or who may write to it.
+    The kernel tells this only to the owner of a file and to those who may write to it.
     """
     if length <= 0:
         return 0
@@ -52,13 +54,16 @@ def missing_bytes(fd: int, position: int, length: int) -> int:
 
 
 def ask_by_ctypes(fd: int, start: int, size: int) -> int | None:
-    """Return how many pages of a range are in memory, by `cachestat`; None if the kernel does not say."""
+    """Ask `cachestat` how many pages of a range are in memory. Return None if the kernel does not say."""
     found = _Statistics()
     return None if _syscall(_CACHESTAT, fd, _Range(start, size), found, 0) else int(found[0])
 
 
 def _not_in_core(fd: int, start: int, size: int) -> int:
-    """Do as `missing_bytes`, by `mincore`. start: the first byte of a page."""
+    """Do the work of `missing_bytes` with `mincore`.
+
+    start: the first byte of a page.
+    """
     address = _map(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
     if address == _FAILED:
         return 0
@@ -77,9 +82,9 @@ def leave(_socket: int, _head: bytes, _fd: int, _position: int, _length: int) ->
 
 
 pages_in_memory: Callable[[int, int, int], int | None] = ask_by_ctypes
-#: Sends bytes (2) and, behind them, a range of a file (3: descriptor, 4: position, 5: length) that is in memory, as far
-#: as a socket (1: descriptor) takes them. Returns how many bytes of both left, -1 if it sent nothing because the range
-#: is not in memory, or it can't tell.
+#: Sends bytes (2) to a socket (1: descriptor), and after them a range of a file (3: descriptor, 4: position, 5: length)
+#: that is in memory, as far as the socket takes them. Returns how many bytes were sent in total. It sends nothing and
+#: returns -1 if the range is not in memory, or if that can't be told.
 send_resident: Callable[[int, bytes, int, int, int], int] = leave
 with contextlib.suppress(ImportError):  # it could not be compiled
     from pylogd.log import _residency

@@ -5,7 +5,7 @@ first). A segment is removed from the list, then its files are renamed to `.dele
 `file.delete.delay.ms`. Readers that hold the open file are not affected.
 
 Rules: waits for the disk: call it in a thread. Records at and after `Log.deletable_offset` are kept. After a crash
-between the steps the segments are back, or the loader removes the `.deleted` files: never is there a gap.
+between the steps the segments are back, or the loader removes the `.deleted` files: there is never a gap.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 def retain(log: Log, now_ms: int, *, durable_only: bool = False) -> int:
-    """Delete the segments that the log's settings or its start offset exclude; return how many.
+    """Delete the segments that the log's settings or its start offset exclude. Return how many were deleted.
 
-    durable_only: write nothing, as on a full disk: keep the active segment and whatever is not durable yet, with the
-    state of producers behind it.
+    durable_only: whether to write nothing, as on a full disk. Then the active segment and segments that are not durable
+        yet are kept.
     """
     if log.at_rest and not _expired(log, log.segments, log.log_end_offset, now_ms):
         return 0  # without the locks, which a log that was never used does not have yet
@@ -44,10 +44,10 @@ def retain(log: Log, now_ms: int, *, durable_only: bool = False) -> int:
         elif len(reasons) == len(segments):
             with log.exclude_appends():
                 if log.log_end_offset != end:
-                    reasons.pop()  # the active segment was appended to meanwhile
+                    reasons.pop()  # the active segment was appended to in the meantime
                 else:
                     log.roll(end, now_ms)
-            seal_segments(log)  # writes the producer snapshot, which has to exist before the batches are deleted
+            seal_segments(log)  # writes the producer snapshot, which must exist before the batches are deleted
         if reasons:
             _remove(log, reasons)
         return len(reasons)
@@ -62,7 +62,7 @@ def expires_at(log: Log) -> float:
 
 
 def _newest_ms(segment: Segment) -> int:
-    """Return the largest time stamp of a segment, or when it was created if it has none."""
+    """Return the largest time stamp of a segment. If it has none, return when it was created."""
     stamp, _ = segment.largest_timestamp(allow_cold=True)
     return stamp if stamp >= 0 else segment.created_ms
 
@@ -91,7 +91,7 @@ def unlink_deleted(log: Log) -> None:
 
 
 def _expired(log: Log, segments: Sequence[Segment], end: int, now_ms: int) -> list[str]:
-    """Return the reason for each of the oldest segments that is to be deleted. `end`: the log end offset."""
+    """Return, for each of the oldest segments to delete, the reason. `end` is the log end offset."""
     reasons: list[str] = []
     surplus = log.size - log.config.retention_bytes
     for at, segment in enumerate(segments):
@@ -110,7 +110,7 @@ def _expired(log: Log, segments: Sequence[Segment], end: int, now_ms: int) -> li
 def _reason(log: Log, segment: Segment, segment_end: int, surplus: int, now_ms: int, *, active: bool) -> str | None:
     """Return why a segment is to be deleted, None if it is kept.
 
-    surplus: by how many bytes the log exceeds its limit, with this segment as the oldest one.
+    surplus: by how many bytes the log exceeds its size limit if this segment is its oldest.
     """
     config = log.config
     if segment_end <= log.log_start_offset and not active:

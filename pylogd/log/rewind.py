@@ -1,15 +1,15 @@
 """Bring the state of the producers back to an earlier offset of a log, for a truncation that removes a few batches.
 
-Strategy: only producers that wrote the removed batches change. Of each, up to five batches are known; if some of them
-stay, they are its new state. Otherwise its batches are looked for before the new end: in the last megabyte, then in
-twice as much, up to `_MOST_BYTES`. So a truncation costs about as much as what it removes. Reading the whole active
-segment instead, as `snapshots.restore_producers` does, took 1.5 s for 200 MB on a busy disk, and all that time the
-leader waited for this follower.
+Strategy: only producers that wrote the removed batches change. Up to five batches of each producer are known. If some
+of them stay, they are the producer's new state. Otherwise its batches are searched before the new end: in the last
+megabyte, then in twice as much, up to `_MOST_BYTES`. So the cost of a truncation is about proportional to what it
+removes. Reading the whole active segment instead, as `snapshots.restore_producers` does, took 1.5 s for 200 MB on a
+busy disk, and all that time the leader waited for this follower.
 
 Rules: `rewind` returns False, with nothing changed, where it can't tell: for transactions, for more than `_MOST_BYTES`,
 and for producers that it does not find. Then the caller has to restore the state in full. As after a restart, earlier
-batches of a producer may be unknown; those that may be sent again are not: clients have five in flight, and of the five
-last ones those that are not removed were known.
+batches of a producer may then be unknown. Batches that may be sent again are known: clients have at most five in
+flight, and the last five were known before some of them were removed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MOST_BYTES = 16 << 20
 
 
 def removed_headers(segments: Sequence[Segment], position: int) -> list[BatchHeader] | None:
-    """Return the headers of what a truncation removes; None if that is too much, or damaged.
+    """Return the headers of the batches that a truncation removes; None if they are too many, or damaged.
 
-    segments: the one that is truncated at byte `position`, and those that are removed whole.
+    segments: the segment that is truncated at byte `position`, then those that are removed whole.
     """
     first, *rest = segments
     if first.size - position + sum(segment.size for segment in rest) > _MOST_BYTES:
@@ -48,11 +48,12 @@ def removed_headers(segments: Sequence[Segment], position: int) -> list[BatchHea
 def rewind(producers: Producers, removed: Iterable[BatchHeader] | None, segment: Segment, end_offset: int) -> bool:
     """Bring the producers back to `end_offset`. Return False, and change nothing, if that needs a full restoration.
 
-    removed: as `removed_headers` returned it before the truncation. segment: the last one, as truncated.
+    removed: the result of `removed_headers` before the truncation.
+    segment: the last segment, after the truncation.
     """
     if removed is None:
         return False
-    first: dict[int, BatchHeader] = {}  # of each producer's removed batches
+    first: dict[int, BatchHeader] = {}  # the first removed batch of each producer
     for header in removed:
         if header.producer_id >= 0:
             if header.is_control or header.is_transactional:

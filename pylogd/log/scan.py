@@ -1,7 +1,7 @@
 """Read a segment sequentially, for recovery, compaction, verification, the dump, and the rebuilding of indexes.
 
-The file is read in large chunks, and each batch is returned as a view of one. A batch that the end of a chunk cuts off
-is read again with the next chunk, which is larger if the batch needs that.
+The file is read in large chunks, and each batch is returned as a view of one. A batch that crosses the end of a chunk
+is read again with the next chunk, which is larger if the batch needs more space.
 
 Rules: a scan ends with BadBatch at the first byte that does not start a valid batch; it never skips bytes. The view of
 a batch is valid until the next batch is requested.
@@ -25,7 +25,8 @@ _header: Callable[[tuple[int, ...]], BatchHeader] = partial(tuple.__new__, Batch
 class BadBatch(Exception):
     """There is no valid batch at `position` in the file; `reason` says why.
 
-    torn: whether a crash can cause this (an incomplete batch, or a wrong CRC), unlike an intact batch out of order.
+    torn: whether a crash can cause this (an incomplete batch, or a wrong CRC). An intact batch out of order is not
+        torn.
     """
 
     def __init__(self, position: int, reason: str, *, torn: bool = True) -> None:
@@ -62,7 +63,7 @@ def scan(file: SegmentFile, size: int, *, base_offset: int = 0, check_crc: bool 
                 or header.magic != MAGIC
                 or not HEADER_SIZE <= (length := header.batch_length + LENGTH_OVERHEAD) <= end - at
             ):
-                least = _length_at(data, at, position + at, size)  # raises if the file can't hold the batch
+                least = _length_at(data, at, position + at, size)  # raises an error if the file can't hold the batch
                 chunk = max(_CHUNK, HEADER_SIZE if least is None else least)
                 break
             batch = data[at : at + length]
@@ -95,7 +96,10 @@ def _read(file: SegmentFile, position: int, length: int) -> bytes:
 def _length_at(data: memoryview, at: int, position: int, size: int) -> int | None:
     """Return the size of the batch at `at`; None if the chunk is too short to determine it.
 
-    position: of the batch in the file. size: of the file. Raises BadBatch if the file can't contain the batch.
+    position: the position of the batch in the file.
+    size: the size of the file.
+
+    Raises BadBatch if the file can't contain the batch.
     """
     if size - position < HEADER_SIZE:
         raise BadBatch(position, f"{size - position} bytes are too few for a batch header")

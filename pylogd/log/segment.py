@@ -1,18 +1,18 @@
 """A segment: one `.log` file of record batches with its indexes.
 
 The active segment keeps its file open and its indexes in memory, from the first append after a start on (`opening`). A
-sealed one, once it is durable, hands both over to bounded caches, and gets them from there, or from the disk, when they
-are needed. To look an offset up, the offset index is bisected and batch headers are read through one small window;
-records are not read.
+sealed segment, once it is durable, hands both over to bounded caches. When they are needed again, it gets them from
+there or from the disk. To look an offset up, the offset index is bisected and batch headers are read through one small
+window; records are not read.
 
 Files: `<base offset, 20 digits>.log`, and the same with `.index` and `.timeindex`; `.txnindex` if a transaction was
-aborted. The last segment of a log gets index files at a stop, but for a small one: one read of its batches tells the
-same, and to create 20,000 files for 10,000 segments takes seconds.
+aborted. The last segment of a log gets index files at a stop, unless it is small. One read of a small segment's batches
+tells the same, and creating 20,000 files for 10,000 segments takes seconds.
 
 Crash policy: the known end is `size`. Bytes after it, from a write that failed half-way, are truncated at once if
 possible, otherwise overwritten by the next write, and never returned to a reader.
 
-Threads: one writer at a time, which the log ensures. Any thread may look up and read.
+Threads: the log ensures that only one thread writes at a time. Any thread may look up and read.
 """
 
 from __future__ import annotations
@@ -52,25 +52,29 @@ DELETED_SUFFIX = ".deleted"
 _WINDOW = 8192  # more than the default distance between two index entries
 _MAX_ENTRIES = (10 << 20) // TIME_ENTRY
 _SMALL_BYTES = 16 << 10
-_RECENT_BYTES = 4 << 20  # so many at the end of the active segment are taken to be in memory, without asking first
+#: This many bytes at the end of the active segment count as in memory, without asking the kernel.
+_RECENT_BYTES = 4 << 20
 
 _replacements = itertools.count(1)
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
     """Return the path of a file of the segment that starts at `base_offset`."""
-    return f"{directory}/{str(base_offset).zfill(20)}{suffix}"  # half the time of a format of 020d
+    return f"{directory}/{str(base_offset).zfill(20)}{suffix}"  # takes half the time of the format 020d
 
 
 class Segment:
-    """See the module.
+    """One segment; see the module.
 
-    size: in bytes. created_ms: when the file was created.
+    size: its size in bytes.
+    created_ms: when the file was created.
     first_timestamp: the largest time stamp of the first batch, -1 if unknown.
     file, indexes: set while the segment is appended to or pinned, else None.
-    torn: whether a failed write left bytes after the end. reopened: whether there are index files of an earlier stop.
+    torn: whether a failed write left bytes after the end.
+    reopened: whether there are index files of an earlier stop.
     has_aborted: whether a marker in the segment aborts a transaction.
-    full: whether the indexes have `max_entries`. cached: what the block cache holds; None without a block cache.
+    full: whether the indexes have `max_entries`.
+    cached: the bytes that the block cache holds; None without a block cache.
     """
 
     __slots__ = (
@@ -94,7 +98,7 @@ class Segment:
 
     @classmethod
     def create(cls, storage: Storage, directory: str, base_offset: int, *, created_ms: int) -> Segment:
-        """Create an empty segment, open for writing. Raises CorruptLog if a file of its name is not empty, OSError."""
+        """Create an empty segment, open for writing. Raises CorruptLog if its file exists and is not empty, OSError."""
         segment = cls(storage, directory, base_offset, 0, created_ms=created_ms)
         segment.file = SegmentFile(storage.fs, segment.path, os.O_RDWR | os.O_CREAT)
         storage.fs.never_read_ahead(segment.file.fd)
@@ -108,7 +112,7 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """The path of the `.log` file. Not kept: most segments of a broker with many partitions are never read."""
+        """The path of the `.log` file. It is not kept, since most segments of a large broker are never read."""
         return segment_path(self.directory, self.base_offset)
 
     @property
@@ -120,9 +124,9 @@ class Segment:
 
     @property
     def known_timestamp(self) -> tuple[int | None, int]:
-        """The largest time stamp, None if it has not been looked for yet, and the last offset of its batch.
+        """The largest time stamp (None if it was not searched for yet), and the last offset of its batch.
 
-        May be set to what another object for the same file has found.
+        It may be set to the values that another object for the same file has found.
         """
         return self._max_timestamp, self._max_timestamp_offset
 
@@ -131,7 +135,7 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = found
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Write `size` bytes at the end, all or none. `note_batch` has to be called then.
+        """Write `size` bytes at the end, all or none. Call `note_batch` afterwards.
 
         Raises StorageFailure, and LogClosed if another thread has just abandoned the log.
         """
@@ -146,7 +150,7 @@ class Segment:
             self.write_failed(error)
 
     def write_failed(self, error: OSError) -> NoReturn:
-        """Remove what a failed write left behind the end of the segment. Raises StorageFailure in any case."""
+        """Remove the bytes that a failed write left after the end of the segment. Always raises StorageFailure."""
         self.torn = True
         try:
             self.truncate_torn()
@@ -155,7 +159,7 @@ class Segment:
         raise StorageFailure(self.path, error) from error
 
     def truncate_torn(self) -> None:
-        """Truncate what a failed write left after the end, if it is still there. Raises OSError."""
+        """Truncate the bytes that a failed write left after the end, if they are still there. Raises OSError."""
         if self.torn and self.file is not None:
             self.storage.fs.ftruncate(self.file.fd, self.size)
             self.torn = False
@@ -177,25 +181,28 @@ class Segment:
     def note_run(
         self, size: int, since_index: int, stamp: int, stamp_offset: int, entries: Sequence[tuple[int, int, int, int]]
     ) -> None:
-        """Account for batches that were written at the end, as `note_batch` for each: see `batch_runs.Taken`."""
+        """Account for batches that were written at the end, like a `note_batch` for each; see `batch_runs.Taken`."""
         for last_offset, position, self._max_timestamp, self._max_timestamp_offset in entries:
             self._note_index(last_offset, position)
         self._max_timestamp, self._max_timestamp_offset, self.bytes_since_index = stamp, stamp_offset, since_index
         self.size += size
 
     def note_aborted(self, aborted: AbortedTransaction) -> None:
-        """Add a transaction that the last batch, a marker, aborts."""
+        """Add a transaction that the last batch, which is a marker, aborts."""
         assert self.indexes is not None
         self.indexes.aborted.append(aborted)
         self.has_aborted = True
 
     def note_cached(self, buffers: Sequence[Buffer], size: int, *, keep: bool = True) -> None:
-        """Tell the block cache, if any, of a write, before `note_batch`. keep: whether a producer appended it."""
+        """Tell the block cache, if any, of a write, before `note_batch`.
+
+        keep: whether a producer appended the bytes.
+        """
         if self.cached is not None and self.file is not None:
             self.cached.wrote(self.file, self.size, buffers, size, keep)
 
     def has_entries_for(self, batches: int) -> bool:
-        """Return whether the indexes have space for an entry for each of `batches` more batches."""
+        """Return whether the indexes have space for `batches` more entries."""
         return False if self.indexes is None else len(self.indexes.offsets) + batches < self.max_entries
 
     def _note_index(self, last_offset: int, position: int) -> None:
@@ -209,7 +216,7 @@ class Segment:
 
     @property
     def is_small(self) -> bool:
-        """Whether one read of its batches takes the place of its index files, and of a snapshot of no producers."""
+        """Whether one read of its batches can replace its index files, and a snapshot without producers."""
         return self.size <= _SMALL_BYTES
 
     def needs_index_files(self) -> bool:
@@ -219,10 +226,11 @@ class Segment:
         return True
 
     def persist(self, *, sync: bool = True, indexed: bool = True) -> None:
-        """Make a segment that is not written any more durable, with its indexes, and hand both over to the caches.
+        """Make a segment that takes no more appends durable, with its indexes, and hand both over to the caches.
 
-        indexed: False to do neither with its indexes, and close its file. The caller syncs the directory. Waits for the
-        disk: call it in a thread. Raises StorageFailure.
+        indexed: False to close the file instead, and not to write or keep indexes.
+
+        The caller syncs the directory. Waits for the disk: call it in a thread. Raises StorageFailure.
         """
         file, indexes = self.file, self.indexes
         if file is None or indexes is None:
@@ -267,7 +275,7 @@ class Segment:
             self.storage.flushes.observe(self.storage.seconds() - began)
 
     def truncate(self, offset: int) -> int:
-        """Remove the batch with `offset` and all after it from the active segment; return how many bytes that were."""
+        """Remove the batch with `offset` and all after it from the active segment; return how many bytes these were."""
         assert self.file is not None and self.indexes is not None
         found = self.locate(offset, allow_cold=True)
         if found is None:
@@ -291,7 +299,7 @@ class Segment:
     # Reading -------------------------------------------------------------------------------------------------------
 
     def reader(self, *, allow_cold: bool) -> SegmentFile:
-        """Return the open file. Raises ColdRead unless `allow_cold` if it had to be opened, which may wait."""
+        """Return the open file. Raises ColdRead if the file must be opened, which may wait, unless `allow_cold`."""
         file = self.file or self.storage.files.get(self.key)
         if file is None:
             if not allow_cold:
@@ -300,11 +308,11 @@ class Segment:
                 file = SegmentFile(self.storage.fs, self.path)
                 file.fs.never_read_ahead(file.fd)
             except OSError as error:
-                if self.file is not None:  # pinned by another thread, and renamed
+                if self.file is not None:  # another thread has pinned and renamed it
                     return self.file
                 raise StorageFailure(self.path, error) from error
             self.storage.files.put(self.key, file)
-        return self.file or file  # pinned by another thread: another file may have the name now
+        return self.file or file  # if another thread has pinned it, another file may have the name now
 
     def locate(self, offset: int, *, allow_cold: bool) -> Located | None:
         """Return the first batch that ends at or after `offset`; None if the segment has none."""
@@ -353,7 +361,7 @@ class Segment:
             position += at
 
     def last_batch(self, *, allow_cold: bool) -> BatchHeader | None:
-        """Return the header of the last batch, None if none. Raises CorruptLog if the file does not end with it."""
+        """Return the header of the last batch, None without one. Raises CorruptLog if the file does not end with it."""
         end = self.get_indexes(allow_cold=allow_cold).offsets.last_position()
         last = None
         for position, header in self.headers(end, allow_cold=allow_cold):
@@ -363,7 +371,7 @@ class Segment:
         return last
 
     def largest_timestamp(self, *, allow_cold: bool) -> tuple[int, int]:
-        """Return (largest time stamp, last offset of the batch that has it); (-1, base offset) if there is none."""
+        """Return (largest time stamp, last offset of the batch that has it); (-1, base offset) without a batch."""
         if self._max_timestamp is None:
             indexes = self.get_indexes(allow_cold=allow_cold)
             found = self._walk_largest_timestamp(indexes, allow_cold=allow_cold)
@@ -371,7 +379,7 @@ class Segment:
         return self._max_timestamp, self._max_timestamp_offset
 
     def _walk_largest_timestamp(self, indexes: Indexes, *, allow_cold: bool) -> tuple[int, int]:
-        """Find the largest time stamp by the last entry of the time index and the batch headers after it."""
+        """Find the largest time stamp from the last entry of the time index and the batch headers after it."""
         stamp, offset = indexes.times.last() or (-1, self.base_offset)
         for _, header in self.headers(indexes.offsets.lookup(offset), allow_cold=allow_cold):
             if header.max_timestamp > stamp:
@@ -382,7 +390,7 @@ class Segment:
         """Return exactly `length` bytes, which the file should have. Raises ColdRead, CorruptLog, StorageFailure."""
         if self.cached is not None and (held := self.cached.copy(position, length)) is not None:
             return held
-        # Even a read that does not wait submits the I/O that it would wait for, and that waits if the disk is busy.
+        # Even a read that does not wait submits I/O, and the submission waits if the disk is busy.
         older = self.file is None or self.size - position > _RECENT_BYTES
         if older and not allow_cold and file.fs.missing(file.fd, position, length):
             raise ColdRead(self.path)
@@ -407,7 +415,7 @@ class Segment:
         return self.indexes or indexes
 
     def load_indexes(self) -> Indexes:
-        """Read the indexes from their files, or rebuild them if those of offsets or time stamps are not usable."""
+        """Read the indexes from their files. Rebuild them if the offset or the time index is not usable."""
         fs, base = self.storage.fs, self.base_offset
         if not self.size:
             return Indexes.empty(base)
@@ -425,7 +433,7 @@ class Segment:
         return self.rebuild_indexes(aborted)
 
     def rebuild_indexes(self, aborted: TransactionIndex, index_interval: int = 4096, *, write: bool = True) -> Indexes:
-        """Build the indexes but `aborted` by a scan of the log, `write` them to the disk, and return all."""
+        """Rebuild the indexes but `aborted` by a scan of the log, and return all. `write`: also write them."""
         scanned = self.empty_copy()
         assert scanned.indexes is not None
         scanned.indexes.aborted = aborted
@@ -436,7 +444,7 @@ class Segment:
                 scanned.note_batch(len(batch), header.last_offset, header.max_timestamp, index_interval)
             if (
                 write and self.indexes is None
-            ):  # else another thread has pinned it, and its name may be another segment's
+            ):  # otherwise another thread has pinned it, and its name may be another segment's
                 scanned.write_indexes(scanned.indexes, sync=True)
         except BadBatch as bad:
             raise CorruptLog(f"{self.path}: {bad}") from bad
@@ -447,13 +455,13 @@ class Segment:
     # Replacement by compaction ------------------------------------------------------------------------------------
 
     def empty_copy(self) -> Segment:
-        """Return an empty segment object of the same name, to collect the indexes of a file."""
+        """Return an empty segment object with the same name, to collect the indexes of a file."""
         copy = Segment(self.storage, self.directory, self.base_offset, 0, created_ms=self.created_ms)
         copy.indexes = Indexes.empty(self.base_offset)
         return copy
 
     def replacement(self, size: int, first_timestamp: int, largest: tuple[int, int], has_aborted: bool) -> Segment:
-        """Return a sealed segment that will take over the name of this one. It has a key of its own in the caches."""
+        """Return a sealed segment that will take over the name of this one. It has its own key in the caches."""
         copy = Segment(self.storage, self.directory, self.base_offset, size, created_ms=self.created_ms)
         copy._key = f"{self.path}#{next(_replacements)}"
         copy.first_timestamp = first_timestamp
@@ -469,7 +477,7 @@ class Segment:
         self.storage.indexes.discard(self.key)
 
     def unpin(self) -> None:
-        """Undo `pin`: file and indexes come from the caches again."""
+        """Undo `pin`: get file and indexes from the caches again."""
         self.file = self.indexes = None
 
     # Closing -------------------------------------------------------------------------------------------------------
@@ -487,6 +495,6 @@ class Segment:
             self.cached = self.cached.drop()
 
     def file_paths(self) -> list[str]:
-        """Return the paths of the files of this segment, whether they exist or not."""
+        """Return the paths of the files of this segment, including files that do not exist."""
         suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
         return [segment_path(self.directory, self.base_offset, suffix) for suffix in suffixes]

@@ -1,9 +1,10 @@
-"""The files of producer snapshots: writing, finding and removing them, and restoring the state of the producers.
+"""The files of producer snapshots: write, find and remove them, and restore the state of the producers.
 
-The same scan finds the aborted transactions, where a transaction index has to be rebuilt.
+A scan that restores producers also finds the aborted transactions, where a transaction index has to be rebuilt.
 
-Rules: a snapshot with invalid contents is removed with a warning, and an older one is used: scanning the batches after
-that restores the same state, only more slowly. Without any snapshot the scan starts at the beginning of the log.
+Rules: a snapshot with invalid contents is removed with a warning, and an older one is used. The scan of the batches
+after the older one restores the same state, only more slowly. Without any snapshot the scan starts at the beginning of
+the log.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _log = logging.getLogger(__name__)
 def write_snapshot(fs: FileSystem, directory: str, offset: int, data: bytes, *, sync: bool = True) -> None:
     """Write the state of all producers before `offset`. Raises OSError.
 
-    sync: False if the caller syncs the volume; what a crash leaves until then is found invalid and removed.
+    sync: False if the caller syncs the volume. A file that a crash leaves incomplete until then is found invalid and
+        removed.
     """
     path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
     if sync:
@@ -43,14 +45,17 @@ def snapshot_offsets(fs: FileSystem, directory: str) -> list[int]:
 
 
 def remove_snapshots_above(fs: FileSystem, directory: str, offset: int, offsets: Sequence[int] | None = None) -> None:
-    """Remove the snapshots at offsets above `offset`, for a log that ends there. offsets: of all, if they are known."""
+    """Remove the snapshots at offsets above `offset`, for a log that ends there.
+
+    offsets: the offsets of all snapshots, if they are known.
+    """
     for found in snapshot_offsets(fs, directory) if offsets is None else offsets:
         if found > offset:
             fs.unlink(segment_path(directory, found, SNAPSHOT_SUFFIX))
 
 
 def remove_old_snapshots(fs: FileSystem, directory: str, start: int) -> None:
-    """Remove the snapshots at or before `start`, the base offset of the first segment, except the last of them."""
+    """Remove all snapshots at or before `start`, the base offset of the first segment, except the last of these."""
     for found in [offset for offset in snapshot_offsets(fs, directory) if offset <= start][:-1]:
         fs.unlink(segment_path(directory, found, SNAPSHOT_SUFFIX))
 
@@ -65,7 +70,9 @@ def restore_producers(
 ) -> None:
     """Restore the state of the producers at `end_offset`, from the last valid snapshot and the batches after it.
 
-    without: base offsets of segments that are known to have no idempotent batches. Raises StorageFailure, CorruptLog.
+    without: the base offsets of segments that are known to have no idempotent batches.
+
+    Raises StorageFailure, CorruptLog.
     """
     offsets = snapshot_offsets(fs, directory)
     remove_snapshots_above(fs, directory, end_offset, offsets)
@@ -102,7 +109,7 @@ def rebuild_transaction_indexes(
 
 
 def _replace_aborted(segment: Segment, index: TransactionIndex) -> None:
-    """Use another transaction index for a segment that is not written, and write it. Raises StorageFailure."""
+    """Replace the transaction index of a segment that takes no more appends, and write it. Raises StorageFailure."""
     storage, path = segment.storage, segment.file_paths()[-1]
     try:
         write_transaction_index(storage.fs, path, index, sync=True)
@@ -113,9 +120,9 @@ def _replace_aborted(segment: Segment, index: TransactionIndex) -> None:
 
 
 def _restore_last(fs: FileSystem, directory: str, offsets: Sequence[int], most: int, producers: Producers) -> int:
-    """Restore producers, none so far, from the last valid snapshot at `most` or before; return its offset, or 0.
+    """Restore producers, which are empty, from the last valid snapshot at `most` or before. Return its offset, or 0.
 
-    offsets: of all snapshots, ascending.
+    offsets: the offsets of all snapshots, ascending.
     """
     for offset in reversed(offsets):
         if offset > most:
@@ -132,7 +139,7 @@ def _restore_last(fs: FileSystem, directory: str, offsets: Sequence[int], most: 
 
 
 def _replay(segment: Segment, start: int, end_offset: int, producers: Producers) -> list[AbortedTransaction]:
-    """Update the producers by a segment's batches from offset `start` on; return the transactions that they abort."""
+    """Update the producers with a segment's batches from `start` on. Return the transactions that these abort."""
     found = []
     file = segment.reader(allow_cold=True)
     for position, header in segment.headers(0, allow_cold=True):

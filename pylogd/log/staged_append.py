@@ -1,15 +1,15 @@
 """Append to a log in three steps, so that the write can be made in a thread while others use the log.
 
 Strategy: `prepare` checks records, gives them offsets and lays out the bytes; `write` makes the system calls; `commit`
-takes the batches over into the log. Appends that arrive while a write is under way are prepared together as the next
+accounts for the batches in the log. Appends that arrive while a write is under way are prepared together as the next
 one. `Log.append` is the same in one step; tests/property/test_staged_append.py proves that both leave the same log.
 
 Rules:
 - `Log.writing` is held from before `prepare` until after `commit` or `fail`: truncation, rolls by age, closing and a
   second append wait for that. `Log.lock` is held in `prepare` and `commit` only, never during the write.
 - Between the steps the log is as if the append had not begun. Readers see nothing of it before `commit`.
-- Of one producer a write has either batches outside of transactions, or batches of one transaction, or one marker: what
-  follows is judged by what these have done.
+- A write has only one kind of batches of a producer: batches outside of transactions, batches of one transaction, or
+  one marker. Later batches can be checked only after these are committed.
 - A write stores all of its appends or none. Only the first append of a write may be refused: a later one that can't be
   accepted yet ends the write before it, and is judged again when that is committed.
 
@@ -35,18 +35,19 @@ from pylogd.log.transactions import TransactionTerms
 from pylogd.log.validator import AppendOrigin, Inspections
 from pylogd.wire.records import CONTROL, TRANSACTIONAL
 
-#: Most appends and bytes of records that go together as one write; a single append may be larger.
+#: The most appends and the most bytes of records that are written together. A single append may be larger.
 MOST_APPENDS = 500
 MOST_BYTES = 1 << 20
-#: Buffers smaller than this on average are copied to be written as one.
+#: If the buffers are smaller than this on average, they are copied into one.
 _COPIED_BYTES = 4096
 _KIND = TRANSACTIONAL | CONTROL
 
 
 class AppendRequest(NamedTuple):
-    """The arguments of an append. inspections: the result of `Log.inspect` for the records, if they were inspected.
+    """The arguments of an append.
 
-    terms: of batches that are transactional.
+    inspections: the result of `Log.inspect` for the records, if they were inspected.
+    terms: describes the transaction of transactional batches.
     """
 
     records: Buffer
@@ -65,9 +66,10 @@ class _FastBatch(NamedTuple):
 
 
 class StagedAppend:
-    """One write of a log, made of one or more appends. Made by `prepare`.
+    """One write of a log, made of one or more appends. `prepare` makes it.
 
-    results: what the appends return once the write is committed; at most one of a duplicate, which writes nothing.
+    results: what the appends return once the write is committed. At most one is the result of a duplicate, which writes
+        nothing.
     """
 
     __slots__ = (
@@ -85,8 +87,8 @@ class StagedAppend:
         self._end = log.log_end_offset
         self._position = log.active.size
         self._size = 0
-        self._sequences: dict[int, tuple[int, int]] = {}  # what has to come next, by producer id
-        self._kinds: dict[int, int] = {}  # of batches: `_KIND` of their attributes, by producer id
+        self._sequences: dict[int, tuple[int, int]] = {}  # the epoch and sequence that must come next, by producer id
+        self._kinds: dict[int, int] = {}  # the `_KIND` of the attributes of added batches, by producer id
         self._roll_at: int | None = None
         self._rolled: Segment | None = None
 
@@ -100,7 +102,7 @@ class StagedAppend:
     def add(self, request: AppendRequest) -> bool:
         """Add an append, if it can be written together with the earlier ones.
 
-        Raises as `Log.append`, for the first one only.
+        For the first append it raises the errors of `Log.append`.
         """
         first = not self.results
         if not first and self._size + len(request.records) > MOST_BYTES:
@@ -166,7 +168,7 @@ class StagedAppend:
         return True
 
     def _add_duplicate(self, result: AppendResult) -> bool:
-        """Use the result of an earlier append. No append is added after it: its sequence would be refused."""
+        """Use the result of an earlier append. No append is added after it, since its sequence would be refused."""
         self.results.append(result)
         return True
 
@@ -222,7 +224,7 @@ class StagedAppend:
     # -- commit
 
     def commit(self) -> list[AppendResult]:
-        """Take the batches over into the log, and return the results. Raises LogClosed if the log was abandoned."""
+        """Account for the batches in the log, and return the results. Raises LogClosed if the log was abandoned."""
         log = self._log
         with log.lock:
             if log.abandoned:
@@ -265,10 +267,11 @@ class StagedAppend:
 
 
 def prepare(log: Log, requests: Sequence[AppendRequest]) -> StagedAppend:
-    """Prepare one write of as many appends as go together, from the first on; `results` has one for each.
+    """Prepare one write of as many appends as fit together, from the first on; `results` has one result for each.
 
-    The caller holds `Log.writing`, and what is left goes into the next write. Raises as `Log.append` if the first
-    append is refused; InspectionNeeded if it has to be inspected first, LogAtRest if the files are not open.
+    The caller holds `Log.writing`. Appends that are left go into the next write. Raises the errors of `Log.append` if
+    the first append is refused, InspectionNeeded if it has to be inspected first, and LogAtRest if the files are not
+    open.
     """
     with log.lock:
         if log.at_rest:
@@ -285,8 +288,8 @@ def prepare(log: Log, requests: Sequence[AppendRequest]) -> StagedAppend:
 
 
 def wait_to_begin(log: Log) -> None:
-    """Take `Log.writing`, in a thread, if it could not be had at once. Raises LogClosed if the log was abandoned."""
+    """Take `Log.writing`, in a thread, if it could not be taken at once. Raises LogClosed if the log was abandoned."""
     log.writing.acquire()
-    if log.abandoned:  # whoever waited for this may have given up
+    if log.abandoned:  # the caller that waited for this may have given up
         log.writing.release()
         raise LogClosed(f"the log of {log.topic}-{log.partition} is closed")

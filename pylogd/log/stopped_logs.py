@@ -1,21 +1,21 @@
-"""The state of each log at a clean stop, in one file per data directory: the next start need not look for it.
+"""The state of each log at a clean stop, in one file per data directory, so that the next start need not search for it.
 
-Without it a start lists the directory of each partition and reads from four files of it: 0.1 ms for each, a second for
-10,000. With it, a log is opened by two or three system calls that compare time stamps, and stays at rest until it is
-used.
+Without this file a start lists the directory of each partition and reads from four of its files: 0.1 ms for each
+partition, a second for 10,000. With the file, a log is opened by two or three system calls that compare time stamps,
+and stays at rest until it is used.
 
 Format: a line with version and CRC-32C (8 hexadecimal digits) of what follows, then a JSON array that has for each
 topic an array of its name, its id and its logs. A log is an array of the fields of `StoppedLog` from `partition` on.
 
 Rules:
-- The file says something only together with the marker of a clean stop, and is removed with it, before anything else
-  of the data directory changes. It is written when all logs are closed.
-- It is believed of a log only if the partition's directory, the last segment's file and the snapshot of its producers
-  have the time stamps and the size that they had at the stop. So other programs, also earlier versions of this one, may
-  change logs between.
-- It has nothing that a checkpoint of the data directory has. A log whose directory has any file that is not in its
-  place, left by a removal or an interrupted compaction, is left out, and so is one with aborted transactions, whose
-  indexes a start checks. What is left out, or is not believed, is loaded from its own files.
+- The file is valid only together with the marker of a clean stop, and is removed with it, before anything else in the
+  data directory changes. It is written when all logs are closed.
+- A log's entry is used only if the partition's directory, the last segment's file and the snapshot of its producers
+  have the time stamps and the size that they had at the stop. So other programs, including earlier versions of this
+  one, may change logs in the meantime.
+- The file has nothing that a checkpoint of the data directory has. Some logs are left out: those with aborted
+  transactions, whose indexes a start checks, and those whose directory has any unexpected file, left by a removal or an
+  interrupted compaction. Logs that are left out or have changed are loaded from their own files.
 """
 
 from __future__ import annotations
@@ -46,17 +46,19 @@ _log = logging.getLogger(__name__)
 
 STOPPED_LOGS = "stopped-logs"
 _VERSION = 3
-#: Larger snapshots of producers stay in their files alone, which a start reads then.
+#: Larger snapshots of producers are not copied here; a start reads their files.
 _MOST_SNAPSHOT_BYTES = 1 << 10
 _KNOWN_NAME = re.compile(r"\d{20}\.(index|timeindex|snapshot)", re.ASCII)
 
 
 class StoppedLog(NamedTuple):
-    """A closed log. Stamps are sizes in bytes and times of the last change in nanoseconds.
+    """A closed log. A stamp is a size in bytes and the time of the last change in nanoseconds.
 
-    directory_size, directory_ns: the stamp of its directory. file_ns: of its last segment's file, which has the
-    segment's size. base_offset, size, created_ms, first_timestamp, max_timestamp, max_timestamp_offset: those of its
-    last segment, as `Segment` has them; max_timestamp is None if it is unknown. more: None for an empty log.
+    directory_size, directory_ns: the stamp of its directory.
+    file_ns: the time in the stamp of its last segment's file; the size is the segment's.
+    base_offset, size, created_ms, first_timestamp, max_timestamp, max_timestamp_offset: the fields of its last segment,
+        as in `Segment`; max_timestamp is None if it is unknown.
+    more: the fields of `More`; None for an empty log.
     """
 
     topic: str
@@ -76,11 +78,12 @@ class StoppedLog(NamedTuple):
 
 
 class More(NamedTuple):
-    """What only some closed logs have.
+    """Fields that only some closed logs have.
 
-    epochs: pairs of leader epoch and start offset. snapshot: the stamp of the snapshot of its producers; None if there
-    are none. producers: the snapshot in base 64; None if only its file has it. sealed: the segments but the last one,
-    each with the six fields of a segment that `StoppedLog` has.
+    epochs: pairs of leader epoch and start offset.
+    snapshot: the stamp of the snapshot of its producers; None without producers.
+    producers: the snapshot in base 64; None if only its file has it.
+    sealed: all segments but the last, each with the six fields of a segment that `StoppedLog` has.
     """
 
     epochs: Sequence[tuple[int, int]] = ()
@@ -150,7 +153,7 @@ def _describe(fs: FileSystem, log: Log) -> StoppedLog | None:
 
 
 def _is_tidy(names: list[str], segments: Iterable[Segment]) -> bool:
-    """Return whether a directory has all files of these segments, and no leftovers."""
+    """Return whether a directory has all files of these segments, and nothing left over."""
     *sealed, active = [f"{segment.base_offset:020d}" for segment in segments]
     there = set(names)
     needed = {active + LOG_SUFFIX}
@@ -182,9 +185,11 @@ def restore_log(
     storage: Storage,
     now_ms: Callable[[], int],
 ) -> Log | None:
-    """Return the log, which `is_unchanged`, at rest; None if it must be loaded from its files.
+    """Return a log at rest if it is unchanged (`is_unchanged`); None if it must be loaded from its files.
 
-    log_start_offset: from the checkpoint. Raises StorageFailure, and CorruptLog if the producers can't be restored.
+    log_start_offset: the offset in the checkpoint.
+
+    Raises StorageFailure, and CorruptLog if the producers can't be restored.
     """
     topic, topic_id, partition, end, _, _, _, *last = state[:-1]
     segments, epochs, producers, more = [_segment(storage, directory, last)], LeaderEpochs(), Producers(), state.more
@@ -221,7 +226,7 @@ def _restore_producers(
 
 
 def _fields(segment: Segment) -> tuple[Any, ...]:
-    """Return the fields of a segment as the file has them; `_segment` makes a segment of them again."""
+    """Return the fields of a segment in the file's form, which `_segment` reads."""
     known = segment.known_timestamp
     return segment.base_offset, segment.size, segment.created_ms, segment.first_timestamp, *known
 

@@ -1,4 +1,4 @@
-"""What all segments of a broker share, and with them its logs."""
+"""What all segments and logs of a broker share."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ class Storage:
         seconds: Callable[[], float] = time.monotonic, cache: BlockCache | None = None, staged_appends: bool = False,
         appended: Callable[[str, float], object] | None = None,
     ) -> None:  # fmt: skip
-        """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays.
+        """Create the caches.
 
-        cache: holds what producers append; None for no such cache. staged_appends: whether appends are made by
-        `staged_append`: all, or with `appended` some (see `log.paced`), and it is told the log's directory and the
-        seconds of each of the others that took long.
+        open_files: the capacity of the cache of open files.
+        index_bytes: the capacity of the cache of indexes.
+        seconds: a monotonic clock, for delays.
+        cache: the block cache; None without one.
+        staged_appends: whether appends are made by `staged_append`: all, or only some if `appended` is given (see
+            `log.paced`).
+        appended: called after each slow append that is not staged, with the log's directory and the seconds it took.
         """
         self.fs, self.cache, self.seconds = fs, cache, seconds
         self.staged_appends, self.appended = staged_appends, appended
-        self.flushes = Histogram()  # how long syncs of segments took, in seconds
+        self.flushes = Histogram()  # the durations of syncs of segments, in seconds
         self.writes = WriteTimes(fs, seconds)
         self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
         self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)

@@ -15,7 +15,7 @@ from pylogd.log.segment import Segment
 from pylogd.wire import timestamps
 from pylogd.wire.records import BatchHeader
 
-#: What a look-up may do without `allow_cold`: walk over so many headers, and over so many records in a batch.
+#: The most headers, and the most records of a batch, that a look-up may walk over without `allow_cold`.
 _WARM_HEADERS = 1000
 _WARM_RECORDS = 1000
 

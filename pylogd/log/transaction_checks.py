@@ -1,12 +1,13 @@
 """The checks of transactional batches and markers that a leader makes before it appends them.
 
-Rules for a batch of a transaction: its request names the transactional id. If the producer has no open transaction in
-the log, the batch opens one: that takes the guard of a verification that went well, and that no marker has ended since.
-While a verification is under way, no batch is appended that comes behind the first one in the producer's sequence.
+Rules for a batch of a transaction: its request must name the transactional id. If the producer has no open transaction
+in the log, the batch opens one. This needs the guard of a successful verification that no marker has ended since. While
+a verification is under way, no batch is appended that comes after the first one in the producer's sequence.
 
-Rules for a marker: its coordinator epoch is not older than that of the producer's last one. Its producer epoch is not
-older than the producer's; with transactions of version 2, whose epoch is raised by each end, it is a newer one, unless
-the same marker was appended before, or there is none: a transaction in the highest epoch can be ended too.
+Rules for a marker: its coordinator epoch must not be older than that of the producer's last marker. Its producer epoch
+must not be older than the producer's. With transactions of version 2, each end raises the epoch, so the marker's epoch
+must be newer. There are two exceptions: the same marker may have been appended before, and the highest epoch has no
+newer one.
 
 Source: KIP-98, KIP-890; Kafka's ProducerAppendInfo.
 """
@@ -33,9 +34,11 @@ MAX_EPOCH: Final = (1 << 15) - 1
 
 
 def check_client_batches(producers: Producers, headers: Iterable[BatchHeader], terms: TransactionTerms | None) -> None:
-    """Check the batches of a client that are transactional, once it is known that they repeat none.
+    """Check a client's transactional batches, once it is known that none is a duplicate.
 
-    terms: None if the request has no transactional id. Raises InvalidAppend.
+    terms: None if the request has no transactional id.
+
+    Raises InvalidAppend.
     """
     begun: set[int] = set()
     for header in headers:
@@ -52,7 +55,10 @@ def check_client_batches(producers: Producers, headers: Iterable[BatchHeader], t
 
 
 def check_first(producers: Producers, producer_id: int, sequence: int, terms: TransactionTerms) -> None:
-    """Check a batch that opens a transaction. sequence: its first sequence number. Raises InvalidAppend."""
+    """Check a batch that opens a transaction. Raises InvalidAppend.
+
+    sequence: its first sequence number.
+    """
     guard = producers.guards.get(producer_id)
     if not terms.verified and (guard is None or guard is not terms.guard):
         raise TransactionNotOpen(f"the batch is not part of an open transaction of producer {producer_id}")
@@ -69,9 +75,9 @@ def check_first(producers: Producers, producer_id: int, sequence: int, terms: Tr
 
 
 def check_marker(producers: Producers, header: BatchHeader, marker: Marker | None, version: int) -> None:
-    """Check a marker. version: of the transactions of its producer.
+    """Check a marker. Raises InvalidProducerEpoch or CoordinatorFenced.
 
-    Raises InvalidProducerEpoch or CoordinatorFenced.
+    version: the version of its producer's transactions.
     """
     producer = producers.by_id.get(header.producer_id)
     if producer is None or marker is None:

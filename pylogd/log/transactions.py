@@ -1,14 +1,14 @@
 """The open transactions of one partition: they decide the last stable offset, and which producers were verified.
 
-A transaction belongs to a producer, and extends from its first batch in the log to its marker. What comes before the
-first open transaction is stable. One whose marker is not below the high watermark counts as open: a new leader may not
-have the marker. A read_committed consumer is sent what is stable, with a list of the transactions in it that were
-aborted.
+A transaction belongs to a producer, and extends from its first batch in the log to its marker. Records before the first
+open transaction are stable. A transaction whose marker is not below the high watermark counts as open, since a new
+leader may lack the marker. A read_committed consumer is sent stable records, with a list of the aborted transactions
+among them.
 
 Rules: an offset that was stable stays so while the high watermark does not move back, since a transaction begins at the
-log's end. `end` counts a transaction as ended before it stops counting it as open, and `begin` is called before the
-log end offset moves: a reader in another thread never sees too much. Whatever changes these objects is excluded by
-`Log.lock`; `stable_end` is for the reactor's thread.
+log's end. `end` counts a transaction as ended before it stops counting it as open, and `begin` is called before the log
+end offset moves: a reader in another thread never sees too much. Changes of these objects hold `Log.lock`; only the
+reactor's thread calls `stable_end`.
 
 Source: KIP-98 (last stable offset), KIP-890 (verification).
 """
@@ -25,7 +25,7 @@ _NONE: Final = (1 << 63) - 1  # after all offsets
 class AbortedTransaction(NamedTuple):
     """An aborted transaction: producer id, first offset, offset of its marker, and the last stable offset at that time.
 
-    The last stable offset is that of the log as if its end were replicated.
+    The last stable offset is computed as if the log were replicated up to its end.
     """
 
     producer_id: int
@@ -37,15 +37,15 @@ class AbortedTransaction(NamedTuple):
 class UnstableTransactions:
     """The transactions that are open, or whose markers are not replicated.
 
-    active: whether there is any, as far as known since the last `stable_end`.
+    active: whether there may be any, as of the last `stable_end`.
     """
 
     __slots__ = ("_ended", "_first_ended", "_first_open", "_open", "active")
 
     def __init__(self, open_: Iterable[tuple[int, int]] = ()) -> None:
-        """`open_`: producer id and first offset of each open transaction, in the order of these offsets."""
+        """open_: the producer id and the first offset of each open transaction, ascending by offset."""
         self._open = dict(open_)
-        # Offsets of marker and first batch. An empty deque has 600 bytes, and most producers need none.
+        # Offsets of marker and first batch. Made when needed, since an empty deque has 600 bytes.
         self._ended: deque[tuple[int, int]] | None = None
         self._first_open = next(iter(self._open.values()), _NONE)
         self._first_ended = _NONE
@@ -61,15 +61,15 @@ class UnstableTransactions:
         return None if self._first_open == _NONE else self._first_open
 
     def begin(self, producer_id: int, offset: int) -> None:
-        """Note that a producer without an open transaction has begun one at the end of the log, at `offset`."""
+        """Note that a producer without an open transaction has begun one at the log's end, at `offset`."""
         self._first_open = min(self._first_open, offset)
         self.active = True
         self._open[producer_id] = offset
 
     def end(self, producer_id: int, marker: int) -> int:
-        """Note that a producer's open transaction ended by the batch at offset `marker`.
+        """Note that the batch at offset `marker` ended a producer's open transaction.
 
-        Return the first offset of the remaining open ones, or the offset after the marker if none remains.
+        Return the first offset of the remaining open transactions. If none remains, return the offset after the marker.
         """
         first = self._open[producer_id]
         self._first_ended = min(self._first_ended, first)
@@ -82,7 +82,7 @@ class UnstableTransactions:
         return marker + 1 if self._first_open == _NONE else self._first_open
 
     def stable_end(self, high_watermark: int) -> int:
-        """Return the last stable offset: up to it everything is committed and belongs to no open transaction."""
+        """Return the last stable offset: everything before it is committed and in no open transaction."""
         ended = self._ended
         if ended and ended[0][0] < high_watermark:
             while ended and ended[0][0] < high_watermark:
@@ -95,9 +95,10 @@ class UnstableTransactions:
 class VerificationGuard:
     """Stands for one verification of a producer's transaction, until its first batch or a marker is appended.
 
-    lowest_sequence: the first sequence number that was sent in `epoch`: a higher one is not appended before it.
-    epoch_bump: whether each transaction of the producer has an epoch of its own (KIP-890 part 2). created_ms: when it
-    was made, by the wall clock.
+    lowest_sequence: the lowest sequence number that was sent in `epoch`. A batch with a higher one is not appended
+        before it.
+    epoch_bump: whether each transaction of the producer has its own epoch (KIP-890 part 2).
+    created_ms: when the guard was made, by the wall clock.
     """
 
     __slots__ = ("created_ms", "epoch", "epoch_bump", "lowest_sequence")
@@ -109,7 +110,7 @@ class VerificationGuard:
         self.created_ms = created_ms
 
     def note(self, epoch: int, sequence: int) -> None:
-        """Include another batch of the producer that must be verified too."""
+        """Note another batch of the producer that must be verified too."""
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
             self.epoch, self.lowest_sequence = epoch, sequence
 
@@ -117,9 +118,10 @@ class VerificationGuard:
 class TransactionTerms(NamedTuple):
     """Proof that the coordinator verified the transaction of the batches to be appended.
 
-    guard: of a successful verification; None without a verification. verified: whether a first batch is accepted
-    without a guard, because verification is turned off. version: of the transactions of a marker's producer; from 2 on
-    each has an epoch of its own.
+    guard: the guard of a successful verification; None without a verification.
+    verified: whether a first batch is accepted without a guard, because verification is turned off.
+    version: the version of the transactions of a marker's producer. From version 2 on each transaction has its own
+        epoch.
     """
 
     guard: VerificationGuard | None = None
@@ -127,8 +129,8 @@ class TransactionTerms(NamedTuple):
     version: int = 0
 
 
-#: For batches of a transaction whose first batch is in the log, or that are known to be in one.
+#: For batches of a transaction whose first batch is in the log, or that is known to be open.
 UNGUARDED: Final = TransactionTerms()
-#: Where verification is turned off.
+#: Used where verification is turned off.
 VERIFICATION_OFF: Final = TransactionTerms(verified=True)
 EPOCH_BUMP_VERSION: Final = 2

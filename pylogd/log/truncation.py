@@ -1,12 +1,12 @@
 """Truncate a log at its end, for a replica whose leader has other records there.
 
-Segments after the new end are unlinked, newest first; the one that contains it is truncated, and synced after those
-before it; the log takes over its new end; the directory is synced; and the producers' state is restored from a snapshot
-and the remaining batches, or taken back by `rewind` if few batches were removed. A log that restarts at an offset has
-neither snapshots nor producers.
+Segments after the new end are unlinked, newest first. The segment that contains the new end is truncated, and synced
+after the segments before it. The log adopts its new end, and the directory is synced. Then the producers' state is
+restored from a snapshot and the remaining batches, or taken back by `rewind` if few batches were removed. A log that
+restarts at an offset has neither snapshots nor producers.
 
-Rules: waits for the disk: call it in a thread. Call it through `LogManager`, which updates the checkpoints: with a
-recovery point after the log's end, a later start would trust records that were not flushed.
+Rules: waits for the disk: call it in a thread. Call it through `LogManager`, which updates the checkpoints: if a
+recovery point were after the log's end, a later start would trust records that were not flushed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def truncate_to(log: Log, offset: int) -> int:
         if segment.file is None:
             open_segment(segment)
         was_active, removed_bytes = segment is log.active, segment.truncate(offset)
-        if was_active:  # others are counted by `replace_segments`
+        if was_active:  # `replace_segments` counts the bytes of other segments
             log.removed_bytes += removed_bytes
-        for earlier in kept:  # in their order: a loss of power must not leave this one without those before it
+        for earlier in kept:  # in their order: a power loss must not leave this segment without those before it
             earlier.sync()
         with log.lock:
             log.truncated_to(kept, min(offset, first.base_offset) if first is not None else offset)
@@ -51,16 +51,16 @@ def truncate_to(log: Log, offset: int) -> int:
 
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
-    """Remove all records, durably; the next one gets `offset`.
+    """Remove all records, durably. The next record gets `offset`.
 
-    For a replica whose leader has already deleted the records that the replica lacks.
+    This is for a replica whose leader has already deleted the records that the replica lacks.
     """
     with log.maintenance, log.exclude_appends():
         _restart_at(log, offset)
 
 
 def _restart_at(log: Log, offset: int) -> int:
-    # First of all: after a crash in between, snapshots would name producers whose batches are gone.
+    # Snapshots go first: after a crash in between they would name producers whose batches are gone.
     for found in snapshot_offsets(log.storage.fs, log.directory):
         log.storage.fs.unlink(segment_path(log.directory, found, SNAPSHOT_SUFFIX))
     for segment in reversed(log.segments):
@@ -81,7 +81,7 @@ def _unlink(log: Log, segment: Segment) -> None:
 
 
 def _take_back(log: Log, removed: list[BatchHeader] | None) -> bool:
-    """Make a truncation durable and restore the producers to it. Return False if that is not possible; nothing is done.
+    """Make a truncation durable and restore the producers to it. Return False, and do nothing, if that is not possible.
 
     removed: headers of all batches that were removed, None if they are many.
     """
@@ -102,7 +102,7 @@ def _make_durable(log: Log) -> None:
         sync_directory(fs, log.directory)
     except OSError as error:
         raise StorageFailure(log.directory, error) from error
-    # Into another object: until it is complete, readers have to know which transactions are open.
+    # They are restored into another object: until it is complete, readers must know which transactions are open.
     producers = Producers(log.config.producer_ids_max)
     restore_producers(fs, log.directory, log.segments, log.log_end_offset, producers)
     with log.lock:

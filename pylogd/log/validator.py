@@ -1,16 +1,16 @@
 """Check batches before they are appended. Only this module decides which batches are valid.
 
 The CRC and the header are always checked. The records of a client are inspected by a compiled loop (`inspect`) if they
-are not compressed. Compressed records must start as the frames of their codec do; they are inspected only if the log
-has to know their contents: compaction needs keys, `message.timestamp.before.max.ms` needs all time stamps, a header
-whose largest time stamp can't be right needs the true one, and another codec than the log's has to be replaced.
-`check_batches` is the general path, for any number of batches of any origin. The log has a fast path for single batches
-of clients; a property test proves that both accept and refuse the same batches.
+are not compressed. Compressed records must start like a frame of their codec. They are inspected only if the log has to
+know their contents: compaction needs keys, `message.timestamp.before.max.ms` needs all time stamps, a wrong largest
+time stamp in the header has to be corrected, and another codec than the log's has to be replaced. `check_batches` is
+the general path, for any number of batches of any origin. The log has a fast path for single batches of clients; a
+property test proves that both accept and refuse the same batches.
 
-Rules: a batch whose largest time stamp is not that of its records gets the right one, as in Kafka: some clients do not
-set it (Sarama), or set that of the last record. A replica takes what its leader has: only what its own log relies on
-is checked. Where `may_inspect` is False, inspections that would take long are not made; InspectionNeeded says that
-`inspect` has to be called in a thread first.
+Rules: a wrong largest time stamp in a header is corrected, as in Kafka: some clients (Sarama) do not set it, or set it
+to that of the last record. A replica accepts what its leader has, and checks only what its own log relies on. Where
+`may_inspect` is False, inspections that would take long are not made; InspectionNeeded says that `inspect` has to be
+called in a thread first.
 
 Known limit: offsets and time stamps inside compressed batches that are not inspected are not checked.
 
@@ -61,13 +61,14 @@ MAX_CODEC = 4
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8
 _MAGIC_AT = 16
-_LEAST_LENGTH = 14  # of a message of the first format, without offset and length
-#: The decompressed records of an inspected batch may have this many times max.message.bytes, which bounds the time.
+_LEAST_LENGTH = 14  # the least length of a message of the first format, without offset and length
+#: The decompressed records of an inspected batch may be this many times larger than max.message.bytes. This bounds the
+#: time of an inspection.
 _MAX_EXPANSION = 16
-#: Sizes of a compressed batch, and of its decompressed records, up to which an inspection takes less than 1 ms.
+#: The sizes of a compressed batch and of its decompressed records up to which an inspection takes less than 1 ms.
 _INLINE_COMPRESSED = 1 << 13
 _INLINE_DECOMPRESSED = min(1 << 16, INLINE_BYTES)
-#: Bits of the attributes that a client may set. LOG_APPEND_TIME is refused too, by an error of its own.
+#: The bits of the attributes that a client may set. LOG_APPEND_TIME is refused too, with its own error.
 _CLIENT_BITS = COMPRESSION_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
@@ -80,7 +81,7 @@ class AppendOrigin(Enum):
 
 
 Checked = tuple[BatchHeader, memoryview]
-#: The results of inspecting batches, or why they can't be read, by the positions of the batches.
+#: The results of inspecting batches, or the errors of batches that can't be read, by the positions of the batches.
 Inspected = Inspection | Recompressed | InvalidAppend
 Inspections = Mapping[int, Inspected]
 
@@ -94,10 +95,11 @@ def check_batches(
     inspections: Inspections | None = None,
     may_inspect: bool = True,
 ) -> list[Checked]:
-    """Check batches, and return each with its header.
+    """Check batches, and return each with its header. Raises InvalidAppend for all if one is not valid.
 
-    end: the log end offset. inspections: the result of `inspect` for these records. Raises InvalidAppend for all if one
-    is not valid; InspectionNeeded if an inspection is needed, would take long, and `may_inspect` is False.
+    end: the log end offset.
+    inspections: the result of `inspect` for these records.
+    may_inspect: whether to make inspections that take long; otherwise InspectionNeeded is raised.
     """
     check_count(records, origin)
     checked = []
@@ -131,10 +133,10 @@ def check_batches(
 
 
 def check_count(records: memoryview, origin: AppendOrigin) -> None:
-    """Check that there is a batch, and that a client has sent only one, of the present format.
+    """Check that there is a batch, and that a client has sent only one, in the present format. Raises InvalidAppend.
 
-    Several would be appended or taken for a repetition together, although a client that sends again may have put them
-    together anew. As in Kafka this comes before all other checks. Raises InvalidAppend.
+    Several batches could only be appended or recognized as a duplicate together, but a client that sends again may have
+    grouped them differently. As in Kafka this comes before all other checks.
     """
     if origin is not AppendOrigin.CLIENT:
         if not len(records):
@@ -225,7 +227,7 @@ def check_client_header(header: BatchHeader, origin: AppendOrigin) -> None:
 
 
 def needs_inspection(header: BatchHeader, config: LogConfig) -> bool:
-    """Return whether the records of a client's batch must be inspected before they are appended to such a log."""
+    """Return whether the records of a client's batch must be inspected before they are appended to a log."""
     if config.compacts or config.limits_age or changes_codec(header, config):
         return True
     if header.max_timestamp < header.base_timestamp and config.message_timestamp_type is TimestampType.CREATE_TIME:
@@ -234,7 +236,7 @@ def needs_inspection(header: BatchHeader, config: LogConfig) -> bool:
 
 
 def _is_outdated(found: Inspected | None, header: BatchHeader, config: LogConfig) -> bool:
-    """Return whether a batch was inspected before the log got another codec."""
+    """Return whether the log's codec has changed since a batch was inspected."""
     if found is None or isinstance(found, InvalidAppend) or not changes_codec(header, config):
         return False
     if isinstance(found, Recompressed):
@@ -263,7 +265,7 @@ def inspect(records: memoryview, config: LogConfig, now_ms: int) -> Inspections:
 
 
 def wants_inspection(records: memoryview, config: LogConfig) -> bool:
-    """Return whether any of the batches needs inspection, by their headers."""
+    """Return whether any of the batches needs inspection. Only their headers are read."""
     position = 0
     try:
         while position < len(records):
@@ -296,7 +298,7 @@ def _inspect_soon(header: BatchHeader, batch: memoryview, config: LogConfig, now
 def _inspect(
     header: BatchHeader, batch: memoryview, config: LogConfig, now_ms: int, most: int = MAX_DECOMPRESSED
 ) -> Inspected:
-    """Inspect the records of a batch, whose decompressed size may be at most `most` bytes."""
+    """Inspect the records of a batch. Their decompressed size may be at most `most` bytes."""
     if header.compression and not frame_is_valid(batch):
         return _other_codec(header)
     most = min(config.max_message_bytes * _MAX_EXPANSION, most)
@@ -323,9 +325,11 @@ def _inspect(
 def check_records(
     header: BatchHeader, batch: memoryview, config: LogConfig, now_ms: int, found: Inspected | None
 ) -> Checked:
-    """Check the records of a client's batch; return the batch, with the largest time stamp corrected if need be.
+    """Check the records of a client's batch. Return the batch, with its largest time stamp corrected if need be.
 
-    found: the result of inspecting them, None if that was not needed. Raises InvalidAppend.
+    found: the result of inspecting the records; None if they need no inspection.
+
+    Raises InvalidAppend.
     """
     if isinstance(found, InvalidAppend):
         raise found
@@ -366,7 +370,7 @@ def check_records(
 
 
 def _replaced(batch: memoryview, config: LogConfig) -> Checked:
-    """Return a batch that was compressed anew, which may be larger than it was. Raises RecordTooLarge."""
+    """Return a recompressed batch, which may be larger than before. Raises RecordTooLarge."""
     if len(batch) > config.max_message_bytes:
         raise RecordTooLarge(
             f"a batch has {len(batch)} bytes with compression.type {config.compression_type}, more than "
@@ -376,7 +380,7 @@ def _replaced(batch: memoryview, config: LogConfig) -> Checked:
 
 
 def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    """Check that a client's time stamps in the header are not too old or too far in the future.
+    """Check that the time stamps in a client's header are not too old or too far in the future.
 
     Raises InvalidTimestamp.
     """
@@ -395,7 +399,7 @@ def _time_bounds(config: LogConfig, now_ms: int) -> tuple[int, int]:
 
 
 def _other_codec(header: BatchHeader) -> InvalidRecord:
-    """Return the error for records that are not compressed as the header says."""
+    """Return the error for records that do not have the codec that the header names."""
     if not header.compression:
         return InvalidRecord(f"{header.record_count} records do not fit {header.batch_length + LENGTH_OVERHEAD} bytes")
     name = CompressionType(header.compression).name.lower()
@@ -403,13 +407,13 @@ def _other_codec(header: BatchHeader) -> InvalidRecord:
 
 
 def with_log_append_time(batch: memoryview, now_ms: int) -> Checked:
-    """Return a copy of a batch with the broker's time stamp, the attribute that says so, and the right CRC."""
+    """Return a copy of a batch with the broker's time stamp, the attribute for it, and an updated CRC."""
     header = BatchHeader._make(HEADER.unpack_from(batch))
     return _patched(batch, header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=now_ms))
 
 
 def _patched(batch: memoryview, header: BatchHeader) -> Checked:
-    """Return a copy of a batch with another header, and the right CRC."""
+    """Return a copy of a batch with another header and an updated CRC."""
     copy = bytearray(batch)
     HEADER.pack_into(copy, 0, *header)
     header = header._replace(crc=crc32c(memoryview(copy)[CRC_START:]))

@@ -3,10 +3,15 @@
 Each segment is scanned once, including CRCs, while its two indexes are read along. Nothing is changed, and no lock is
 taken: in a log that is in use, the end of the active segment may be found incomplete.
 
-Checked are: lengths and CRCs; that offsets ascend within and across segments, and fit the file names; that each index
-entry points at the batch that it describes, and the time index of a sealed segment ends with its largest time stamp;
-that each entry of a transaction index has its marker; that snapshots, checkpoints and metadata are readable and do not
-contradict the segments; and, if wanted, that records can be decoded. Unknown files are reported.
+It checks:
+- lengths and CRCs;
+- that offsets ascend within and across segments, and fit the file names;
+- that each index entry points at the batch that it describes, and that the time index of a sealed segment ends with its
+  largest time stamp;
+- that each entry of a transaction index has its marker;
+- that snapshots, checkpoints and metadata are readable and do not contradict the segments;
+- that records can be decoded, if the caller asks for this;
+- that there are no unknown files.
 """
 
 from __future__ import annotations
@@ -68,7 +73,9 @@ class Finding:
 def verify_log_dir(path: str, *, records: bool = False, fs: FileSystem | None = None) -> Iterator[Finding]:
     """Check the directory of a partition, or a data directory with all of its partitions.
 
-    records: whether to decode the records too. Raises OSError if a file can't be read.
+    records: whether to decode the records too.
+
+    Raises OSError if a file can't be read.
     """
     fs = RealFileSystem() if fs is None else fs
     names = fs.listdir(path)
@@ -122,7 +129,11 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
 
 
 class _Partition:
-    """The check of one partition's directory. `end` is the log end offset afterwards. start: the log start offset."""
+    """The check of one partition's directory.
+
+    start: the log start offset.
+    end: the log end offset, once the check is done.
+    """
 
     def __init__(self, fs: FileSystem, directory: str, records: bool, start: int = 0) -> None:
         self.fs = fs
@@ -131,7 +142,7 @@ class _Partition:
         self.start = start
         self.end = 0
         self.epoch = -1
-        self.aborting: dict[int, dict[int, int]] = {}  # by segment: producer id by offset of its markers that abort
+        self.aborting: dict[int, dict[int, int]] = {}  # the aborting markers of each segment: the producer id by offset
         self.damaged = False  # whether the previous segment could not be read to its end
 
     def verify(self) -> Iterator[Finding]:
@@ -327,7 +338,10 @@ class _TimeCursor:
 
 
 def _unreadable_index(path: str, error: Exception, indexed: bool) -> list[Finding]:
-    """Return the findings for a missing or damaged index. indexed: False for an active or an empty segment."""
+    """Return the findings for a missing or damaged index.
+
+    indexed: False for an active or an empty segment.
+    """
     if isinstance(error, FileNotFoundError):
         return [] if not indexed else [Finding(path, None, Severity.WARNING, "the index is missing")]
     return [Finding(path, None, Severity.ERROR, str(error))]

@@ -3,10 +3,10 @@
 A broker that closes or recovers 10,000 logs has some 50,000 files and directories to make durable. A sync of each waits
 for the disk, and each commits the journal of the file system. `syncfs` writes all that is dirty and commits once.
 
-Rules: it is used only where it is known to write everything and to report what could not be written: Linux 5.8 and
-newer, on the file systems below. The errors reported are those since the descriptor was opened; a data directory's lock
-is open as long as the directory is in use, so that none is missed. An error may be that of another program's file: the
-logs count as not synced then, which costs a recovery and loses nothing.
+Rules: `syncfs` is used only where it is known to write everything and to report what could not be written: on Linux 5.8
+and newer, and on the file systems below. The errors reported are those since the descriptor was opened; a data
+directory's lock is open as long as the directory is in use, so that none is missed. An error may be that of another
+program's file: the logs count as not synced then, which costs a recovery and loses nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import platform
 from collections.abc import Callable
 from typing import Final
 
-#: What `fstatfs` has as the type of ext2 to ext4, XFS, Btrfs and F2FS (linux/magic.h).
+#: The types of ext2 to ext4, XFS, Btrfs and F2FS in the result of `fstatfs` (linux/magic.h).
 _KNOWN_TYPES: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010})
 _REPORTS_ERRORS: Final = (5, 8)
-_STATFS_BYTES: Final = 256  # more than the structure has on any architecture; it begins with the type, a long
+_STATFS_BYTES: Final = 256  # more than the size of the structure on any architecture; it begins with the type, a long
 
 
 def _find_functions() -> tuple[Callable[..., int], Callable[..., int]] | None:
-    """Return `syncfs` and `fstatfs` of a Linux that reports errors; None on other systems."""
+    """Return `syncfs` and `fstatfs` if this is a Linux whose `syncfs` reports errors; None on other systems."""
     release = platform.release().split(".")
     if platform.system() != "Linux" or tuple(int(part) for part in release[:2] if part.isdigit()) < _REPORTS_ERRORS:
         return None

@@ -1,8 +1,9 @@
 """Write appended data to the disk early, in small parts, instead of leaving all of it to the kernel.
 
-The kernel collects dirty pages and writes many of them at once: those of one file by locking them first, among them the
-one that is being appended to. An append then waits until the last of them has been handed to the disk, hundreds of
-milliseconds if the disk is busy with reads. Pages that were written before are not among them.
+The kernel collects dirty pages and writes many of them at once. It first locks the pages of a file that it writes,
+among them the page that is being appended to. An append then waits until the last of them has been handed to the disk,
+hundreds of milliseconds if the disk is busy with reads. Pages that were written early are no longer dirty, so the
+kernel does not lock them.
 
 Source: sync_file_range(2); mpage_prepare_extent_to_map in fs/ext4/inode.c of Linux. PostgreSQL has such settings
 (`checkpoint_flush_after` and others), and RocksDB (`bytes_per_sync`).
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 WAIT_BEFORE: Final = 1
 WRITE: Final = 2
 WAIT_AFTER: Final = 4
-#: A log with fewer new bytes is left alone until it has more; the kernel itself writes dirty pages after 30 seconds.
+#: A log with fewer new bytes waits until it has more. The kernel itself writes dirty pages after 30 seconds.
 LEAST_BYTES: Final = 1 << 16
 
 
@@ -55,12 +56,13 @@ class EarlyWriteBack:
     """Start to write the data that was appended to logs since the last call. Only one thread at a time may call it."""
 
     def __init__(self) -> None:
-        self._written: dict[str, tuple[int, int]] = {}  # by a log's directory: segment, and up to where
+        # The base offset of the active segment and the position written so far, by the log's directory.
+        self._written: dict[str, tuple[int, int]] = {}
 
     def write(self, logs: Iterable[Log]) -> None:
         """Start to write the data appended to these logs, except the last, partial page. Forget all other logs.
 
-        Of a log that was not among those of the last call, only what is appended from now on. Waits for the disk.
+        For a log that the last call did not include, only data appended after this call is written. Waits for the disk.
         """
         before, self._written = self._written, {}
         for log in logs:
@@ -68,7 +70,7 @@ class EarlyWriteBack:
             file, base, end = segment.file, segment.base_offset, segment.size & -mmap.PAGESIZE
             last, start = before.get(log.directory, (base, end))
             if last != base:
-                start = 0  # a new segment; the one before is flushed at once
+                start = 0  # it is a new segment; the one before is flushed at once
             if end - start >= LEAST_BYTES and file is not None and sync_file_range is not None:
                 with contextlib.suppress(OSError):  # the next flush reports it
                     sync_file_range(file.fd, start, end - start, WRITE)

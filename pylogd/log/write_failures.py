@@ -6,12 +6,12 @@ import os
 
 from pylogd.log.errors import OutOfOrderSequence, StorageFailure
 
-#: How many seconds batches that were in flight at a failed write may still arrive: Kafka's `request.timeout.ms`.
+#: How many seconds after a failed write the batches in flight may still arrive: Kafka's `request.timeout.ms`.
 IN_FLIGHT_SECONDS = 30.0
 
 
 class WriteFailures:
-    """Remembers the path and error number of the last failure. Not the exception, which holds the request's bytes."""
+    """Remembers path and error number of the last failure, but not the exception, which holds the request's bytes."""
 
     __slots__ = ("_code", "_end_offset", "_path", "_seconds")
 
@@ -19,16 +19,16 @@ class WriteFailures:
         self._path, self._code, self._end_offset, self._seconds = "", 0, -1, 0.0
 
     def note(self, failure: StorageFailure, end_offset: int, seconds: float) -> None:
-        """Remember a failure of a log that ends at `end_offset`, at a time of a monotonic clock in seconds."""
+        """Remember a failure of a log that ends at `end_offset`. The time is in seconds of a monotonic clock."""
         self._path, self._code = failure.path, failure.cause.errno or 0
         self._end_offset, self._seconds = end_offset, seconds
 
     def explain(self, gap: OutOfOrderSequence, end_offset: int, seconds: float) -> None:
         """Raise StorageFailure if a write that failed is the reason for a gap in a producer's sequence.
 
-        It is if it failed within IN_FLIGHT_SECONDS and nothing was appended since. A producer has several batches in
-        flight. Told that those behind the failed one are out of order, librdkafka begins a new producer epoch and sends
-        all of them again, which duplicates what another replica has already.
+        It is the reason if it failed within IN_FLIGHT_SECONDS and nothing was appended since. A producer has several
+        batches in flight. If librdkafka is told that the batches after the failed one are out of order, it begins a new
+        producer epoch and sends all of them again. This duplicates batches that another replica already has.
         """
         if end_offset == self._end_offset and seconds - self._seconds <= IN_FLIGHT_SECONDS:
             raise StorageFailure(self._path, OSError(self._code, os.strerror(self._code))) from gap

@@ -9,16 +9,19 @@ from pylogd.log.files import Buffer, FileSystem
 
 
 class WriteTimes:
-    """Measure the next write after each call of `sample`. seconds: the durations of writes, in any thread."""
+    """Measures the next write after each call of `sample`.
+
+    seconds: the durations of writes, in any thread.
+    """
 
     def __init__(self, fs: FileSystem, clock: Callable[[], float]) -> None:
-        """clock: returns monotonic seconds."""
+        """Measure writes by `clock`, which returns monotonic seconds."""
         self._fs = fs
         self._clock = clock
         self.seconds = Histogram()
 
     def sample(self) -> None:
-        """Measure the next write: it takes the function off that this puts before that of the file system."""
+        """Measure the next write: replace the file system's function by one that removes itself when it is called."""
         self._fs.__dict__["pwritev"] = self._measured
 
     def _measured(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:

@@ -1,4 +1,4 @@
-"""Assigns replicas to brokers for new partitions, and checks what clients assigned. `placement` decides.
+"""Assign replicas to brokers for new partitions, and check assignments of clients. `placement` decides.
 
 Must not know: topics, stores, chance. The caller chooses `start`.
 """
@@ -18,8 +18,11 @@ def assign_replicas(
 ) -> list[Replicas]:
     """Return the replicas of partitions `first` to `first + partitions - 1`, each with the preferred leader first.
 
-    factor: the number of replicas. start: the index of the broker of partition 0. label: the topic's. Raises
-    `InvalidPartitions` or `InvalidReplicationFactor`.
+    factor: the number of replicas.
+    start: the index of the broker of partition 0.
+    label: the topic's label.
+
+    Raises `InvalidPartitions` or `InvalidReplicationFactor`.
     """
     if partitions < 1:
         raise InvalidPartitions(f"a topic has at least 1 partition, not {partitions}")
@@ -40,10 +43,12 @@ def check_assignment(
     label_at: Callable[[int], str] = lambda _: "",
     first: int = 0,
 ) -> list[Replicas]:
-    """Return a client's assignment as a list. label_at: returns the label of a partition.
+    """Return a client's assignment as a list.
+
+    label_at: returns the label of a partition.
 
     Raises `InvalidReplicaAssignment` if partition numbers are missing, if replica lists are empty or differ in length,
-    or if a broker is named twice, or may not get new replicas. The caller checks whether brokers have room.
+    or if a broker is named twice, or may not get new replicas. The caller checks whether brokers have space.
     """
     if sorted(assignment) != list(range(first, first + len(assignment))):
         raise InvalidReplicaAssignment(f"the assignment has to name all partitions from {first} on, without gaps")

@@ -1,7 +1,7 @@
 """Calls of a metadata store, whose Deferreds fire in the order in which the calls were made.
 
-A call that takes many requests may be answered after a later one. What a call settles with is therefore held back until
-all calls before it have settled, and a watch event until the read that set the watch has fired.
+A call that takes many requests may be answered after a later one. Therefore the result of a call is held back until all
+calls before it have settled, and a watch event until the read that set the watch has fired.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class Call:
 
 
 class CallQueue:
-    """The calls that have not fired. drained: called when a call has settled and none is left."""
+    """The calls that have not fired.
+
+    drained: called when a call has settled and no other is left.
+    """
 
     def __init__(self, drained: Callable[[], object]) -> None:
         self._calls: deque[Call] = deque()
@@ -74,7 +77,7 @@ def _fire(call: Call) -> None:
 
 
 def deliver(call: Call, watch: Watch, event: WatchEvent) -> None:
-    """Tell a watch of an event, once the call that set it has fired."""
+    """Pass an event to a watch, once the call that set the watch has fired."""
     if call.fired:
         notify(watch, event)
     else:
@@ -82,7 +85,7 @@ def deliver(call: Call, watch: Watch, event: WatchEvent) -> None:
 
 
 def notify(watch: Watch, event: WatchEvent) -> None:
-    """Call a watch; an error that it raises is logged."""
+    """Call a watch. If it raises an error, log that."""
     try:
         watch(event)
     except Exception:

@@ -1,14 +1,15 @@
 """The last writes to the metadata, for brokers that have missed some of them.
 
-Strategy: `/changes` tells of the last write only, and a broker that is busy, or cut off for a moment, may see one of
-several. So each write also creates a sequence node below `/changes/log`, which tells the same. A broker that is behind
-reads as many of them as it has missed, whatever the number of topics. Once it knows the number of the entry that it has
-read last, it asks for the next ones by their names, without a list. An entry and the version of `/changes` of its write
-have the same transaction number: it tells which entries belong to the missed versions, and whether there is one for
-each. If one is missing, everything has to be read: it was trimmed, or a release without the log wrote.
+Strategy: `/changes` describes the last write only, and a broker that is busy, or cut off for a moment, may miss some of
+several writes. So each write also creates a sequence node below `/changes/log` with the same content. A broker that is
+behind reads as many of these entries as it has missed, whatever the number of topics. Once it knows the number of the
+entry that it has read last, it reads the next ones by their names, without a list. An entry and the version of
+`/changes` of its write have the same transaction number. This number tells which entries belong to the missed versions,
+and whether there is an entry for each. If one is missing, since it was trimmed, or a release without the log made the
+write, everything has to be read.
 
-Rules: whoever makes an entry whose number is a multiple of `TRIM_EVERY` deletes those before the last `KEPT`. What a
-broker that died did not delete, the next one does.
+Rules: a broker that makes an entry whose number is a multiple of `TRIM_EVERY` deletes the entries before the last
+`KEPT`. If it dies before that, the next such broker deletes them.
 
 Must not know: what is written.
 """
@@ -26,25 +27,30 @@ from pylogd.metadata.layout import CHANGE_LOG
 
 log = Logger()
 
-#: How many entries can be relied on. When a broker with some hundred partitions is back, as many leaders write at once.
+#: How many entries are kept. When a broker with some hundred partitions is back, as many leaders write at once.
 KEPT: Final = 512
 TRIM_EVERY: Final = 128
-#: The most bytes of an entry. That is enough for the new states of thousands of partitions, as when hundreds of
-#: brokers fail at once. A larger change is noted without them, and readers read the nodes.
+#: The most bytes of an entry: enough for the new states of thousands of partitions, as when hundreds of brokers fail at
+#: once. A larger change is noted without states, and readers read the nodes.
 _MAX_BYTES: Final = 196_608
 _PREFIX: Final = f"{CHANGE_LOG}/c"
-_NUMBERS: Final = 1 << 32  # of which ZooKeeper's sequence numbers are the lower half, then the upper one, negative
+#: ZooKeeper's sequence numbers run through the lower half, then as negative numbers through the upper half.
+_NUMBERS: Final = 1 << 32
 
 
 def new_entry(change: Change | None, note: bytes) -> Create:
-    """Return the operation that makes the entry of a write. change: None if it tells nothing. note: the encoded one."""
+    """Return the operation that makes the entry of a write.
+
+    change: the change; None if it has no content for readers.
+    note: the encoded change.
+    """
     if change is not None and len(note) > _MAX_BYTES:
         note = encode_change(Change(change.paths))
     return Create(_PREFIX, note, sequence=True)
 
 
 class LogReader:
-    """Reads the entries of the change log that one broker has missed."""
+    """Reads the entries of the change log that its broker has missed."""
 
     def __init__(self, store: IMetadataStore) -> None:
         self._store = store
@@ -56,14 +62,16 @@ class LogReader:
             self._last += count
 
     def forget(self) -> None:
-        """Forget the number of the last entry: the broker has read all topics, in place of the entries."""
+        """Forget the number of the last entry, since the broker has read all topics instead of the entries."""
         self._last = None
 
     async def missed(self, count: int, after: int, newest: Node) -> list[Change] | None:
-        """Return so many changes, the older first; None if not all are known.
+        """Return the missed changes, the older first; None if not all of them are known.
 
-        Consecutive ones without content become one. after: the transaction of the last change before them. newest:
-        `/changes`, which tells the last of them. Raises the store's errors.
+        after: the transaction of the last change before them.
+        newest: the content of `/changes`, which is the last of them.
+
+        Consecutive changes without content become one. Raises the store's errors.
         """
         if not 0 < count <= KEPT:
             return None
@@ -80,9 +88,9 @@ class LogReader:
         return changes if len(nodes) == count else None
 
     async def _expected(self, count: int, after: int, newest: Node) -> list[Node]:
-        """Return the entries if they have the next numbers, as is usual; an empty list if not.
+        """Return the entries if they have the next numbers, as is usual; otherwise an empty list.
 
-        In place of the last one it is `/changes`, which has been read already and tells the same.
+        `/changes` replaces the last entry, since it has been read already and has the same content.
         """
         if self._last is None:
             return []
@@ -97,17 +105,17 @@ class LogReader:
         return [*nodes, newest]
 
     async def _listed(self, count: int, after: int, until: int) -> list[Node]:
-        """Return the entries, at most so many, that were made after one transaction and until another, oldest first."""
+        """Return at most so many entries, the oldest first, that were made after one transaction and until another."""
         store = self._store
         names = await store.children(CHANGE_LOG)
         found: list[tuple[str, Node]] = []
         end, missing = len(names), count
-        while missing and end:  # a second time if there were newer ones
+        while missing and end:  # repeat this if there were newer ones
             begin = max(end - missing, 0)
             read = await store.get_many([f"{CHANGE_LOG}/{name}" for name in names[begin:end]])
             nodes = [(name, node) for name, node in zip(names[begin:end], read, strict=True) if node is not None]
             if len(nodes) < len(read):
-                return []  # trimmed meanwhile
+                return []  # they were trimmed meanwhile
             found = [(name, node) for name, node in nodes if after < node.stat.created <= until] + found
             end, missing = begin, sum(node.stat.created > until for _, node in nodes)
         self._last = _number(found[-1][0]) if found else None
@@ -115,7 +123,10 @@ class LogReader:
 
 
 async def trim(store: IMetadataStore, made: str) -> None:
-    """Delete old entries if it is this entry's turn. made: its path."""
+    """Delete old entries if this entry's number requires it.
+
+    made: the path of the entry.
+    """
     number = int(made.removeprefix(_PREFIX))
     if number % TRIM_EVERY:
         return

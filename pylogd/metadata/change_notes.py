@@ -1,8 +1,8 @@
-"""What `/changes` and its log tell of a write to the metadata: which nodes it changed, and how, if that is not much.
+"""The notes in `/changes` and its log: the nodes that a write to the metadata changed, and small changes themselves.
 
-Strategy: every broker reads each note, and when many brokers fail, a note tells of thousands of partitions. So it tells
+Strategy: every broker reads each note, and when many brokers fail, a note is about thousands of partitions. So it has
 the steps to their new states (`state_steps`): each kind of step once, and a character for each partition that changes.
-States that no step leads to are told whole. Much of either is compressed.
+States to which no step leads are included in full. Large parts are compressed.
 
 Must not know: stores, what the nodes mean.
 """
@@ -22,11 +22,13 @@ from pylogd.metadata.state_steps import Step, Steps
 
 
 class News(NamedTuple):
-    """The new states of some of a topic's partitions, for brokers that read of the write.
+    """The new states of some of a topic's partitions, for brokers that read about the write.
 
-    assignment_version: of the topic's node to which they belong. version: of the state node. data: the steps to them,
-    or content of a state node that has no other partitions. known: what it makes of the topic, if this broker wrote it:
-    the controller epoch, and the states of all partitions.
+    assignment_version: the version of the topic's node to which the states belong.
+    version: the version of the state node.
+    data: the steps to the states, or the content of a state node that has no other partitions.
+    known: the result for the topic, if this broker made the write: the controller epoch, and the states of all
+        partitions.
     """
 
     assignment_version: int
@@ -36,21 +38,22 @@ class News(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What `/changes` tells of a write: the paths that it changed, and the new content of some state nodes."""
+    """A note about a write: the paths that it changed, and the new content of some state nodes."""
 
     paths: Sequence[str]
     states: Mapping[str, News] = MappingProxyType({})
 
 
-#: The key under which a note has new states, if they are few. Earlier releases do not know it: they look for a key
-#: "states", and read the state nodes from the store if it is missing.
+#: The key under which a note has new states, if they are few. Earlier releases do not know this key: they look for a
+#: key "states", and read the state nodes from the store if it is missing.
 _CHANGED: Final = "changed"
 #: The key of many new states, compressed with zlib and encoded as base64. Earlier releases do not know the key, and
 #: read the nodes.
 _COMPRESSED: Final = "compressed"
-#: Where the steps to new states are: the kinds of step, and for each topic the position of its path in "paths", the
-#: versions of its two nodes, the controller epoch, and a text with a character for each partition that changes, and the
-#: number of those between them that do not. Compressed if they are many. Earlier releases read the nodes instead.
+#: The key under which a note has the steps to new states: the kinds of step, and for each topic the position of its
+#: path in "paths", the versions of its two nodes, the controller epoch, and a text. The text has a character for each
+#: partition that changes, and the number of partitions between them that do not change. Many steps are compressed.
+#: Earlier releases read the nodes instead.
 _STEPS: Final = "steps"
 _MANY_BYTES: Final = 4096
 _FIRST_KIND: Final = ord("a")  # the character of the first kind of step
@@ -81,7 +84,7 @@ def encode_change(change: Change) -> bytes:
 
 
 def decode_change(data: bytes) -> Change | None:
-    """Decode `/changes`; return None if it can't be read, in which case all nodes have to be read."""
+    """Decode `/changes`. Return None if it can't be read; then all nodes have to be read."""
     try:
         document = json.loads(data)
         paths = document.get("paths")
@@ -103,7 +106,10 @@ def decode_change(data: bytes) -> Change | None:
 
 
 def _text_of(told: Steps, kinds: dict[Step, str]) -> str:
-    """Return the text of a topic's steps. kinds: the characters of steps, to which new ones are added."""
+    """Return the text of a topic's steps.
+
+    kinds: the characters of known steps; new ones are added.
+    """
     pieces = []
     expected = 0
     for index, step in told.steps.items():

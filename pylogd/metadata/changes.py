@@ -1,21 +1,21 @@
-"""How brokers hear of metadata writes, including their own: every write sets one node, `/changes`.
+"""How brokers learn of metadata writes, including their own: every write sets one node, `/changes`.
 
-Strategy: a write is one `multi` that ends with setting `/changes` to the list of paths written. Its version counts the
-writes, so a broker needs only one watch, however many topics there are. A broker that is one version behind reads only
-the paths named there; one that is further behind finds those of the missed writes in `change_log`. A broker that has
-missed more than that log has, or whose session is a new one, reads everything again, but decodes only what has another
-version. A broker's own write takes the same way: `write` fires when the broker has read it back, so look-ups change in
-one way only. It need not decode what it wrote itself.
+Strategy: a write is one `multi` that ends with setting `/changes` to the list of written paths. The version of
+`/changes` counts the writes, so a broker needs only one watch, however many topics there are. A broker that is one
+version behind reads only the paths named there. A broker that is further behind finds the paths of the missed writes in
+`change_log`. A broker that has missed more than that log has, or that has a new session, reads everything again, but
+decodes only nodes with a new version. A broker learns of its own writes in the same way: `write` fires when the broker
+has read its write back, so look-ups change in one way only. It need not decode its own writes.
 
-In a large cluster one server of ZooKeeper would be busy for a second if every broker read each of a dozen writes that
-follow one another. So a broker that nobody waits for pauses between two reads, and then reads several writes together.
-Also the first of several writes is not read by all brokers at the same moment, so that the server answers in between
-the one that writes.
+In a large cluster one server of ZooKeeper would be busy for a second if every broker read each of a dozen successive
+writes. So a broker without waiting callers pauses between two reads, and then reads several writes together. Also, not
+all brokers read the first of several writes at the same moment, so that the server can answer the writing broker in
+between.
 
-Rules: `reload` and `refresh` of a reader never run concurrently. What they read may be newer than the version for which
-they were started, but not older. A `refresh` is repeated if the connection was lost during it. `/changes` also has the
-new content of partition states, if it is small enough: then a fail-over costs each broker one read, however many topics
-it concerns.
+Rules: `reload` and `refresh` of a reader never run concurrently. The content that they read may be newer than the
+version for which they were started, but not older. A `refresh` is repeated if the connection was lost during it.
+`/changes` also has the new content of partition states, if it is small enough. Then a fail-over costs each broker one
+read, however many topics are affected.
 
 Must not know: what is written.
 """
@@ -48,21 +48,21 @@ from pylogd.metadata.spread import share, sleep
 
 log = Logger()
 
-#: The most paths that a write names; after a larger one everything is read again.
+#: The most paths that a write names. After a larger write everything is read again.
 MAX_PATHS: Final = 1000
-#: How many versions a node can have in ZooKeeper, whose number is a signed one of 32 bits.
+#: The number of versions of a node in ZooKeeper, where a version is a signed 32-bit number.
 _VERSIONS: Final = 1 << 32
-#: Up to so many brokers read without a pause. For each more, a pause between two reads is longer by so many seconds:
-#: two and a half times what a server takes for the two requests of one broker, so that it has time for writes.
+#: Up to this many brokers read without a pause. Each further broker makes the pause between two reads this many seconds
+#: longer: two and a half times what a server takes for the two requests of one broker, so that it has time for writes.
 UNPACED_BROKERS: Final = 100
 _PAUSE_SECONDS: Final = 0.000_5
-#: The longest pause, in seconds. It is that of 2,100 brokers.
+#: The longest pause, in seconds; 2,100 brokers reach it.
 MOST_PAUSE_SECONDS: Final = 1.0
-#: Brokers that are not in a pause begin to read one after the other, on average one in each such time, in seconds.
+#: Brokers without a pause begin to read one after the other; this is the average time between two of them, in seconds.
 _APART_SECONDS: Final = 0.000_15
-#: A write that failed because another broker wrote first is repeated after a random pause. In a cluster of n brokers
-#: the first pause is at most n * n times this many seconds, because n brokers may write and each write is read by n
-#: brokers. This limit doubles with each repetition, up to `_MOST_BACKOFF_SECONDS`.
+#: If another broker wrote first, a failed write is repeated after a random pause. In a cluster of n brokers the first
+#: pause is at most n * n times this many seconds, because n brokers may write and n brokers read each write. The limit
+#: doubles with each repetition, up to `_MOST_BACKOFF_SECONDS`.
 _BACKOFF_SECONDS: Final = 0.000_1
 _MOST_BACKOFF_SECONDS: Final = 4.0
 _RESTING = (FeedState.WATCHED, FeedState.FAILED)
@@ -75,7 +75,7 @@ class IReader(Protocol):
         """Read the whole part again."""
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
-        """Read again what a write has changed; paths of other parts are ignored."""
+        """Read again the parts that a write has changed; paths of other readers are ignored."""
 
 
 class ChangeFeed:
@@ -84,18 +84,22 @@ class ChangeFeed:
     def __init__(
         self, store: IMetadataStore, clock: IReactorTime | None = None, brokers: Callable[[], int] = lambda: 1
     ) -> None:
-        """clock: for pauses between reads; None for no pauses. brokers: returns how many read at the same store."""
+        """Make the feed.
+
+        clock: times pauses between reads; None for no pauses.
+        brokers: returns how many brokers read from the same store.
+        """
         self._store = store
         self._clock = clock
         self._brokers = brokers
         self._read_at = 0.0  # when the last read ended, in seconds of the clock
-        self._paused: IDelayedCall | None = None  # a read that a pause delays
+        self._paused: IDelayedCall | None = None  # the call that ends a pause before a read
         self._log = LogReader(store)
         self._readers: list[IReader] = []
         self._seen = -1  # the position of `/changes`; -1 if everything has to be read
         self._position_read: int | None = None  # the position that was read last
-        self._seen_in = 0  # the transaction that wrote it
-        self._session_id: int | None = None  # in which everything was read last
+        self._seen_in = 0  # the transaction that wrote this position
+        self._session_id: int | None = None  # the session of the last complete read
         self._machine = FEED.machine()
         self._waiters: list[tuple[int, Deferred[None]]] = []
         self._own: dict[int, Change] = {}  # this broker's writes that it has not read back, by position of `/changes`
@@ -108,7 +112,7 @@ class ChangeFeed:
         return self._session_id != self._store.session_id
 
     def add(self, reader: IReader) -> None:
-        """Keep a reader up to date. To be called before `start`."""
+        """Add a reader to keep up to date. Call this before `start`."""
         self._readers.append(reader)
 
     def start(self) -> Deferred[None]:
@@ -123,7 +127,7 @@ class ChangeFeed:
         return Deferred.fromCoroutine(start())
 
     def stop(self) -> None:
-        """Read nothing more. Writes that were not read back, or wait to be repeated, fail with `StoreClosed`."""
+        """Stop reading. Writes that were not read back, or wait to be repeated, fail with `StoreClosed`."""
         self._end_pause()
         for wait in list(self._backing_off):
             wait.cancel()
@@ -138,9 +142,12 @@ class ChangeFeed:
     async def write(
         self, operations: Sequence[Operation], paths: Sequence[str], states: Mapping[str, News] | None = None
     ) -> Sequence[Result]:
-        """Do the operations, all or none; return their results when the readers have read them back.
+        """Do the operations, all or none. Return their results when the readers have read them back.
 
-        paths: what the readers have to read again. states: the new content of some of them. Raises what `multi` raises.
+        paths: the paths that readers have to read again.
+        states: the new content of some of these paths.
+
+        Raises the errors of `multi`.
         """
         change = Change(paths, states or {}) if len(paths) <= MAX_PATHS else None
         note = b"" if change is None else encode_change(change)
@@ -155,13 +162,16 @@ class ChangeFeed:
         return results
 
     async def catch_up(self) -> None:
-        """Wait until the readers have what the store has now, whoever wrote it. Raises what `get` raises."""
+        """Wait until the readers have the present state of the store, whoever wrote it. Raises the errors of `get`."""
         await self.seen(self._position((await self._store.get(CHANGES)).stat.version))
 
     async def back_off(self, attempt: int) -> None:
-        """Wait before a write is repeated that another broker's write has prevented: each broker for another time.
+        """Wait before repeating a write that another broker's write has prevented. Each broker waits differently long.
 
-        attempt: from 0; the longest wait doubles with each. Without a clock there is no wait. Raises `StoreClosed`.
+        attempt: the number of the attempt, from 0; the longest wait doubles with each attempt. Without a clock there is
+            no wait.
+
+        Raises `StoreClosed`.
         """
         if self._clock is None:
             return
@@ -176,7 +186,7 @@ class ChangeFeed:
             self._backing_off.discard(wait)
 
     def _position(self, version: int) -> int:
-        """Return a version of `/changes` as a number, 0 or more, that goes on where ZooKeeper's 32 bits start over."""
+        """Return a version of `/changes` as a number that keeps growing when ZooKeeper's 32 bits wrap around."""
         read = self._position_read
         if read is None:
             return version % _VERSIONS
@@ -184,7 +194,7 @@ class ChangeFeed:
         return read + (version - read + half) % _VERSIONS - half
 
     def seen(self, position: int) -> Deferred[None]:
-        """Return a Deferred that fires when the readers have read up to that position of `/changes`."""
+        """Return a Deferred that fires when the readers have read up to this position of `/changes`."""
         if self._seen >= position:
             return succeed(None)
         deferred: Deferred[None] = Deferred()
@@ -193,7 +203,7 @@ class ChangeFeed:
         return deferred
 
     def _wake(self, event: FeedEvent) -> None:
-        """Note why to read, and begin unless a round is under way, which is then followed by another one."""
+        """Note why to read, and begin. If a round is under way, another one follows it."""
         if self._end_pause():
             event = FeedEvent.CHANGED
         resting = self._machine.state in _RESTING
@@ -201,7 +211,7 @@ class ChangeFeed:
             Deferred.fromCoroutine(self._run()).addErrback(self._failed)
 
     async def _run(self) -> None:
-        """Read in rounds until nobody waits for a newer version."""
+        """Read in rounds until no caller waits for a newer version."""
         machine = self._machine
         await self._round()
         while machine.state is FeedState.OUTDATED or (machine.state is FeedState.READING and self._waiters):
@@ -230,7 +240,7 @@ class ChangeFeed:
             deferred.callback(None)
 
     async def _read(self, node: Node) -> None:
-        """Let the readers read what has changed up to this content of `/changes`."""
+        """Let the readers read the changes up to this content of `/changes`."""
         changes = await self._changes_until(node)
         if changes is None:
             self._log.forget()
@@ -268,17 +278,17 @@ class ChangeFeed:
             self._paused = clock.callLater(seconds, self._wake, FeedEvent.CHANGED)
 
     def _pause(self) -> float:
-        """Return how many seconds have to pass between two reads for which nobody waits."""
+        """Return the seconds between two reads for which no caller waits."""
         return min(max(self._brokers() - UNPACED_BROKERS, 0) * _PAUSE_SECONDS, MOST_PAUSE_SECONDS)
 
     def _turn(self) -> float:
-        """Return after how many seconds this broker reads what all others read too; 0 in a small cluster."""
+        """Return after how many seconds this broker reads a write that all brokers read; 0 in a small cluster."""
         brokers = self._brokers()
         crowd = brokers if brokers > UNPACED_BROKERS else 0
         return crowd * _APART_SECONDS * share(self._store.session_id, self._seen)
 
     def _end_pause(self) -> bool:
-        """Read without waiting for the end of a pause; return whether there was one."""
+        """Read without waiting for the end of a pause. Return whether there was a pause."""
         paused, self._paused = self._paused, None
         if paused is None:
             return False
@@ -287,9 +297,10 @@ class ChangeFeed:
         return True
 
     def _session(self, state: SessionState) -> None:
-        """Set the watch again. In another session than the last read's everything is read again.
+        """Set the watch again. If the session is not that of the last read, read everything again.
 
-        In the same one `/changes` tells how much was missed: often nothing, after an election of ZooKeeper's servers.
+        In the same session `/changes` tells how much was missed: often nothing, after an election of ZooKeeper's
+        servers.
         """
         if state is SessionState.CONNECTED:
             if self.in_new_session:

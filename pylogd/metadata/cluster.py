@@ -4,9 +4,9 @@ Strategy: a broker is live while its ephemeral node exists; `registrations` keep
 Producer ids are taken from the metadata store in blocks: a block is written as taken before
 its first id is handed out, so no id is ever given twice, by any broker, across any crash.
 
-A broker that was killed may restart before its session has expired: its old registration is then in the way. If that
-names the data directory whose lock this process holds, the old process is dead, and the registration is removed. Any
-other registration with this broker's node id is another broker's, and this one is refused; if it is made while this
+A broker that was killed may restart before its session has expired: then its old registration still exists. If it names
+the data directory whose lock this process holds, the old process is dead, and the registration is removed. Any other
+registration with this broker's node id belongs to another broker, and this one is refused. If it is made while this
 broker's session is lost, this broker has to stop (`on_ousted`).
 
 Must not know: topics.
@@ -63,17 +63,17 @@ from pylogd.metadata.together import all_of
 
 log = Logger()
 
-#: Producer ids taken from the tree at a time (Kafka's size).
+#: How many producer ids are taken from the tree at a time (Kafka's size).
 PRODUCER_ID_BLOCK: Final = 1000
 _LAST_PRODUCER_ID: Final = (1 << 63) - 1
 #: The controller's id while no controller is known.
 NO_CONTROLLER: Final = -1
-#: Seconds between two looks at whether an earlier session of this broker has ended.
+#: Seconds between two checks whether an earlier session of this broker has ended.
 _LOOK_SECONDS: Final = 0.5
-#: In a cluster of at most so many brokers all read at once who has come and gone.
+#: In a cluster of at most this many brokers all read at once which brokers have come and gone.
 AT_ONCE: Final = 16
-#: The brokers of a larger cluster spread that. On average, one reads in each such time, in seconds: as long as a server
-#: takes to answer with the names of a thousand brokers.
+#: The brokers of a larger cluster spread these reads. The average time between two brokers, in seconds, is the time in
+#: which a server answers with the names of a thousand brokers.
 _APART_SECONDS: Final = 0.000_25
 
 ClusterListener = Callable[[], None]
@@ -81,11 +81,13 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """What this broker knows of its cluster.
+    """What this broker knows about its cluster.
 
-    cluster_id: 22 characters, empty before `start`. controller_id: the controller's node id, or `NO_CONTROLLER`.
-    generation: counts the changes of `brokers`. acknowledged: the incarnations of brokers, by id, that the controller
-    has taken into account. features: what this broker registers that it can use.
+    cluster_id: 22 characters, empty before `start`.
+    controller_id: the controller's node id, or `NO_CONTROLLER`.
+    generation: counts the changes of `brokers`.
+    acknowledged: the incarnations of brokers, by id, that the controller has taken into account.
+    features: the features that this broker registers.
     """
 
     def __init__(
@@ -106,11 +108,11 @@ class Cluster:
         self._id_lock = DeferredLock()
         self._clock = clock
         self._patience = patience
-        self._label_writes = 0  # under way
+        self._label_writes = 0  # how many `set_labels` are under way
         self._label_waiters: list[Deferred[None]] = []
         self._listeners: list[ClusterListener] = []
         self._forget: Callable[[], None] | None = None
-        self._following: IDelayedCall | None = None  # reads who has come and gone
+        self._following: IDelayedCall | None = None  # the call that reads which brokers have come and gone
         self.cluster_id = ""
         self.controller_id = NO_CONTROLLER
         self.generation = 0
@@ -140,7 +142,7 @@ class Cluster:
         return Deferred.fromCoroutine(self._start())
 
     def stop(self) -> None:
-        """Follow no more changes. This broker's registration ends with the store's session."""
+        """Stop following changes. This broker's registration ends with the store's session."""
         if self._forget is not None:
             self._forget()
             self._forget = None
@@ -153,13 +155,13 @@ class Cluster:
         self.controller_id = controller
 
     def former_directories(self) -> Deferred[frozenset[str]]:
-        """Return the ids of data directories in which this broker may have replicas, as last registered."""
+        """Return the ids of data directories in which this broker may have replicas, as of its last registration."""
         return Deferred.fromCoroutine(self._read_epoch()).addCallback(lambda found: found[1])
 
     def register(self, broker: Broker) -> Deferred[None]:
         """Register this broker, now and after every loss of the session. Fails with `NodeIdInUse`.
 
-        A `fenced` broker is not live before `unfence`; until then its former data directories stay registered too.
+        A `fenced` broker is not live before `unfence`. Until then its former data directories also stay registered.
         """
         assert broker.node_id == self.node_id
         self._self = broker = replace(broker, features=self.features)
@@ -186,7 +188,7 @@ class Cluster:
         return -1 if self._self is None else self._self.epoch
 
     def mark_stopping(self) -> Deferred[None]:
-        """Tell the cluster that this broker is stopping; fires when that was read back. Fails with `NoNode`."""
+        """Tell the cluster that this broker is stopping. Fires when this was read back. Fails with `NoNode`."""
         assert self._self is not None
         self._self = replace(self._self, stopping=True)
         return Deferred.fromCoroutine(self._publish(self._self))
@@ -194,8 +196,8 @@ class Cluster:
     def set_labels(self, labels: tuple[str, ...] | None = None, endpoints: Sequence[Endpoint] = ()) -> Deferred[None]:
         """Tell the cluster the labels (`broker.labels`) or addresses that this broker has from now on.
 
-        Fires when that was read back. Fails with the store's errors. If the connection to the store is lost meanwhile,
-        it is written again when the connection is restored.
+        Fires when this was read back. Fails with the store's errors. If the connection to the store is lost meanwhile,
+        the registration is written again when the connection is restored.
         """
         ours = self._self
         if ours is None or (labels in (None, ours.labels) and tuple(endpoints) in ((), ours.endpoints)):
@@ -224,7 +226,7 @@ class Cluster:
     def report_outages(self, outages: Outages) -> Deferred[None]:
         """Tell the cluster which replicas of this broker are offline or full, now and after every loss of the session.
 
-        Fires when that was read back. Fails with the store's errors.
+        Fires when this was read back. Fails with the store's errors.
         """
         if self._self is None:
             return succeed(None)  # another broker has this node id
@@ -264,7 +266,7 @@ class Cluster:
         await self.refresh(store, Change([BROKERS, INCARNATIONS]))
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
-        """Read again what a write has changed. Brokers that come and go are heard of by the watch."""
+        """Read again the nodes that a write has changed. The watch tells about brokers that come and go."""
         paths = change.paths
         if INCARNATIONS in paths:
             try:
@@ -285,7 +287,7 @@ class Cluster:
             self._tell()
 
     async def _read_newer(self) -> None:
-        """Read the registrations of which the controller knows a newer one than this broker."""
+        """Read the registrations of which the controller knows a newer one than this broker does."""
         found = self._registrations.found
         newer = [
             str(node) for node, incarnation in self.acknowledged.items()
@@ -354,10 +356,7 @@ class Cluster:
         return node.stat.version, decode_directories(path, node.data)
 
     async def _take_over(self, path: str, broker: Broker, clock: IReactorTime | None) -> bool:
-        """Deal with an existing registration: return True if it is this session's, False if it has ended.
-
-        Raises `NodeIdInUse` if another broker holds it.
-        """
+        """Return True if an existing registration is this session's, False if it has ended. Raises `NodeIdInUse`."""
         try:
             node = await self._store.get(path)
         except NoNode:
@@ -375,9 +374,9 @@ class Cluster:
         return False
 
     async def _wait_for_end(self, path: str, held: NodeStat, other: Broker, clock: IReactorTime | None) -> None:
-        """Return when the node of another session is gone; after a crash ZooKeeper keeps it for the session's timeout.
+        """Wait until the node of another session is gone. After a crash ZooKeeper keeps it for the session's timeout.
 
-        Raises `NodeIdInUse` if it stays, or if a third session has created another one.
+        Raises `NodeIdInUse` if the node stays, or if a third session has created another one.
         """
         stat: NodeStat | None = held
         deadline = 0.0 if clock is None else clock.seconds() + self._patience
@@ -408,7 +407,7 @@ class Cluster:
         self._apply()
 
     def _apply(self) -> None:
-        """Take over what was read of the registrations."""
+        """Apply the registrations that were read."""
         ours = self._registrations.found.get(self.node_id)
         registered = self._registered_in == self._store.session_id
         if ours is not None and registered and ours.owner != self._registered_in:
@@ -443,7 +442,7 @@ class Cluster:
         return self._next_id - 1
 
     def _changed(self) -> None:
-        """Read who has come and gone: the controller at once, other brokers of a large cluster one after the other."""
+        """Read which brokers have come and gone. The controller reads at once, others in a large cluster one by one."""
         if self._forget is None or self._following is not None:
             return
         crowd = len(self._brokers) if self.controller_id != self.node_id else 0
@@ -463,14 +462,14 @@ class Cluster:
         self._registrations.lose_watches()
         registered = self._registering or self._registered_in == self._store.session_id
         again = self._self is not None and not registered
-        # No clock: another broker that registered this node id meanwhile is not waited for.
+        # Without a clock, do not wait for another broker that registered this node id meanwhile.
         work = self._register(self._self, None) if again and self._self is not None else self._resume()
         Deferred.fromCoroutine(work).addErrback(self._failed)
 
     async def _resume(self) -> None:
-        """Read the brokers after the connection was restored, and write our labels and addresses again if need be.
+        """Read the brokers after the connection was restored. If need be, write our labels and addresses again.
 
-        In the session in which this broker has registered, and read them all, only changes are read.
+        If this is still the session in which this broker registered and read all brokers, only changes are read.
         """
         same = self._registered_in == self._store.session_id
         await (self._follow() if same else self._reload())
@@ -487,7 +486,7 @@ class Cluster:
     def _failed(self, failure: Failure) -> None:
         self._registrations.lose_watches()
         if self._forget is None:
-            return  # stopped meanwhile
+            return  # it was stopped meanwhile
         if isinstance(failure.value, NodeIdInUse):
             self._oust(failure.value)
             return

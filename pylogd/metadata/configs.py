@@ -1,8 +1,8 @@
 """Settings that are changed at run time: incremental changes (KIP-339), and the dynamic settings of brokers.
 
-Strategy: a change is applied and checked against the settings tables before it is written. Every broker reads what was
-written through the change feed, and puts it in force by `Settings.set_dynamic`. Topic settings use the same functions,
-but belong to their topic (`topic_admin`).
+Strategy: a change is applied and checked against the settings tables before it is written. Every broker reads written
+settings through the change feed, and puts them in force by `Settings.set_dynamic`. Topic settings use the same
+functions, but belong to their topic (`topic_admin`).
 
 Must not know: requests, DescribeConfigs.
 """
@@ -34,9 +34,9 @@ from pylogd.metadata.passwords import PasswordEncoder
 
 log = Logger()
 
-#: How often a change is tried, if each time another write came first.
+#: How often a change is tried if other writes keep coming first.
 ATTEMPTS: Final = 5
-#: Returns the settings in the data of the node with a path. Raises CorruptMetadata.
+#: Returns the settings in the data of a node, given with its path. Raises CorruptMetadata.
 Decode: TypeAlias = Callable[[str, bytes], dict[str, str]]
 
 
@@ -50,7 +50,10 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """A change to one setting. value: None for DELETE."""
+    """A change to one setting.
+
+    value: None for DELETE.
+    """
 
     name: str
     operation: ConfigOperation
@@ -62,7 +65,7 @@ def apply_changes(
 ) -> dict[str, str]:
     """Return the settings `current` after `changes`. `find` returns a setting by its name.
 
-    APPEND and SUBTRACT change lists; those that are not set start from the built-in default, as in Kafka. Raises
+    APPEND and SUBTRACT change lists; a list that is not set starts from the built-in default, as in Kafka. Raises
     `InvalidConfig`, or `InvalidChange` for a setting that is named twice or has no value.
     """
     after = dict(current)
@@ -71,7 +74,7 @@ def apply_changes(
     for name, operation, value in changes:
         setting = find(name)
         if operation is ConfigOperation.DELETE:
-            after.pop(name, None)  # also of a setting that does not exist: Kafka takes it, and nothing changes
+            after.pop(name, None)  # even if the setting does not exist: Kafka accepts this, and nothing changes
         elif value is None:
             raise InvalidChange(f"{name} needs a value")
         elif operation is ConfigOperation.SET:
@@ -94,7 +97,7 @@ async def _accept(_values: Mapping[str, Value]) -> None:
 
 
 class BrokerConfigs:
-    """The dynamic settings of brokers. The settings of this broker are applied.
+    """The dynamic settings of brokers. The settings of this broker are put in force.
 
     check: called with the effective settings by name before a change is written; raises ConfigError to refuse it.
     """
@@ -115,13 +118,13 @@ class BrokerConfigs:
         feed.add(self)
 
     def replace(self, broker: int | None, configs: Mapping[str, str], *, validate_only: bool = False) -> Deferred[None]:
-        """Replace the dynamic settings of a broker, or with None those of all brokers. Fails with `InvalidConfig`."""
+        """Replace the dynamic settings of a broker; None means those of all brokers. Fails with `InvalidConfig`."""
         return Deferred.fromCoroutine(self._write(broker, None, configs, validate_only))
 
     def alter(
         self, broker: int | None, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> Deferred[None]:
-        """Change the dynamic settings of a broker, or with None those of all brokers.
+        """Change the dynamic settings of a broker; None means those of all brokers.
 
         Fails with `InvalidConfig` or `InvalidChange`.
         """
@@ -133,7 +136,7 @@ class BrokerConfigs:
         self._mine = await self._read(store, self._node_id, self._mine)
         try:
             self._settings.set_dynamic(self._all, self._mine)
-        except ConfigError as error:  # the broker has to start all the same
+        except ConfigError as error:  # the broker has to start nevertheless
             log.error("The settings set at run time contradict each other and are not applied: {error}",
                       error=str(error))  # fmt: skip
 
@@ -164,7 +167,7 @@ class BrokerConfigs:
             try:
                 usable.update(self._settings.check_dynamic({name: value}))
             except ConfigError as error:
-                # Another release, or an operator, wrote it. The broker has to start all the same.
+                # Another release, or an operator, wrote it. The broker has to start nevertheless.
                 log.warn(
                     "Not using {name} in {path}: {error}. Set it again, or delete it",
                     name=name, path=path, error=str(error),
@@ -211,8 +214,8 @@ async def change_configs(
 ) -> None:
     """Replace the settings in a node. Raises InvalidChange if others keep changing the node.
 
-    change: called with the settings there are; returns those to store, or None to write nothing. Called again if
-    somebody else wrote meanwhile.
+    change: called with the present settings. It returns the settings to store, or None to write nothing. It is called
+        again if another writer came first.
     """
     for _ in range(ATTEMPTS):
         before, version = await read_configs(store, path, decode)
@@ -239,7 +242,10 @@ async def read_configs(
 
 
 def write_configs(path: str, configs: Mapping[str, str], version: int | None) -> Operation:
-    """Return the operation that replaces settings. version: as `read_configs` returned it."""
+    """Return the operation that replaces settings.
+
+    version: the version that `read_configs` returned.
+    """
     data = encode_configs(configs)
     return Create(path, data) if version is None else SetData(path, data, version)
 

@@ -4,8 +4,9 @@
 
 `pylogd.client.zookeeper` writes these nodes.
 
-Rules: the nodes know topics by name, and nobody deletes them with a topic. An offset belongs to a topic if it was
-written after the topic's node was created, by ZooKeeper's transaction numbers. An earlier one is of a deleted topic.
+Rules: the nodes name topics, and nobody deletes them with a topic. An offset belongs to a topic if ZooKeeper's
+transaction numbers show that it was written after the topic's node was created. An earlier offset belongs to a deleted
+topic.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ async def committed_offsets(store: IMetadataStore, topics: Iterable[str]) -> dic
 
 
 async def created_at(store: IMetadataStore, topic: str) -> int | None:
-    """Return the number of the transaction that created a topic's node; None if there is no topic of that name."""
+    """Return the number of the transaction that created a topic's node; None if there is no topic with this name."""
     stat = await store.exists(topic_path(topic))
     return None if stat is None else stat.created
 
 
 def is_current(offset: NodeStat, topic_created: int | None) -> bool:
-    """Return whether the node of an offset was written for the topic of that name, and not for an earlier one."""
+    """Return whether the node of an offset was written for the present topic of its name, not for an earlier one."""
     return topic_created is not None and offset.modified > topic_created
 
 
 class RegisteredGroup(NamedTuple):
-    """A group of consumers in ZooKeeper: how many members it has, and its committed offset of each partition."""
+    """A group of consumers in ZooKeeper: how many members it has, and its committed offset for each partition."""
 
     members: int
     offsets: Mapping[tuple[str, int], int]

@@ -1,6 +1,6 @@
 """Delegation tokens in the metadata tree, where Kafka has them: a node of `/delegation_token/tokens` for each.
 
-Strategy: every broker keeps all tokens in memory and hears of writes by the change feed. A token's secret is not
+Strategy: every broker keeps all tokens in memory and learns of writes through the change feed. A token's secret is not
 stored: it is computed from the token's id (`security.delegation_tokens`).
 
 Must not know: secrets, who may do what.
@@ -30,8 +30,10 @@ _VERSION: Final = 3
 class DelegationToken(NamedTuple):
     """A delegation token (KIP-48). Principals are texts, `User:alice`; times are in milliseconds since 1970.
 
-    owner: who it speaks for. requester: who asked for it. renewers: who may renew it besides the owner. max_ms: up to
-    when it can be renewed.
+    owner: the principal for which the token is used.
+    requester: the principal that asked for the token.
+    renewers: the principals that may renew it besides the owner.
+    max_ms: the time up to which it can be renewed.
     """
 
     token_id: str

@@ -2,14 +2,14 @@
 
 Strategy: while fewer replicas are in sync than `min.insync.replicas` demands, nothing is committed. So a replica that
 leaves the in-sync set then still has all committed records: it is an eligible leader replica (ELR). Leaders and the
-controller change in-sync sets only by `with_isr`, which keeps the eligible replicas up to date. A broker that finds a
-copy of its own lost or incomplete removes itself from both sets by `withdraw`, before it becomes live again.
+controller change in-sync sets only by `with_isr`, which keeps the eligible replicas up to date. If a broker finds that
+one of its copies is lost or incomplete, it removes itself from both sets by `withdraw`, before it becomes live again.
 
 Rules:
 - All committed records are on every replica that is in sync or eligible, and on no other with certainty.
 - A leader commits nothing while the in-sync set is too small, or while there are eligible replicas (`commits`). The
   state decides, so that brokers may have different values of a topic's settings for a while.
-- Eligibility belongs to a copy, not to a broker: only the broker that has the copy knows what became of it.
+- Eligibility belongs to a copy, not to a broker: only the broker with the copy knows its condition.
 
 Must not know: stores, brokers, time.
 """
@@ -30,14 +30,14 @@ def min_insync_of(settings: Settings, topic: Topic) -> int:
 
 
 def commits(state: PartitionState, min_insync: int) -> bool:
-    """Return whether a leader may commit records: enough replicas are in sync, and none is eligible besides."""
+    """Return whether a leader may commit records: enough replicas are in sync, and no other replica is eligible."""
     return not state.elr and len(state.isr) >= state.effective_min_insync(min_insync)
 
 
 def with_isr(state: PartitionState, isr: tuple[int, ...], min_insync: int) -> PartitionState:
-    """Return the state with another in-sync set, and the same epochs.
+    """Return the state with another in-sync set and the same epochs.
 
-    Replicas that leave a set that becomes too small are eligible until the set is large enough again.
+    If the in-sync set becomes too small, the replicas that leave it are eligible until it is large enough again.
     """
     if len(isr) >= state.effective_min_insync(min_insync):
         return replace(state, isr=isr, elr=(), last_known_elr=())
@@ -65,9 +65,9 @@ def led_by(state: PartitionState, leader: int) -> PartitionState:
 def withdraw(state: PartitionState, node: int, *, kept: bool, directories: Iterable[str] = ()) -> PartitionState:
     """Return the state without `node` in sync, eligible or leading, since its copy is lost or may be incomplete.
 
-    kept: the copy is still there, but its last records may be missing; if it is the last known leader's, the partition
-    can continue with it when there is no other. Otherwise the copy is lost, and can return only with one of
-    `directories`, given by their ids.
+    kept: whether the copy still exists, but its last records may be missing. If it is the last known leader's copy, the
+        partition can continue with it when there is no other.
+    directories: the ids of the directories from which a lost copy can still return.
     """
     counted = node in state.isr or node in state.elr
     if not counted and (kept or node not in state.last_known_elr):

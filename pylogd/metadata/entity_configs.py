@@ -2,11 +2,11 @@
 
 Strategy: each entity has a node where Kafka has it, with Kafka's JSON (`/config/users/<user>`,
 `/config/users/<user>/clients/<client id>`, `/config/clients/<client id>`, `/config/ips/<address>`). Every broker keeps
-all of them in memory and hears of writes by the change feed. What a setting means is for those who subscribe.
+all of them in memory and learns of writes through the change feed. Subscribers know what a setting means.
 
 Rules: names are percent-encoded in paths, as Kafka's Sanitizer does. The child `<default>` has the settings of all
-entities that have none of their own; as an `Entity` that is the empty name, which nobody can have. An entity whose last
-setting is removed keeps its node, which may have children; it is not listed.
+entities without their own; an `Entity` names it by the empty name, which nobody can have. An entity whose last setting
+is removed keeps its node, which may have children; it is not listed.
 
 Must not know: quotas, credentials. Values may be secret: no message has them.
 """
@@ -38,17 +38,17 @@ from pylogd.metadata.together import all_of
 
 log = Logger()
 
-#: As a user, client id or IP address: the entity that stands for all without settings of their own.
+#: The name, as a user, client id or IP address, of the entity that stands for all without settings of their own.
 DEFAULT_NAME: Final = ""
 _DEFAULT_NODE: Final = "<default>"
 _CLIENTS: Final = "clients"  # the child of a user's node that has the client ids
-_NOT_QUOTED: Final = {".": "%2E", "..": "%2E%2E"}  # valid names, but no names of nodes
+_NOT_QUOTED: Final = {".": "%2E", "..": "%2E%2E"}  # names that are valid, but can't be names of nodes
 
 
 class Entity(NamedTuple):
     """An entity that has settings: a user, a client id, a client id of a user, or an IP address.
 
-    None: not part of it.
+    A part that is None does not belong to the entity.
     """
 
     user: str | None = None
@@ -62,12 +62,12 @@ def sanitize(name: str) -> str:
 
 
 def desanitize(name: str) -> str:
-    """Return the name that is meant by a part of a path."""
+    """Return the name for which a part of a path stands."""
     return unquote_plus(name)
 
 
 def entity_path(entity: Entity) -> str:
-    """Return the path of an entity's node. Raises ValueError for a combination that has none."""
+    """Return the path of an entity's node. Raises ValueError for a combination without a path."""
     user, client_id, ip = entity
     if user is not None and ip is None:
         path = f"{USER_CONFIGS}/{_node_name(user)}"
@@ -80,7 +80,7 @@ def entity_path(entity: Entity) -> str:
 
 
 def entity_of_path(path: str) -> Entity | None:
-    """Return the entity whose node is `path`, None if it is not that of an entity."""
+    """Return the entity whose node is `path`; None if it is not the node of an entity."""
     for parent in (USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS):
         if path.startswith(f"{parent}/"):
             first, *rest = path[len(parent) + 1 :].split("/")
@@ -108,7 +108,7 @@ def _none(failure: Failure) -> Mapping[str, Node]:
     return {}
 
 
-#: Called with the entities whose settings have changed, of which some may have none left.
+#: Called with the entities whose settings have changed; some may have no settings left.
 EntityListener = Callable[[Iterable[Entity]], object]
 
 
@@ -133,7 +133,7 @@ class EntityConfigs:
         return lambda: self._listeners.remove(listener)
 
     def alter(self, entity: Entity, changes: Mapping[str, str | None]) -> Deferred[None]:
-        """Set or, where the value is None, remove settings of an entity; the others stay.
+        """Set settings of an entity; a None value removes one. The others stay.
 
         Fires when this broker has read the change back. Fails with `InvalidChange` if others keep changing the node,
         with ValueError for an entity that can't have settings.
@@ -203,5 +203,5 @@ class EntityConfigs:
 
 
 def _decode(path: str, data: bytes) -> dict[str, str]:
-    """Return the settings in a node; none in one that exists only because of its children."""
+    """Return the settings in a node. A node that exists only because of its children has none."""
     return decode_configs(path, data) if data else {}

@@ -1,8 +1,8 @@
 """One topic's nodes, read and decoded: the entry of a topic in the registry.
 
-Strategy: a topic has three nodes: its own, which has the name of the second, the states of its partitions, and its
-settings. What was decoded from an unchanged node, or an unchanged part of it, stays the same object, down to the single
-partition, so that changes can be found by identity.
+Strategy: a topic has three nodes: the topic's node, which has the name of the second, the node of the partitions'
+states, and the node of the settings. An object that was decoded from an unchanged node, or an unchanged part of a node,
+is reused, down to the single partition, so that changes can be found by identity.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ from pylogd.metadata.state_steps import Steps
 #: (created, version) of a node, which identifies its content.
 Stamp = tuple[int, int]
 NO_NODE: Final = (-1, -1)
-#: Topics whose nodes are read by one call.
+#: The number of topics whose nodes are read by one call.
 _TOGETHER: Final = 64
 T = TypeVar("T")
 
 
 @value
 class Entry:
-    """A decoded topic. nodes: the stamps of its nodes: topic, states, settings."""
+    """A decoded topic.
+
+    nodes: the stamps of its nodes: topic, states, settings.
+    """
 
     topic: Topic
     assignment: Assignment
@@ -63,7 +66,7 @@ class Entry:
         return self.nodes[1][1]
 
     def with_states(self, path: str, news: News) -> Entry | None:
-        """Return the entry after the write that `news` tells of; None if it does not directly follow this one."""
+        """Return the entry after the write in `news`; None if the write does not directly follow this entry."""
         topic = self.topic
         created, version = self.nodes[1]
         follows = (news.assignment_version, news.version) == (self.assignment_version, version + 1)
@@ -77,7 +80,7 @@ class Entry:
 def _apply(
     path: str, told: bytes | Mapping[str, Any] | Steps, before: Sequence[PartitionState]
 ) -> tuple[int, tuple[PartitionState, ...]]:
-    """Return (controller epoch, states) after a write that told this. Raises `CorruptMetadata`."""
+    """Return (controller epoch, states) after the write in `news`. Raises `CorruptMetadata`."""
     if not isinstance(told, Steps):
         return patch_states(path, told, before)
     try:
@@ -107,8 +110,8 @@ async def read_entries(
 ) -> tuple[dict[str, Entry], dict[str, CorruptMetadata]]:
     """Return topics, decoded from their nodes, and the errors of unreadable topics.
 
-    nodes: as `read_nodes` returned them; the state nodes are read here. known: earlier entries, which are kept if they
-    have not changed.
+    nodes: the result of `read_nodes`; the state nodes are read here.
+    known: earlier entries, which are kept if they have not changed.
     """
     asked: list[tuple[str, Assignment]] = []
     unreadable: dict[str, CorruptMetadata] = {}
@@ -124,7 +127,7 @@ async def read_entries(
         for some in _parts(asked)
     ]
     found = {}
-    for some, read in reads:  # decoded as the answers come: all at once would take long
+    for some, read in reads:  # decoded as the answers arrive, since decoding all at once would take long
         for (name, assignment), state in zip(some, await read, strict=True):
             node, configs = nodes[name]
             try:
@@ -168,14 +171,15 @@ def _stamp(node: Node | None) -> Stamp:
 
 
 def _parts(asked: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield what is asked for in parts that are read and decoded together."""
+    """Yield the topics in parts that are read and decoded together."""
     return (asked[start : start + _TOGETHER] for start in range(0, len(asked), _TOGETHER))
 
 
 class _Read:
-    """Nodes being read. `await` returns them or raises; a failure that nobody awaits is not logged as unhandled.
+    """Nodes being read. `await` returns them or raises an error.
 
-    Nobody awaits a read if another one, started with it, has failed before.
+    A failure that nobody awaits is not logged as unhandled: nobody awaits a read if another read, started at the same
+    time, has failed before.
     """
 
     def __init__(self, reading: Deferred[Sequence[Node | None]]) -> None:

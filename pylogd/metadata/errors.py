@@ -1,8 +1,8 @@
 """The errors of metadata, in two families.
 
-`StoreError`: the metadata store refused or failed (no such node, wrong version, session expired). Handled by those who
-use the store. `TopicError`: a request about topics, their settings or brokers can't be done; each class has the
-protocol's error code, and its text can be sent to a client.
+A `StoreError` means that the metadata store refused an operation or failed (no such node, wrong version, session
+expired); users of the store handle it. A `TopicError` means that a request about topics, their settings or brokers
+can't be done. Each of its classes has the protocol's error code, and its text can be sent to a client.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NoNode(NodeError):
 
 
 class NodeExists(NodeError):
-    """The node to be created exists already."""
+    """The node to be created already exists."""
 
     text = "the node exists"
 
@@ -61,13 +61,13 @@ class NoChildrenForEphemerals(NodeError):
 
 
 class InvalidNode(NodeError):
-    """A path that is not absolute and plain, or more data than a node holds."""
+    """A path is not absolute and plain, or the data is larger than a node may be."""
 
     text = "not a valid path, or too much data"
 
 
 class AccessDenied(NodeError):
-    """The node's access control list does not let these credentials do that."""
+    """The node's access control list does not allow this with the present credentials."""
 
     text = "the node's ACL does not allow that to these credentials"
 
@@ -89,7 +89,7 @@ class StoreFailure(StoreError):
 
 
 class NodeIdInUse(StoreError):
-    """Another live broker is registered under this broker's number."""
+    """Another live broker is registered with this broker's node id."""
 
 
 class ProducerIdsExhausted(PylogdError):
@@ -97,25 +97,28 @@ class ProducerIdsExhausted(PylogdError):
 
 
 class TopicError(PylogdError):
-    """A request about topics or settings that can't be done. code: sent to the client."""
+    """A request about topics or settings can't be done.
+
+    code: the error code that is sent to the client.
+    """
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class TopicExists(TopicError):
-    """A topic of that name exists."""
+    """A topic with this name already exists."""
 
     code = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 class UnknownTopic(TopicError):
-    """No topic of that name, or that id, exists."""
+    """No topic with this name or id exists."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class InvalidTopicName(TopicError):
-    """The name is empty, too long, has other characters than [a-zA-Z0-9._-], or collides with another."""
+    """The name is empty, too long, has characters other than [a-zA-Z0-9._-], or collides with another."""
 
     code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
@@ -145,7 +148,7 @@ class InvalidReplicationFactor(TopicError):
 
 
 class InvalidReplicaAssignment(TopicError):
-    """An assignment with gaps, duplicates, unknown brokers or replica lists of different lengths."""
+    """An assignment has gaps, duplicates, unknown brokers or replica lists of different lengths."""
 
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
@@ -163,13 +166,13 @@ class StalePartition(TopicError):
 
 
 class IneligibleReplica(TopicError):
-    """A broker can't join an in-sync set: it is no replica, not alive, stopping, or must not join yet."""
+    """A broker can't join an in-sync set: it has no replica, is not alive, is stopping, or must not join yet."""
 
     code = ErrorCode.INELIGIBLE_REPLICA
 
 
 class ElectionNotNeeded(TopicError):
-    """The partition has the leader that it should have."""
+    """The partition already has the leader that it should have."""
 
     code = ErrorCode.ELECTION_NOT_NEEDED
 
@@ -187,7 +190,7 @@ class EligibleLeadersNotAvailable(TopicError):
 
 
 class NoReassignmentInProgress(TopicError):
-    """There is no reassignment that could be cancelled."""
+    """There is no reassignment to cancel."""
 
     code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 

@@ -10,7 +10,10 @@ from pylogd.metadata.image import FeatureRange
 
 
 class Levels(NamedTuple):
-    """The levels of a feature that this release supports. default: used until the cluster has chosen one."""
+    """The levels of a feature that this release supports.
+
+    default: the level that is used until the cluster has chosen one.
+    """
 
     lowest: int
     highest: int
@@ -19,11 +22,11 @@ class Levels(NamedTuple):
 
 GROUP_VERSION: Final = "group.version"
 TRANSACTION_VERSION: Final = "transaction.version"
-#: Every feature by name. `transaction.version`: from 1 on records of the transaction coordinator have tagged fields,
-#: from 2 on each transaction has an epoch of its own (KIP-890).
-#: `group.version`: 1 lets consumers use the newer protocol of groups (KIP-848).
+#: Every feature by name. `transaction.version`: from level 1 on records of the transaction coordinator have tagged
+#: fields, from level 2 on each transaction has its own epoch (KIP-890). `group.version`: level 1 lets consumers use the
+#: newer protocol of groups (KIP-848).
 SUPPORTED: Final[Mapping[str, Levels]] = MappingProxyType(
     {GROUP_VERSION: Levels(0, 1, 1), TRANSACTION_VERSION: Levels(0, 2, 2)}
 )
-#: What a broker of this release registers.
+#: The features that a broker of this release registers.
 RANGES: Final = tuple(FeatureRange(name, levels.lowest, levels.highest) for name, levels in SUPPORTED.items())

@@ -5,7 +5,8 @@ feature has its default level: the highest that this release knows. UpdateFeatur
 
 Rules: no level is used that a live broker does not know, as its registration says: while a cluster is upgraded broker
 by broker, a feature keeps the level of the oldest one. A feature that this release does not know is advertised as it is
-stored, so that nobody takes the cluster for one that uses less. Source: KIP-584; Kafka's FeatureZNode, version 2.
+stored, so that nobody takes the cluster for one that uses less.
+Source: KIP-584; Kafka's FeatureZNode, version 2.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _ENABLED: Final = 1
 class Features:
     """The features of the cluster, kept up to date.
 
-    levels: by name, without those at level 0. epoch: grows with each change of the node.
+    levels: the levels by name, without features at level 0.
+    epoch: grows with each change of the node.
     """
 
     def __init__(self, store: IMetadataStore, feed: ChangeFeed, cluster: Cluster) -> None:
@@ -55,9 +57,10 @@ class Features:
         return self.levels.get(name, 0)
 
     def most(self, name: str) -> int:
-        """Return the highest level of a feature that this broker and all live ones can use."""
+        """Return the highest level of a feature that this broker and all live brokers can use."""
         own = SUPPORTED[name].highest
-        releases = {broker.features: broker for broker in self._cluster.brokers.values()}  # all or most are of one
+        # All or most of them have one release.
+        releases = {broker.features: broker for broker in self._cluster.brokers.values()}
         return min((broker.highest_level(name) for broker in releases.values()), default=own)
 
     def without(self, name: str, level: int) -> list[int]:
@@ -66,7 +69,7 @@ class Features:
         return sorted(node_id for node_id, broker in brokers if broker.highest_level(name) < level)
 
     def update(self, levels: Mapping[str, int]) -> Deferred[None]:
-        """Use other levels of some features. Fires when this broker has read them back.
+        """Change the levels of some features. Fires when this broker has read them back.
 
         Fails with BadVersion or NodeExists if another broker has changed features meanwhile.
         """
@@ -96,7 +99,7 @@ class Features:
             await self.reload(store)
 
     def _limit(self) -> None:
-        """Use no level that a live broker does not know: see the rules."""
+        """Use no level that a live broker does not know; see the rules."""
         before, found = self.levels, {}
         for name, level in self._chosen.items():
             most = min(level, self.most(name)) if name in SUPPORTED else level

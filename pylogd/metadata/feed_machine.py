@@ -1,4 +1,4 @@
-"""How a broker keeps up with metadata writes, as a machine; `changes` does the work."""
+"""The state machine of a broker's metadata feed; `changes` does the work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pylogd.machine import MachineTable
 
 
 class FeedState(Enum):
-    """What is known of `/changes`, and whether it is being read."""
+    """The knowledge about `/changes`, and whether it is being read."""
 
     STOPPED = "Nothing is read."
     WATCHED = "The readers have what was last written; a watch tells when to read again, perhaps after a pause."
@@ -18,7 +18,7 @@ class FeedState(Enum):
 
 
 class FeedEvent(Enum):
-    """What happens to a feed."""
+    """An event of a feed."""
 
     START = "The broker reads its metadata for the first time."
     CHANGED = "The watch was triggered, or the session is a new one, in which there may be no watch."

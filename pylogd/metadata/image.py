@@ -1,6 +1,7 @@
-"""Topics and brokers as values: the view of the metadata that the rest of the broker has.
+"""Topics and brokers as values. This is the rest of the broker's view of the metadata.
 
-Rules: everything here is immutable; a change is a new object. Must not know: how any of it is stored.
+Rules: everything here is immutable; a change makes a new object.
+Must not know: how any of it is stored.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Final, NamedTuple, TypeVar, dataclass_transform
 
 from pylogd.metadata.errors import InvalidTopicName
 
-#: The leader's id while a partition has no leader.
+#: The leader's id if a partition has no leader.
 NO_LEADER: Final = -1
 MAX_NAME_LENGTH: Final = 249
-#: Topics in which brokers keep state of their own. Clients may read them; Metadata answers mark them as internal.
+#: Topics in which brokers keep their own state. Clients may read them; Metadata answers mark them as internal.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
@@ -34,9 +35,9 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def value(kind: type[T]) -> type[T]:
-    """Make a class of immutable values, of which a controller makes 100,000 at once when brokers fail.
+    """Make a class of immutable values. When brokers fail, a controller makes 100,000 of them at once.
 
-    Only the type checker refuses to assign to a field: a frozen dataclass takes six times as long to make.
+    Only the type checker refuses assignments to a field, since a frozen dataclass takes six times as long to make.
     """
     return dataclass(slots=True, unsafe_hash=True)(kind)
 
@@ -45,17 +46,21 @@ def value(kind: type[T]) -> type[T]:
 class PartitionState:
     """One partition: its replicas, its leader, and which replicas have the committed records.
 
-    replicas, isr: broker ids; the first replica is the preferred leader. leader: `NO_LEADER` if there is none.
-    leader_epoch: counts leaders. partition_epoch: counts all changes; states with the same one are the same.
-    adding, removing: during a reassignment, those of `replicas` that were not there before, and that will not be there
-    afterwards (KIP-455).
-    latest_until_ms: for a smooth expansion: replicas that are added begin with the leader's latest offset, and may not
-    be in sync before this time (ms since 1970; 0: at once). None otherwise.
+    replicas: broker ids; the first replica is the preferred leader.
+    isr: broker ids of the in-sync replicas.
+    leader: the leader's broker id; `NO_LEADER` if there is none.
+    leader_epoch: counts leaders.
+    partition_epoch: counts all changes; states with the same number are the same.
+    adding: during a reassignment, the members of `replicas` that were not there before (KIP-455).
+    removing: during a reassignment, the members of `replicas` that will not be there afterwards.
+    latest_until_ms: for a smooth expansion, the time before which added replicas, which begin with the leader's latest
+        offset, may not be in sync (ms since 1970; 0: at once). None otherwise.
     elr: eligible leader replicas (KIP-966): not in sync, with all committed records; empty while enough are in sync.
     last_known_elr: replicas that were in sync or eligible until their machine stopped without warning, so that their
-    last records may be missing.
-    last_known_leader: the last leader, while there is none. lost: ids of data directories of the last known leader, one
-    of which had its copy; set while no other replica has the committed records.
+        last records may be missing.
+    last_known_leader: the last leader, while there is none.
+    lost: ids of data directories of the last known leader, one of which had its copy; set while no other replica has
+        the committed records.
     """
 
     index: int
@@ -98,9 +103,9 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A leader's request to change an in-sync set, and the epochs of the state that it was based on.
+    """A leader's request to change an in-sync set, and the epochs of the state on which it is based.
 
-    epochs: the broker epoch in which each joining broker was seen to be caught up (KIP-903).
+    epochs: for each joining broker, the broker epoch in which it was seen to be caught up (KIP-903).
     """
 
     topic: str
@@ -115,8 +120,8 @@ class IsrChange:
 class SmoothWait(NamedTuple):
     """The progress of a smooth expansion, as the partition's leader saw it when it last checked the groups.
 
-    until_ms: `PartitionState.latest_until_ms`. epochs: of each new replica that is not in sync, the broker epoch in
-    which it has told where its log begins.
+    until_ms: `PartitionState.latest_until_ms`.
+    epochs: for each new replica that is not in sync, the broker epoch in which it reported where its log begins.
     """
 
     until_ms: int
@@ -127,8 +132,9 @@ class SmoothWait(NamedTuple):
 class Topic:
     """A topic.
 
-    topic_id: 16 bytes. partitions: in order of their index, from 0 without gaps. configs: the topic's own settings, as
-    text by Kafka's names.
+    topic_id: 16 bytes.
+    partitions: the partitions in order of their index, from 0 without gaps.
+    configs: the topic's own settings, as text by Kafka's names.
     """
 
     name: str
@@ -181,7 +187,10 @@ class TopicUpdate(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """The address at which clients reach a listener of a broker. protocol: its security protocol, by Kafka's name."""
+    """The address at which clients reach a listener of a broker.
+
+    protocol: the listener's security protocol, by Kafka's name.
+    """
 
     listener: str
     host: str
@@ -197,9 +206,10 @@ ReplicaKey = tuple[bytes, int]
 class Outages:
     """What a live broker can't be used for because of its data directories.
 
-    offline: replicas whose directory has failed, or whose log could not be opened; they count as replicas of a failed
-    broker. full: replicas whose volume has no room; they can be read but not appended to. cordoned: the broker gets no
-    new replicas, since all directories that are not offline are cordoned (KIP-1066).
+    offline: replicas whose directory has failed, or whose log could not be opened. They count as replicas of a failed
+        broker.
+    full: replicas whose volume has no space. They can be read but not appended to.
+    cordoned: whether the broker gets no new replicas, since all online directories are cordoned (KIP-1066).
     """
 
     offline: frozenset[ReplicaKey] = frozenset()
@@ -222,16 +232,22 @@ class FeatureRange(NamedTuple):
 class Broker:
     """A registered broker.
 
-    incarnation: differs for each registration of a node id; 0 before the first. stopping: the broker is shutting down,
-    and leads nothing that another can lead. directory_id: of its first data directory; a process that holds the lock of
-    that directory may replace the registration. labels: those of `broker.labels`; see `metadata.labels`.
-    epoch: grows with each registration (KIP-903): the version of the broker's node below `BROKER_EPOCHS`, -1 before
-    the first. directories: ids of the data directories in use. fenced: the broker is still finding out which of its
-    copies are lost, and is not live. outages: what it can't be used for. partition_limit: the most partitions that it
-    may hold, None if unknown. proof: the digest of the secret that its connections to other brokers begin with, None
-    for a release without it (`security.peers`). features: those that it knows; none for a release without them.
-    host_id: the machine that it shares with the other brokers of this id, None if it has one of its own. announced:
-    its release announces each registration; see `metadata.registrations`.
+    incarnation: differs for each registration of a node id; 0 before the first.
+    stopping: whether the broker is shutting down, and leads nothing that another broker can lead.
+    directory_id: the id of its first data directory. A process that holds the lock of that directory may replace the
+        registration.
+    labels: the labels in `broker.labels`; see `metadata.labels`.
+    epoch: grows with each registration (KIP-903): the version of the broker's node below `BROKER_EPOCHS`, -1 before the
+        first.
+    directories: ids of the data directories in use.
+    fenced: whether the broker is still finding out which of its copies are lost, and is not live.
+    outages: what the broker can't be used for.
+    partition_limit: the most partitions that it may hold, None if unknown.
+    proof: the digest of the secret with which its connections to other brokers begin; None for a release without
+        secrets (`security.peers`).
+    features: the features that it knows; none for a release without features.
+    host_id: identifies the machine that it shares with the other brokers of this id; None if it has its own machine.
+    announced: whether its release announces each registration; see `metadata.registrations`.
     """
 
     node_id: int
@@ -252,7 +268,7 @@ class Broker:
     announced: bool = True
 
     def highest_level(self, feature: str) -> int:
-        """Return the highest level of a feature that the broker can use; 0 for one that it does not know."""
+        """Return the highest level of a feature that the broker can use; 0 for a feature that it does not know."""
         return next((one.highest for one in self.features if one.name == feature), 0)
 
     @property
@@ -271,7 +287,7 @@ class Broker:
 
 
 def new_id() -> bytes:
-    """Return a random id, 16 bytes: not a reserved one, and its text does not begin with `-`, as an option would."""
+    """Return a random id of 16 bytes. It is not a reserved id, and its text does not begin with `-`, like an option."""
     while True:
         candidate = uuid.uuid4().bytes
         if candidate not in _RESERVED_IDS and not id_to_text(candidate).startswith("-"):
@@ -279,7 +295,7 @@ def new_id() -> bytes:
 
 
 def id_to_text(raw: bytes) -> str:
-    """Return an id as Kafka writes it: base64 for URLs without padding, 22 characters."""
+    """Return an id in Kafka's form: base64 for URLs without padding, 22 characters."""
     return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
 
 
@@ -304,5 +320,5 @@ def check_topic_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Return a key that is equal for names that differ only in `.` and `_`, which metric names can't tell apart."""
+    """Return a key that is equal for names that differ only in `.` and `_`, as metric names can't tell them apart."""
     return name.replace(".", "_")

@@ -1,26 +1,26 @@
-"""The interface of metadata stores: a small tree of versioned nodes, as ZooKeeper has it, with Deferreds.
+"""The interface of metadata stores: a small tree of versioned nodes, like ZooKeeper's, with Deferreds.
 
 Strategy: the interface promises no more than ZooKeeper does, so that the same registries run on ZooKeeper (by kazoo)
 and on the embedded SQLite store. Every implementation passes the tests in `tests/contract`.
 
 Rules for implementations:
 
-- Paths are absolute, `/` between names, no empty name, no `.` or `..`, no NUL. The root exists. Data is at most
-  `MAX_DATA_BYTES`.
+- Paths are absolute, with `/` between names. They have no empty name, no `.` or `..`, and no NUL. The root exists. Data
+  has at most `MAX_DATA_BYTES`.
 - Operations of one store take effect in the order of the calls, and their Deferreds fire on the reactor thread in that
   order. A write whose Deferred fired survives a crash of the machine.
-- `multi` is atomic: all operations or none. The nodes that it creates and sets have the same transaction number, which
-  is greater than those of all earlier writes.
-- A watch is called once. It is set by a successful read (by `exists` also on a node that does not exist), atomically
-  with it, so no change between the read and the watch is missed. It is called on the reactor thread with the first
-  event; further changes before the next read are not told. No order is promised between a watch and the Deferred of
-  the write that set it off.
-- When the session expires, its ephemeral nodes are deleted and its watches are dropped without a call; session
-  listeners hear `EXPIRED`, then `CONNECTED` once there is a new session. Whoever has ephemeral nodes or watches creates
-  them again at every `CONNECTED`. After `SUSPENDED` (the connection is lost, the session may be alive) everything that
-  was read before may be outdated.
+- `multi` is atomic: it does all operations or none. The nodes that it creates and sets have the same transaction
+  number, which is greater than those of all earlier writes.
+- A watch is called once. A successful read sets it atomically with the read (`exists` also sets it on a node that does
+  not exist), so no change between the read and the watch is missed. It is called on the reactor thread with the first
+  event; further changes before the next read are not reported. No order is promised between a watch and the Deferred of
+  the write that triggered it.
+- When the session expires, its ephemeral nodes are deleted and its watches are dropped without a call. Session
+  listeners are called with `EXPIRED`, and with `CONNECTED` once there is a new session. The owners of ephemeral nodes
+  and watches create them again at every `CONNECTED`. After `SUSPENDED` (the connection is lost, the session may be
+  alive) everything that was read before may be outdated.
 - Errors are those of `metadata.errors`. After `ConnectionLost` a write may or may not have been done; the version of
-  the node tells.
+  the node shows which.
 
 Must not know: what the nodes are used for.
 """
@@ -35,18 +35,19 @@ from typing import Final, NamedTuple, TypeAlias
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
-#: In place of a version: any.
+#: Stands for any version.
 ANY_VERSION: Final = -1
-#: The most bytes of a node's data: ZooKeeper's `jute.maxbuffer`, less what the request around it takes.
+#: The most bytes of a node's data: ZooKeeper's `jute.maxbuffer`, less the rest of the request.
 MAX_DATA_BYTES: Final = 1_000_000
 
 
 class NodeStat(NamedTuple):
     """The metadata of a node: everything that a store knows besides its data.
 
-    version: counts the writes of its data from 0. created, modified: transaction numbers of the store. A node that was
-    deleted and created again has another `created`, so (created, version) identifies its content. owner: the session of
-    an ephemeral node, 0 for a persistent one.
+    version: counts the writes of its data from 0.
+    created, modified: transaction numbers of the store. A node that was deleted and created again has another
+        `created`, so (created, version) identifies its content.
+    owner: the session of an ephemeral node, 0 for a persistent one.
     """
 
     version: int
@@ -91,8 +92,8 @@ class SessionState(Enum):
 class Create:
     """Create a node; the result is its path.
 
-    sequence: append ten digits to the name, a larger number than that of every earlier sequence node of the same
-    parent.
+    sequence: whether to append ten digits to the name: a larger number than in every earlier sequence node of this
+        parent.
     """
 
     path: str
@@ -103,7 +104,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Replace a node's data if it has that version; the result is the new version."""
+    """Replace a node's data if it has this version; the result is the new version."""
 
     path: str
     data: bytes
@@ -112,7 +113,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a node without children if it has that version; the result is None."""
+    """Delete a node without children if it has this version; the result is None."""
 
     path: str
     version: int = ANY_VERSION
@@ -120,7 +121,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Fail unless the node exists and has that version; the result is None."""
+    """Fail unless the node exists and has this version; the result is None."""
 
     path: str
     version: int = ANY_VERSION
@@ -147,7 +148,7 @@ class IMetadataStore(Interface):
         """Read a node. The watch is called when it is changed or deleted. Fails with `NoNode`."""
 
     def get_many(paths: Sequence[str]) -> Deferred[Sequence[Node | None]]:
-        """Read nodes, with few requests however many they are; None for each that does not exist.
+        """Read nodes with few requests, however many they are. The result has None for each node that does not exist.
 
         The nodes are not read atomically.
         """
@@ -167,14 +168,14 @@ class IMetadataStore(Interface):
     def children_data(path: str) -> Deferred[Mapping[str, Node]]:
         """Read every child of a node, by name. Fails with `NoNode`.
 
-        The children are not read atomically: one that is deleted meanwhile is left out.
+        The children are not read atomically. A child that is deleted meanwhile is left out.
         """
 
     def create(path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> Deferred[str]:
         """Create a node; see `Create`. Fails with `NoNode`, `NodeExists` or `NoChildrenForEphemerals`."""
 
     def ensure(path: str) -> Deferred[None]:
-        """Create a persistent, empty node and its parents, as far as they don't exist."""
+        """Create a persistent, empty node and its parents, as far as they do not exist."""
 
     def set(path: str, data: bytes, version: int = ANY_VERSION) -> Deferred[int]:
         """Replace a node's data; see `SetData`. Fails with `NoNode` or `BadVersion`."""
@@ -196,7 +197,7 @@ class IMetadataStore(Interface):
     )
 
     def on_session(listener: SessionListener) -> Callable[[], None]:
-        """Call `listener` with each new state of the session; return a function that ends this."""
+        """Call `listener` with each new state of the session. Return a function that ends this."""
 
 
 def check_path(path: str) -> bool:

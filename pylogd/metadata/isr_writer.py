@@ -1,10 +1,10 @@
 """Writes the in-sync sets of partitions that this broker leads to the metadata.
 
-Strategy: changes are collected while a write is in progress, and then written together, all of a topic's in one
-versioned write. If another broker has changed one of the topics meanwhile, nothing of the write is done: the changes
-are checked against the present states, and written again if they are still valid. When the brokers of a rack return,
-all leaders write at the same time, each to topics that others write to; so a leader waits before the next attempt, each
-for another time, and then writes fewer topics together, of which more are done.
+Strategy: changes are collected while a write is in progress, and then written together. All changes of a topic are one
+versioned write. If another broker has changed one of the topics meanwhile, nothing is written: the changes are checked
+against the present states, and written again if they are still valid. When the brokers of a rack return, all leaders
+write at the same time, to the same topics. So each leader waits for a different time before the next attempt, and then
+writes fewer topics together, so that more writes succeed.
 
 Rules: only the leader of a partition changes its in-sync set, in the leader epoch in which it leads, and only from the
 state that it knows. A broker may join only if it is alive, not stopping, and not before the time that a smooth
@@ -45,7 +45,7 @@ from pylogd.metadata.topics import TopicRegistry
 
 Outcome = PartitionState | PylogdError
 
-#: After another broker's write has prevented one, each part of the next attempt has so many times fewer topics.
+#: If another broker's write has prevented a write, each part of the next attempt has this many times fewer topics.
 _FEWER_TOPICS: Final = 4
 
 
@@ -55,7 +55,7 @@ class _PendingCall(NamedTuple):
 
 
 class IsrWriter:
-    """The changes to in-sync sets that one broker makes."""
+    """Makes one broker's changes to in-sync sets."""
 
     def __init__(
         self,
@@ -65,7 +65,11 @@ class IsrWriter:
         now_ms: Callable[[], int],
         min_insync: Callable[[Topic], int],
     ) -> None:
-        """now_ms: the wall clock, ms since 1970. min_insync: returns a topic's `min.insync.replicas`."""
+        """Arguments:
+
+        now_ms: the wall clock, in ms since 1970.
+        min_insync: returns a topic's `min.insync.replicas`.
+        """
         self._topics = topics
         self._min_insync = min_insync
         self._cluster = cluster
@@ -78,8 +82,8 @@ class IsrWriter:
         """Write in-sync sets as the leader of their partitions.
 
         Fires with an outcome for each change, in order: the new state once the look-ups have it, or the error. After
-        `FencedLeader`, `StalePartition`, `IneligibleReplica` and `UnknownTopic` the partition has to be looked at
-        again; after a `StoreError` the write may or may not have been done.
+        `FencedLeader`, `StalePartition`, `IneligibleReplica` and `UnknownTopic` the partition has to be checked again.
+        After a `StoreError` the write may or may not have been done.
         """
         done: Deferred[list[Outcome]] = Deferred()
         self._waiting.append(_PendingCall(list(changes), done))
@@ -123,29 +127,29 @@ class IsrWriter:
                     await self._feed.catch_up()
             except PylogdError as error:
                 return _fail(outcomes, left, error)
-            # The next round finds the changes made, or what prevents them.
+            # The next round finds that the changes are made, or what prevents them.
         return outcomes
 
     async def _write_part(self, updates: Sequence[TopicUpdate], guards: Sequence[Operation]) -> str | None:
-        """Write the states of some topics. Return the path of a node that another broker has changed, and None else."""
+        """Write the states of some topics. Return the path of a node that another broker has changed, or None."""
         try:
             await self._topics.write_states(updates, guards=guards)
         except (BadVersion, NoNode) as error:
             return error.path
-        except StalePartition:  # another part was read back, and with it what another broker has written
+        except StalePartition:  # another part was read back, and with it the write of another broker
             return TOPICS
         return None
 
     def _check_all(
         self, changes: Sequence[IsrChange], left: Sequence[int], outcomes: list[Outcome]
     ) -> tuple[list[int], list[TopicUpdate], list[Operation]]:
-        """Check the changes with the indexes `left`; put outcomes of those that are done or refused into `outcomes`.
+        """Check the changes with the indexes `left`. Put outcomes of changes that are done or refused into `outcomes`.
 
-        Returns the indexes of those that have to be written, the updates that write them, and the operations that have
-        to go before: checks of the broker epochs of those that join.
+        Returns the indexes of the changes to write, the updates that write them, and the operations to do before:
+        checks of the broker epochs of joining brokers.
         """
         still = []
-        joining: dict[int, int] = {}  # broker epochs
+        joining: dict[int, int] = {}  # broker epochs by node id
         topics: dict[str, tuple[Topic, dict[int, PartitionState]]] = {}
         for position in left:
             change = changes[position]
@@ -177,7 +181,7 @@ class IsrWriter:
         return topic
 
     def _changed_state(self, topic: Topic, state: PartitionState, change: IsrChange) -> PartitionState:
-        """Return the state after the change, or `state` itself if it has been made already. Raises a TopicError."""
+        """Return the state after the change, or `state` itself if the change is already made. Raises a TopicError."""
         if state.leader != self._cluster.node_id or state.leader_epoch != change.leader_epoch:
             raise FencedLeader(f"broker {state.leader} leads in leader epoch {state.leader_epoch}")
         if state.partition_epoch == change.partition_epoch + 1 and state.isr == change.isr:

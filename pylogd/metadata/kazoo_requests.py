@@ -45,7 +45,7 @@ from pylogd.metadata.interfaces import (
 )
 from pylogd.metadata.node_acls import AclOf
 
-#: The store's event for each of kazoo's.
+#: The store's event for each event of kazoo.
 EVENTS: Final = {
     KazooEventType.CREATED: EventType.CREATED,
     KazooEventType.DELETED: EventType.DELETED,
@@ -63,7 +63,7 @@ _ON_NODE: Final = (
 #: Errors after which a request may or may not have been done, or ZooKeeper asks to try again.
 _LOST: Final = (
     kazoo.ConnectionLoss,
-    kazoo.ConnectionClosedError,  # a subclass of SessionExpiredError: has to be checked before that
+    kazoo.ConnectionClosedError,  # it is a subclass of SessionExpiredError, and must be checked before that
     kazoo.OperationTimeoutError,
     kazoo.SessionMovedError,
 )
@@ -104,7 +104,10 @@ class MultiRead:
 
 
 def error_of(error: BaseException, operation: Operation, index: int = 0) -> StoreError:
-    """Return the store's error for one of kazoo's. index: of the operation in a `multi`."""
+    """Return the store's error for an error of kazoo.
+
+    index: the index of the operation in a `multi`.
+    """
     path = operation.path
     parent = parent_of(path)
     if isinstance(error, kazoo.NoNodeError):
@@ -148,7 +151,11 @@ def read_many(paths: Sequence[str], client: KazooClient) -> Any:
 
 
 def transact(operations: Sequence[Operation], full: Callable[[str], str], acl_of: AclOf, client: KazooClient) -> Any:
-    """Send a transaction of all operations. full: returns a path as the servers know it. acl_of: ACLs of new nodes."""
+    """Send a transaction of all operations.
+
+    full: returns a path as the servers know it.
+    acl_of: returns the ACL of a new node.
+    """
     transaction = client.transaction()
     for operation in operations:
         path = full(operation.path)
@@ -170,7 +177,7 @@ def fault_of(operation: Operation) -> NodeError | None:
     if isinstance(operation, Create | SetData) and len(operation.data) > MAX_DATA_BYTES:
         return InvalidNode(operation.path)
     if operation.path == "/":
-        # ZooKeeper refuses these for its own root, but would do them with a chroot, which is a node like others.
+        # ZooKeeper refuses these for its own root, but would do them with a chroot, which is an ordinary node.
         if isinstance(operation, Create):
             return NodeExists("/")
         if isinstance(operation, Delete):
@@ -179,7 +186,7 @@ def fault_of(operation: Operation) -> NodeError | None:
 
 
 def prefixes(path: str) -> Iterator[str]:
-    """Iterate over the paths of a node's ancestors below the root, from the top, and its own."""
+    """Iterate over the paths of a node's ancestors below the root, from the top, and the node's own path."""
     names = path.strip("/").split("/") if path != "/" else []
     for count in range(1, len(names) + 1):
         yield "/" + "/".join(names[:count])

@@ -1,9 +1,10 @@
 """A ZooKeeper session by kazoo, as one ordered stream of answers and events on the reactor thread.
 
-Strategy: kazoo runs a thread for its connection, and by default two more for results and for watch events, which don't
-keep the order of the two. Here its handler has no such threads: the connection's thread puts everything into one queue,
-in the order in which it came from the server, and the reactor thread takes it out, many entries at a time. Requests are
-given to kazoo only while it is connected, `MAX_IN_FLIGHT` at a time; the others wait here, in order.
+Strategy: kazoo runs a thread for its connection, and by default two more, for results and for watch events, which don't
+keep the order between results and events. Here its handler has no such threads: the connection's thread puts results
+and events into one queue, in the order in which they came from the server, and the reactor thread takes them out, many
+at a time. Requests are given to kazoo only while it is connected, `MAX_IN_FLIGHT` at a time; the others wait here, in
+order.
 
 Rules:
 
@@ -13,8 +14,8 @@ Rules:
 - After `session_timeout` without a connection all requests fail, until there is a connection again.
 - kazoo drops watches with their connection. They have to be set again when the session continues.
 - kazoo's thread pings, and connects again, only after the reactor has proved that it makes progress (`proof_of_life`).
-  A reactor that makes none for the session timeout loses the session, as a process that is dead does.
-- kazoo wakes its thread by one byte for each request, through a blocking socket pair; MAX_IN_FLIGHT keeps that from
+  A reactor without progress for the session timeout loses the session, like a dead process.
+- kazoo wakes its thread by one byte for each request, through a blocking socket pair; MAX_IN_FLIGHT keeps the pair from
   filling up.
 
 Must not know: paths, what the requests are.
@@ -51,13 +52,13 @@ log = Logger()
 MAX_IN_FLIGHT: Final = 100
 #: The most entries of the queue that are handled in one turn of the reactor.
 DRAIN_ENTRIES: Final = 256
-#: The most seconds between two attempts to connect, and the time before a session that kazoo gave up is begun again.
+#: The most seconds between two attempts to connect, and the seconds before a session that kazoo gave up is begun again.
 RECONNECT_SECONDS: Final = 1.0
 #: The most seconds that closing the session may take; if it takes longer, ZooKeeper ends it at its timeout.
 CLOSE_SECONDS: Final = 5.0
 #: A proof of life that took longer than this share of the session timeout is logged.
 _LATE_SHARE: Final = 0.25
-#: The buffer of the socket pair that wakes kazoo's thread; for each byte sent the kernel uses several hundred bytes.
+#: The buffer of the socket pair that wakes kazoo's thread. The kernel uses several hundred bytes for each byte sent.
 _WAKE_BUFFER_BYTES: Final = 1 << 20
 
 #: Called with the result, or the error, of a request.
@@ -73,7 +74,7 @@ class Reactor(Protocol):
         """Call on the reactor thread."""
 
     def callLater(self, delay: float, function: Callable[..., Any], *args: Any) -> IDelayedCall:
-        """Call on the reactor thread, later."""
+        """Call on the reactor thread after a delay."""
 
 
 class _Request:
@@ -90,7 +91,7 @@ class _Request:
 
 
 class _Answer:
-    """kazoo's `IAsyncResult`, which calls its links in the thread that sets it, so that order is kept."""
+    """kazoo's `IAsyncResult`. It calls its links in the thread that sets it, so that order is kept."""
 
     __slots__ = ("_links", "_lock", "exception", "is_set", "value")
 
@@ -114,7 +115,7 @@ class _Answer:
         self._settle(None, exception)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Return the value, which is set: only kazoo's own links call this."""
+        """Return the value, which is already set: only kazoo's own links call this."""
         if self.exception is not None:
             raise self.exception
         return self.value
@@ -136,7 +137,7 @@ class _Answer:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no annotations
-    """kazoo's threading handler without its worker threads: see the module."""
+    """kazoo's threading handler without its worker threads; see the module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +158,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no
     def select(
         self, readers: Sequence[socket.socket], writers: Sequence[socket.socket], _: Any, timeout: float | None = None
     ) -> tuple[list[socket.socket], list[socket.socket], list[socket.socket]]:
-        """Wait at most `timeout` seconds, as `select.select` does. kazoo's makes an epoll object for each call."""
+        """Wait at most `timeout` seconds, like `select.select`. kazoo's method makes an epoll object for each call."""
         poll = select.poll()
         for readable in readers:
             poll.register(readable, select.POLLIN)
@@ -184,7 +185,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no
 
 
 class _KazooLog(logging.Handler):
-    """Keep kazoo's last warning, which says why there is no connection."""
+    """Keeps kazoo's last warning, which tells why there is no connection."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -209,17 +210,22 @@ class KazooSession:
         security: ZooKeeperSecurity,
         on_state: Callable[[SessionState], None],
     ) -> None:
-        """session_timeout: in seconds. on_state: called on the reactor thread with CONNECTED, SUSPENDED or EXPIRED."""
+        """Arguments:
+
+        session_timeout: the session timeout in seconds.
+        on_state: called on the reactor thread with CONNECTED, SUSPENDED or EXPIRED.
+        """
         self._hosts = hosts
         self._reactor = reactor
         self._session_timeout = session_timeout
         self._security = security
         self._on_state = on_state
         self._log = _KazooLog()
-        self._logger = logging.Logger("kazoo", logging.WARNING)  # kazoo's own writes to standard error
+        self._logger = logging.Logger("kazoo", logging.WARNING)  # kazoo's own logger writes to standard error
         self._logger.addHandler(self._log)
         self._client: KazooClient | None = None
-        #: Whether the owner of the session does its work; called on the reactor thread (see `IMetadataStore`).
+        #: Returns whether the owner of the session does its work. It is called on the reactor thread (see
+        #: `IMetadataStore`).
         self.vital: Callable[[], bool] = lambda: True
         self._proof = ProofOfLife(reactor.callFromThread, time.monotonic, self._is_vital)
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -232,7 +238,7 @@ class KazooSession:
         self._timed_out = False
         self.connected = False
         self.session_id = 0
-        #: The session timeout in seconds: as the server granted it, or as requested before that.
+        #: The session timeout in seconds that the server granted, or before that the requested one.
         self.granted_timeout = session_timeout
 
     @property
@@ -290,7 +296,7 @@ class KazooSession:
         self._pump()
 
     def watcher(self, call: Callable[[WatchedEvent], None]) -> Callable[[WatchedEvent], None]:
-        """Return a watch for kazoo by which `call` is called on the reactor thread, in order with the answers."""
+        """Return a watch for kazoo that calls `call` on the reactor thread, in order with the answers."""
 
         def heard(event: WatchedEvent) -> None:
             if event.type != KazooEventType.NONE:
@@ -299,9 +305,9 @@ class KazooSession:
         return heard
 
     def _guard(self, client: KazooClient) -> None:
-        """Let kazoo connect and ping only while the reactor makes progress; find out the granted session timeout.
+        """Let kazoo connect and ping only while the reactor makes progress, and note the granted session timeout.
 
-        kazoo has no hooks for either, so two methods of its connection are wrapped. The one that connects returns two
+        kazoo has no hooks for this, so two methods of its connection are wrapped. The method that connects returns two
         thirds of the timeout, in milliseconds.
         """
         connection = client._connection
@@ -344,7 +350,7 @@ class KazooSession:
             self._reactor.callFromThread(self._drain)
 
     def _drain(self) -> None:
-        # First, so that an entry that is added after the last one was taken wakes the reactor again.
+        # This comes first, so that an entry that is added after the last one was taken wakes the reactor again.
         self._woken = False
         queue = self._queue
         for _ in range(DRAIN_ENTRIES):
@@ -386,7 +392,7 @@ class KazooSession:
 
     def _answered(self, request: _Request, value: Any, error: BaseException | None) -> None:
         if request.done is None:
-            return  # it has failed already
+            return  # it has already failed
         unanswered = []
         while (first := self._sent.popleft()) is not request:
             unanswered.append(first)
@@ -405,7 +411,7 @@ class KazooSession:
 
     def _state(self, client: KazooClient, state: str, keeper: str, session_id: int) -> None:
         if client is not self._client:
-            return  # of a client that was closed or discarded
+            return  # the client was closed or discarded
         if state == KazooState.CONNECTED:
             self._is_connected(session_id)
         elif state == KazooState.SUSPENDED:
@@ -414,7 +420,7 @@ class KazooSession:
         else:
             self._is_disconnected()
             if keeper != KeeperState.EXPIRED_SESSION:
-                # kazoo gave up: the credentials were refused, or it failed. Its session can't be used any more.
+                # kazoo gave up: the credentials were refused, or it failed. Its session can no longer be used.
                 self._client = None
                 threading.Thread(target=partial(_discard, client), name="zookeeper-close", daemon=True).start()
                 self._reopen_call = self._reactor.callLater(RECONNECT_SECONDS, self.open)
@@ -430,7 +436,7 @@ class KazooSession:
         self._timeout_call = None
         self._on_state(SessionState.CONNECTED)
         if self._sent:
-            # Its answer tells whether the requests before it were lost.
+            # Its answer shows whether the requests before it were lost.
             self._waiting.appendleft(_Request(lambda client: client.exists_async("/"), _ignore))
         self._pump()
 

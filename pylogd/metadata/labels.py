@@ -1,15 +1,15 @@
 """Labels: which brokers may have replicas of a topic. Pure functions over topics and registered brokers.
 
 Strategy: brokers register the labels that they carry (`broker.labels`), and a topic names at most one of them
-(`placement.label`). A topic without a label may be on any broker. All who choose brokers for replicas do so by
-`placement`; those who check the choices of others use the same rule, or the functions here for replicas that exist.
+(`placement.label`). A topic without a label may be on any broker. Code that chooses brokers for replicas uses
+`placement`. Code that checks such choices uses the same rule, or for existing replicas the functions here.
 
 Rules:
-- A replica is placed only on a broker that carries the topic's label. This is about the replicas that a partition has,
-  or will have after the reassignment in progress (`PartitionState.target`); those that a reassignment removes may still
-  be outside.
-- Setting a topic's label and moving its replicas is one write, so that nobody can place a replica in between by the
-  other label (`controller.admin`).
+- A replica is placed only on a broker that carries the topic's label. This applies to the replicas that a partition
+  has, or will have after the reassignment in progress (`PartitionState.target`). Replicas that a reassignment removes
+  may still be outside.
+- Setting a topic's label and moving its replicas is one write, so that no replica can be placed by the other label in
+  between (`controller.admin`).
 - A broker that is not alive carries the labels with which it was last registered.
 - A replica whose broker has lost the label is misplaced. It stays, in sync and available, until somebody moves it, and
   it may be kept by a reassignment.
@@ -30,7 +30,7 @@ from pylogd.placement.brokers import Brokers, Candidate
 
 #: The label of topics that may be on any broker.
 ANY_BROKER: Final = ""
-#: The setting of topics.
+#: The setting with the label of a topic.
 _LABEL: Final = "placement.label"
 
 
@@ -39,14 +39,15 @@ def _no_limit(_: int) -> None:
 
 
 def label_of(configs: Mapping[str, str]) -> str:
-    """Return the label that a topic's own settings name, `ANY_BROKER` if none."""
+    """Return the label that a topic's own settings name; `ANY_BROKER` if they name none."""
     return configs.get(_LABEL, ANY_BROKER)
 
 
 def label_at(configs: Mapping[str, str], index: int) -> str:
-    """Return the label that a partition has by its topic's own settings.
+    """Return the label of a partition, by its topic's own settings.
 
-    It is the topic's, except for partitions of internal topics that belong to a label's groups (`config.coordinators`).
+    It is the topic's label, except for partitions of internal topics that belong to a label's groups
+    (`config.coordinators`).
     """
     coordinators = configs.get(COORDINATOR_LABELS.name)
     own = parse_coordinators(coordinators).label_at(index) if coordinators else None
@@ -60,12 +61,15 @@ def with_label(configs: Mapping[str, str], label: str) -> dict[str, str]:
 
 
 def carries(broker: Broker | None, label: str) -> bool:
-    """Return whether a broker may have replicas of topics with this label. A broker that is not known may not."""
+    """Return whether a broker may have replicas of topics with this label. An unknown broker may not."""
     return not label or (broker is not None and label in broker.labels)
 
 
 def candidates(brokers: Mapping[int, Broker], room_on: Callable[[int], int | None] = _no_limit) -> Brokers:
-    """Return live brokers as placement sees them. room_on: see `TopicAdmin.room_on`."""
+    """Return live brokers in the form that placement needs.
+
+    room_on: see `TopicAdmin.room_on`.
+    """
     return Brokers(
         Candidate(
             node, broker.rack, broker.host_id, broker.labels, broker.outages.cordoned, bool(broker.outages.full),
@@ -78,8 +82,10 @@ def candidates(brokers: Mapping[int, Broker], room_on: Callable[[int], int | Non
 def check_within(nodes: Iterable[int], label: str, live: Mapping[int, Broker], known: Mapping[int, Broker]) -> None:
     """Check that brokers carry a topic's label.
 
-    live: the live brokers by id. known: the last registrations of all brokers, by id, which count for the others.
-    Raises `InvalidReplicaAssignment` for the first broker that does not carry it, or whose labels are not known.
+    live: the live brokers by id.
+    known: the last registrations of all brokers, by id. They count for brokers that are not live.
+
+    Raises `InvalidReplicaAssignment` for the first broker that does not carry the label, or whose labels are not known.
     """
     for node in nodes:
         broker = live.get(node, known.get(node))
@@ -91,7 +97,7 @@ def check_within(nodes: Iterable[int], label: str, live: Mapping[int, Broker], k
 def misplaced(topic: Topic, state: PartitionState, brokers: Mapping[int, Broker]) -> tuple[int, ...]:
     """Return the live brokers that have, or will have, a replica of the partition without carrying its label.
 
-    brokers: the live ones, by id.
+    brokers: the live brokers by id.
     """
     label = label_at(topic.configs, state.index)
     return tuple(node for node in state.target if node in brokers and not carries(brokers[node], label))

@@ -1,11 +1,12 @@
 """The paths and contents of the nodes in a metadata store. They are the same as in Kafka's ZooKeeper tree.
 
-So tools for Kafka can read them. Particular to pylogd are: `/changes`, by which brokers hear of each other's writes
-(`changes`); one state node for each topic, below the topic's, where Kafka has one for each partition, so that a topic
-is read and written at once; `/brokers/epochs` and `/brokers/incarnations`. A state node is named by the topic's id, so
-that a write to a topic that was deleted and created again meanwhile fails.
+So tools for Kafka can read them. Particular to pylogd are: `/changes`, through which brokers learn of each other's
+writes (`changes`); one state node for each topic, below the topic's, where Kafka has one for each partition, so that a
+topic is read and written at once; `/brokers/epochs` and `/brokers/incarnations`. A state node is named by the topic's
+id, so that a write to a topic that was deleted and created again meanwhile fails.
 
-Every node holds a JSON object with a `version`. Must not know: stores, look-ups.
+Every node holds a JSON object with a `version`.
+Must not know: stores, look-ups.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ ALL_BROKERS: Final = "<default>"
 CLUSTER_ID: Final = "/cluster/id"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 CHANGES: Final = "/changes"
-#: The parent of sequence nodes, each of which tells of one of the last writes as `/changes` does of the newest.
+#: The parent of sequence nodes. Each has a note about one of the last writes; `/changes` has the note about the newest.
 CHANGE_LOG: Final = "/changes/log"
 #: The parent of the nodes of delegation tokens.
 DELEGATION_TOKENS: Final = "/delegation_token/tokens"
@@ -51,23 +52,23 @@ DELEGATION_TOKENS: Final = "/delegation_token/tokens"
 SCRAM_DECOY_SECRET: Final = "/scram_decoy_secret"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
-#: The incarnations of brokers that the last decisions of a controller took into account.
+#: The incarnations of brokers that a controller's last decisions took into account.
 INCARNATIONS: Final = "/brokers/incarnations"
-#: A persistent node for each broker: the data directories in which it may have replicas. Each registration writes it,
-#: and its version is the broker epoch.
+#: A persistent node for each broker, with the data directories in which it may have replicas. Each registration writes
+#: it, and its version is the broker epoch.
 BROKER_EPOCHS: Final = "/brokers/epochs"
-#: Names the broker that registered last; its version counts registrations.
+#: Names the broker that registered last. Its version counts registrations.
 REGISTRATIONS: Final = "/brokers/registrations"
-#: Nodes that are created, empty, when a cluster is new.
+#: Nodes that are created, without data, when a cluster is new.
 PARENTS: Final = (
     BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGE_LOG, CONTROLLER_EPOCH,
     INCARNATIONS, BROKER_EPOCHS, REGISTRATIONS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS, GROUP_CONFIGS, CONSUMERS,
 )  # fmt: skip
 
-#: Leader, leader epoch, in-sync set and partition epoch of a partition that the state node does not have yet.
+#: The leader, leader epoch, in-sync set and partition epoch of a partition that is missing in the state node.
 _NO_STATE: Final[tuple[int, int, list[int], int]] = (NO_LEADER, 0, [], -1)
 _INTEGER: Final = frozenset({int})
-#: How a usual state is written, by the number of brokers in its in-sync set.
+#: The format of a usual state, by the number of brokers in its in-sync set.
 _STATE_FORMATS: Final = [f'"%d":[%d,%d,[{",".join(["%d"] * in_sync)}],%d]' for in_sync in range(8)]
 
 
@@ -90,7 +91,7 @@ def state_path(name: str, topic_id: bytes) -> str:
 
 
 def topic_of_path(path: str) -> str | None:
-    """Return the name of the topic to which a node belongs, None if it belongs to none."""
+    """Return the name of the topic to which a node belongs; None if it belongs to none."""
     for parent in (TOPICS, TOPIC_CONFIGS):
         if path.startswith(f"{parent}/"):
             return path[len(parent) + 1 :].partition("/")[0]
@@ -103,7 +104,7 @@ def topic_config_path(name: str) -> str:
 
 
 def broker_config_path(broker: int | None) -> str:
-    """Return the path of the node of a broker's settings; None for those of all brokers."""
+    """Return the path of the node of a broker's settings; None means those of all brokers."""
     return f"{BROKER_CONFIGS}/{ALL_BROKERS if broker is None else broker}"
 
 
@@ -167,9 +168,12 @@ def decode_topic(path: str, data: bytes) -> Assignment:
 
 
 def encode_states(controller_epoch: int, partitions: Sequence[PartitionState]) -> bytes:
-    """Encode a topic's state node. controller_epoch: of the last controller that wrote it.
+    """Encode a topic's state node.
 
-    The text is formatted: a JSON encoder takes twice as long, and a controller encodes 100,000 when brokers fail.
+    controller_epoch: the epoch of the last controller that wrote it.
+
+    The text is formatted directly: a JSON encoder takes twice as long, and a controller encodes 100,000 states when
+    brokers fail.
     """
     formats = _STATE_FORMATS
     texts = [
@@ -184,7 +188,7 @@ def encode_states(controller_epoch: int, partitions: Sequence[PartitionState]) -
 
 
 def _encode_state(state: PartitionState) -> str:
-    """Encode a state. Its last field is about replicas that are not in sync; most states have none."""
+    """Encode a state. Its last field is about replicas that are not in sync; most states do not have it."""
     fields: list[Any] = [state.leader, state.leader_epoch, state.isr, state.partition_epoch]
     if state.last_known_leader != NO_LEADER or state.elr or state.last_known_elr:
         eligibility = {
@@ -202,8 +206,10 @@ def decode_states(
 ) -> tuple[int, tuple[PartitionState, ...]]:
     """Decode a topic's state node: (controller epoch, state of each partition).
 
-    before: earlier states; those that have not changed are returned as the same objects. A partition that the node does
-    not have has no leader, since the topic's node may be newer. Raises `CorruptMetadata`.
+    before: earlier states. Those that have not changed are returned as the same objects.
+
+    A partition that is missing in the node has no leader, since the topic's node may be newer. Raises
+    `CorruptMetadata`.
     """
     document = _decode(path, data)
     adding, removing, until = assignment.adding, assignment.removing, assignment.latest_until_ms
@@ -230,7 +236,7 @@ def patch_states(
 ) -> tuple[int, tuple[PartitionState, ...]]:
     """Return (controller epoch, states) after a write of some states. Raises `CorruptMetadata`.
 
-    data: content of a state node that may lack partitions; these have not changed.
+    data: the content of a state node that may lack partitions, which have not changed.
     """
     document = _decode(path, data) if isinstance(data, bytes) else data
     states = list(before)
@@ -248,7 +254,7 @@ def patch_states(
 
 
 def _eligible(more: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the last fields of a `PartitionState`, from what `_encode_state` has written."""
+    """Return the last fields of a `PartitionState` from the text of `_encode_state`."""
     if not more:
         return ()
     fields = more[0]
@@ -345,7 +351,7 @@ def encode_registered(node_id: int) -> bytes:
 
 
 def decode_registered(data: bytes) -> int:
-    """Decode the node that names the broker that registered last. Raises `CorruptMetadata`, also for an empty node."""
+    """Decode the node that names the broker that registered last. Raises `CorruptMetadata`, even without data."""
     try:
         return int(_decode(REGISTRATIONS, data)["broker"])
     except (KeyError, TypeError, ValueError) as error:

@@ -1,9 +1,10 @@
 """Settings of named entities, such as groups: each has a node below a parent, with Kafka's JSON.
 
-Strategy: every broker keeps all of them in memory and hears of writes by the change feed, so it uses a change at once.
-What has settings need not exist.
+Strategy: every broker keeps all of them in memory and learns of writes through the change feed, so it uses a change at
+once. An entity with settings need not exist.
 
-Rules: names are percent-encoded in paths, as Kafka's Sanitizer does. What loses its last setting keeps its node, empty.
+Rules: names are percent-encoded in paths, as Kafka's Sanitizer does. When the last setting of a name is removed, its
+node stays, empty.
 Must not know: what the settings mean, requests.
 """
 
@@ -32,7 +33,7 @@ NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 class NamedConfigs:
     """The settings of all names below one parent, kept up to date.
 
-    version: how often any of them may have changed.
+    version: grows whenever any settings may have changed.
     """
 
     def __init__(
@@ -43,7 +44,11 @@ class NamedConfigs:
         table: Mapping[str, Setting],
         check: Callable[[Mapping[str, str]], dict[str, str]],
     ) -> None:
-        """table: the settings by name. check: returns settings in canonical spelling, or raises ConfigError."""
+        """Arguments:
+
+        table: the settings by name.
+        check: returns settings in canonical spelling, or raises ConfigError.
+        """
         self._store = store
         self._feed = feed
         self._parent = parent
@@ -54,7 +59,7 @@ class NamedConfigs:
         feed.add(self)
 
     def get(self, name: str) -> Mapping[str, str]:
-        """Return the settings that are set for a name."""
+        """Return the settings of a name."""
         return self._configs.get(name, NO_SETTINGS)
 
     def names(self) -> list[str]:
@@ -87,7 +92,7 @@ class NamedConfigs:
         """Read the settings of all names."""
         try:
             nodes = await store.children_data(self._parent)
-        except NoNode:  # a cluster of an earlier release
+        except NoNode:  # the cluster was made by an earlier release
             nodes = {}
         before, self._configs = self._configs, {}
         self.version += 1
@@ -117,7 +122,7 @@ class NamedConfigs:
             self._configs.pop(name, None)
 
     def _is_usable(self, path: str, name: str, value: str) -> bool:
-        """Return whether a stored setting is one that this release knows, and readable."""
+        """Return whether this release knows a stored setting and can read it."""
         setting = self._table.get(name)
         try:
             if setting is not None:

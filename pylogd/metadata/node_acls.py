@@ -1,14 +1,14 @@
-"""Who may read and change a cluster's nodes in ZooKeeper, where `zookeeper.set.acl` is set.
+"""Who may read and change a cluster's nodes in ZooKeeper, if `zookeeper.set.acl` is set.
 
 - `/config`, `/delegation_token`, `/kafka-acl`, `/kafka-acl-extended`, `/scram_decoy_secret`, `/changes/log`, and all
-  below them: only whoever has the brokers' credentials.
-- `/consumers` itself: everybody, because consumers make the nodes of their groups below it.
-- All others: everybody may read, the brokers' credentials may do everything.
+  nodes below them: only clients with the brokers' credentials have access.
+- `/consumers` itself: everybody has full access, because consumers make the nodes of their groups below it.
+- All others: everybody may read, and the brokers' credentials allow everything.
 
-A node gets its ACL when it is made. `protect` gives the nodes of an existing tree theirs.
+A node gets its ACL when it is made. `protect` sets the ACLs of the nodes of an existing tree.
 
 Source: Kafka's `zookeeper.set.acl`, which hides the settings of users and brokers and the delegation tokens. Here all
-settings and the ACLs are hidden too: no client has to read them in ZooKeeper.
+settings and the ACLs are hidden too, since no client has to read them in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from kazoo.exceptions import NoNodeError
 
 from pylogd.metadata.layout import CHANGE_LOG, CONSUMERS, SCRAM_DECOY_SECRET
 
-#: Nodes with secrets, or with what strangers should not know, and all below them. The change log names users, tokens
-#: and what ACLs protect.
+#: Nodes with secrets or other confidential data, with all nodes below them. The change log names users, tokens and what
+#: ACLs protect.
 _HIDDEN: Final = ("/config", "/delegation_token", "/kafka-acl", "/kafka-acl-extended", SCRAM_DECOY_SECRET, CHANGE_LOG)
 _OWNERS: Final = tuple(security.CREATOR_ALL_ACL)
 _READABLE: Final = (*_OWNERS, *security.READ_ACL_UNSAFE)
@@ -38,7 +38,10 @@ def no_acl(_path: str) -> None:
 
 
 def protected_acl(path: str) -> list[Any]:
-    """Return the ACL of a node. path: below the chroot."""
+    """Return the ACL of a node.
+
+    path: the node's path below the chroot.
+    """
     if path == CONSUMERS:
         return list(_OPEN)
     hidden = any(path == root or path.startswith(root + "/") for root in _HIDDEN)
@@ -46,17 +49,18 @@ def protected_acl(path: str) -> list[Any]:
 
 
 def protect(client: KazooClient, chroot: str, acl_of: AclOf = protected_acl) -> int:
-    """Give every node below `chroot` its ACL, and return how many there are. Waits. Raises kazoo's errors.
+    """Give every node below `chroot` its ACL. Return the number of nodes. Waits. Raises kazoo's errors.
 
-    The nodes of consumer groups stay as they are, since they belong to the consumers. acl_of: `no_acl` takes the
-    protection away again.
+    acl_of: returns a node's ACL; `no_acl` removes the protection.
+
+    The nodes of consumer groups are not changed, since they belong to the consumers.
     """
     count = 0
     for path in _tree(client, chroot, ""):
         try:
             client.set_acls(chroot + path or "/", acl_of(path) or list(_OPEN))
         except NoNodeError:
-            continue  # deleted meanwhile
+            continue  # it was deleted meanwhile
         count += 1
     return count
 

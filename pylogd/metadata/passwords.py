@@ -1,11 +1,12 @@
-"""Encrypt the passwords that are set at run time, which are kept in the metadata store (`password.encoder.secret`).
+"""Encrypt passwords that are set at run time and kept in the metadata store (`password.encoder.secret`).
 
-Strategy: as Kafka with ZooKeeper, a secret that only the brokers' configuration files have is the key. Each value is
-encrypted by itself with AES-GCM and a key derived by scrypt with a salt of its own, and is bound to the name of its
-setting. What an earlier release stored readable is still read, and encrypted with the next change of its node.
+Strategy: as in Kafka with ZooKeeper, the key is a secret that only the brokers' configuration files have. Each value is
+encrypted separately with AES-GCM, and bound to the name of its setting. Its key is derived by scrypt with the value's
+own salt. Values that an earlier release stored in clear text can still be read, and are encrypted with the next change
+of their node.
 
-Rules: without a secret nothing is stored. A former secret (`password.encoder.old.secret`) decrypts what it encrypted,
-so the secret can be changed broker by broker.
+Rules: without a secret nothing is stored. A former secret (`password.encoder.old.secret`) decrypts the values that it
+encrypted, so the secret can be changed broker by broker.
 
 Must not know: where settings are stored.
 """
@@ -21,21 +22,26 @@ from typing import Any, Final
 
 from pylogd.config import ConfigError, broker_setting
 
-_PREFIX: Final = "pylogd:aes-gcm:"  # what is encrypted begins with it; no key, certificate or chain does
-_SALT, _NONCE, _KEY = 16, 12, 32  # bytes
-_COST: Final = 1 << 12  # of scrypt: some 10 ms, each once for each value, since the secret may be short
+_PREFIX: Final = "pylogd:aes-gcm:"  # encrypted values begin with it; no key, certificate or chain does
+_SALT, _NONCE, _KEY = 16, 12, 32  # their sizes in bytes
+_COST: Final = 1 << 12  # scrypt's cost: some 10 ms, once for each value, since the secret may be short
 
 
 class PasswordEncoder:
-    """Encrypts and decrypts the values of sensitive settings. secrets: the current secret first, then a former one."""
+    """Encrypts and decrypts the values of sensitive settings.
+
+    secrets: the current secret first, then a former one.
+    """
 
     def __init__(self, secrets: Callable[[], tuple[str | None, str | None]]) -> None:
         self._secrets = secrets
 
     def encode(self, configs: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
-        """Return settings with the sensitive values encrypted. stored: as they are in the store now.
+        """Return settings with the sensitive values encrypted.
 
-        Raises ConfigError if there is no secret to encrypt a new value with.
+        stored: the settings in the store now.
+
+        Raises ConfigError if there is no secret to encrypt a new value.
         """
         secret, _ = self._secrets()
         encoded = {}

@@ -1,17 +1,17 @@
 """Proof that the reactor's thread makes progress, which a session with ZooKeeper depends on.
 
-Strategy: kazoo keeps the session alive by pings from a thread of its own. Whatever stops the reactor (a write to a disk
-that hangs, a lock, a debugger) does not stop that thread, and a broker that serves nobody would stay the leader of its
-partitions for as long as that lasts. So kazoo's thread has the reactor call a function before each ping, and before it
-connects again, and waits until it was called. While the reactor stands still nothing is sent; ZooKeeper then ends the
-session at its timeout, and other brokers take over. When the reactor continues, the next message tells that the session
-has expired, and the broker registers again.
+Strategy: kazoo keeps the session alive by pings from its own thread. Something that stops the reactor (a write to a
+disk that hangs, a lock, a debugger) does not stop that thread, and a broker that serves nobody would meanwhile stay the
+leader of its partitions. So before each ping, and before it connects again, kazoo's thread asks the reactor to call a
+function, and waits for the call. While the reactor stands still no ping is sent. ZooKeeper then ends the session at its
+timeout, and other brokers become leaders. When the reactor continues, the next message tells that the session has
+expired, and the broker registers again.
 
 A broker may also be dead while its reactor runs: if none of its disks takes an append any more, or if its work as the
-controller does not get on. `vital` says so, on the reactor's thread; a reactor whose broker is dead gives no proof.
+controller makes no progress. `vital` tells this, on the reactor's thread; the reactor of a dead broker gives no proof.
 
-Rules: there is no timer, and no clock is compared: a proof is only ever asked for by a thread that waits for it. So a
-clock that jumps changes nothing, and a reactor that is only slow delays a ping by as long as one of its turns takes.
+Rules: there is no timer, and no clock is compared, since only a thread that waits for a proof asks for it. So a clock
+that jumps changes nothing, and a slow reactor delays a ping only by one of its turns.
 
 Must not know: kazoo, sessions.
 """
@@ -23,12 +23,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-#: Seconds between two looks at whether the proof is still wanted.
+#: Seconds between two checks whether the proof is still wanted.
 LOOK_SECONDS: Final = 0.1
 
 
 class _Question:
-    """A proof that a thread waits for. alive: what the broker's vital sign was when the reactor answered."""
+    """A proof that a thread waits for.
+
+    alive: the broker's vital sign when the reactor answered.
+    """
 
     def __init__(self, answered: threading.Event) -> None:
         self.answered = answered
@@ -45,8 +48,10 @@ class ProofOfLife:
         vital: Callable[[], bool],
         make_event: Callable[[], threading.Event] = threading.Event,
     ) -> None:
-        """from_thread: has the reactor call a function, as `callFromThread`. seconds: a monotonic clock.
+        """Arguments:
 
+        from_thread: has the reactor call a function, like `callFromThread`.
+        seconds: a monotonic clock.
         vital: whether the broker does its work, apart from its reactor; called by the reactor.
         """
         self._from_thread = from_thread
@@ -55,7 +60,7 @@ class ProofOfLife:
         self._make_event = make_event
 
     def wait(self, wanted: Callable[[], bool]) -> float:
-        """Wait until the reactor has made progress with the broker alive, or until the proof is not `wanted` any more.
+        """Wait until the reactor has made progress with the broker alive, or until the proof is no longer `wanted`.
 
         Blocks the calling thread, which must not be the reactor's. Returns for how many seconds it has waited.
         """
@@ -65,7 +70,7 @@ class ProofOfLife:
         return self._seconds() - began
 
     def _ask(self, wanted: Callable[[], bool]) -> bool:
-        """Return whether the broker is alive, once the reactor has answered that; False if that is not wanted."""
+        """Return whether the broker is alive, once the reactor has answered; False if that is no longer wanted."""
         question = _Question(self._make_event())
         self._from_thread(partial(self._answer, question))
         while not question.answered.wait(LOOK_SECONDS):

@@ -1,16 +1,16 @@
 """The registrations of all brokers, read from the store as seldom as possible.
 
-Strategy: a broker that registers writes its id to `/brokers/registrations` too, in the same multi. The version of that
-node counts registrations. Two watches tell of changes: one on the children of `/brokers/ids`, one on that node. A
-broker that has gone is missing among the children. A broker that has come, even one that was away for a moment only, is
-named by the node. So a broker's end costs every other one a read of the children, and a registration one of the node
-and one of what it names besides, however many brokers there are. Only after two or more registrations at once is
-everything read again.
+Strategy: a broker that registers also writes its id to `/brokers/registrations`, in the same multi. The version of that
+node counts registrations. Two watches report changes: one on the children of `/brokers/ids`, one on that node. A broker
+that has gone is missing among the children. A broker that has come, even after a moment's absence, is named by the
+node. So the end of a broker costs every other broker a read of the children. A registration also costs a read of the
+node, and one of the registration that it names, however many brokers there are. Only after two or more registrations at
+once everything is read again.
 
 Rules: a registration by a release that does not announce it (`Broker.announced`) is read again whenever the children
-change, since it may have been replaced by another one of the same name. Reads never run concurrently. After a lost
-connection within a session, children that are the same are taken for unchanged: only the controller, which must miss
-nothing, reads all again (`Cluster.look_again`).
+change, since another one with the same name may have replaced it. Reads never run concurrently. After a lost connection
+within a session, the same children count as unchanged; only the controller, which must miss nothing, reads all again
+(`Cluster.look_again`).
 
 Must not know: what a registration means.
 """
@@ -40,7 +40,7 @@ _UNKNOWN: Final = -1
 
 
 class Registration(NamedTuple):
-    """A broker's registration, the session that owns its node, and the transaction that wrote the node last."""
+    """A broker's registration, the session that owns its node, and the transaction that last wrote the node."""
 
     broker: Broker
     owner: int
@@ -58,7 +58,10 @@ def announcement(node_id: int) -> SetData:
 
 
 class Registrations:
-    """All registrations that can be read, by broker id: `found`."""
+    """All registrations that can be read.
+
+    found: the registrations by broker id.
+    """
 
     def __init__(self, store: IMetadataStore, changed: Callable[[], object]) -> None:
         """changed: called when a watch reports a change to `follow`."""
@@ -66,9 +69,9 @@ class Registrations:
         self._changed = changed
         self._lock = DeferredLock()
         self._watched: set[str] = set()
-        self._fired: set[str] = set()  # paths whose watch was triggered since they were read
-        self._names: set[str] = set()  # of the nodes in `found`
-        self._announced: set[str] = set()  # those of them whose release announces a registration
+        self._fired: set[str] = set()  # paths whose watch was triggered since the last read
+        self._names: set[str] = set()  # the names of the nodes in `found`
+        self._announced: set[str] = set()  # the names of registrations that their release announces
         self._seen = _UNKNOWN
         self.found: dict[int, Registration] = {}
 
@@ -98,20 +101,20 @@ class Registrations:
     async def _read_all(self) -> None:
         version = (await self._store.get(REGISTRATIONS, self._watch(REGISTRATIONS))).stat.version
         if BROKERS not in self._watched:
-            self._fired.discard(BROKERS)  # what that event told is read below
+            self._fired.discard(BROKERS)  # the changes of that event are read below
             await self._store.children(BROKERS, self._watch(BROKERS))
         nodes = await self._store.children_data(BROKERS)
         for name in self._names - nodes.keys():
             self._note(name, None)
         for name, node in nodes.items():
             known = self.found.get(int(name)) if name in self._names else None
-            if known is None or not known.is_from(node):  # else it need not be decoded again
+            if known is None or not known.is_from(node):  # otherwise it need not be decoded again
                 self._note(name, node)
         self._seen = version
 
     async def _follow(self) -> None:
         version, named = self._seen, None
-        if self._seen == _UNKNOWN or REGISTRATIONS not in self._watched:  # else nobody has registered since
+        if self._seen == _UNKNOWN or REGISTRATIONS not in self._watched:  # otherwise no broker has registered since
             node = await self._store.get(REGISTRATIONS, self._watch(REGISTRATIONS))
             version, named = node.stat.version, _registered(node)
         if self._seen == _UNKNOWN or version > self._seen + 1 or (version > self._seen and named is None):
@@ -127,7 +130,7 @@ class Registrations:
             changed = BROKERS in self._fired
             self._fired.discard(BROKERS)
             told = bool(asked or gone) or REGISTRATIONS not in self._watched  # then the event of that node follows
-            if changed and not told:  # one of another release has taken a name at once
+            if changed and not told:  # another release has reused a name at once
                 await self._read_all()
                 return
         await self._read(asked)
@@ -142,7 +145,7 @@ class Registrations:
             self._note(name, node)
 
     def _note(self, name: str, node: Node | None) -> None:
-        """Keep what the node of a name holds; nothing if it is gone or can't be read."""
+        """Keep the registration in the node of a name; forget it if the node is gone or can't be read."""
         if name.isdecimal():
             self.found.pop(int(name), None)
         self._names.discard(name)
@@ -160,7 +163,7 @@ class Registrations:
             self._announced.add(name)
 
     def _watch(self, path: str) -> Watch | None:
-        """Return the watch to set on a path, None if one is there."""
+        """Return the watch to set on a path; None if one is already set."""
         if path in self._watched:
             return None
         self._watched.add(path)
@@ -173,7 +176,7 @@ class Registrations:
 
 
 def _registered(node: Node) -> str | None:
-    """Return the name of the broker that registered last, None if the node does not say."""
+    """Return the name of the broker that registered last; None if the node does not name one."""
     try:
         return str(decode_registered(node.data))
     except CorruptMetadata:

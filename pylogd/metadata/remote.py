@@ -1,10 +1,10 @@
 """The metadata store of another process of this machine: `IMetadataStore` over a Unix socket. See `store_server`.
 
-Strategy: one connection is one session. When it is lost, by the server's end or because nothing came for the session's
-timeout, the session is `SUSPENDED`, all calls fail with `ConnectionLost`, and it is tried again until there is a
-connection. That is another session: listeners hear `EXPIRED`, then `CONNECTED`. The pings that keep it come from the
-reactor, which therefore has to make progress; if the owner does not do its work (`vital`) for the timeout, the
-connection is closed, and made again when it does.
+Strategy: one connection is one session. The connection is lost when the server ends, or when nothing has arrived for
+the session's timeout. Then the session is `SUSPENDED`, all calls fail with `ConnectionLost`, and connecting is tried
+again until it succeeds. The new connection is another session: listeners are called with `EXPIRED`, then with
+`CONNECTED`. The reactor sends the pings that keep a session, so it has to make progress. If the owner does not do its
+work (`vital`) for the timeout, the connection is closed, and made again when the owner works again.
 
 Must not know: what the nodes mean.
 """
@@ -49,14 +49,14 @@ T = TypeVar("T")
 
 #: Seconds between two attempts to connect.
 _RETRY_SECONDS: Final = 0.1
-#: How many times a client shows that it is alive within its session's timeout.
+#: How many pings a client sends within its session's timeout.
 _PINGS: Final = 3
-#: Header and data of an answer.
+#: The header and the data of an answer.
 _Answer = tuple[dict[str, Any], list[bytes]]
 
 
 class _Connection(FramedConnection):
-    """One connection: calls by their number, and the watches that they set."""
+    """One connection: its calls by number, and the watches that they set."""
 
     peer = "the metadata store"
 
@@ -112,7 +112,7 @@ class _Connection(FramedConnection):
             answer.errback(error)
 
     def timeoutConnection(self) -> None:
-        """Give up a server that does not answer."""
+        """Close the connection to a server that does not answer."""
         log.warn("The metadata store did not answer for {seconds} s", seconds=self._timeout_seconds)
         self.abort()
 
@@ -142,11 +142,11 @@ class _Connection(FramedConnection):
                      seconds=self._timeout_seconds)  # fmt: skip
             self.abort()
             return
-        self._send("ping", {}).addErrback(lambda _: None)  # `connectionLost` tells of it
+        self._send("ping", {}).addErrback(lambda _: None)  # `connectionLost` reports it
 
 
 def unix_endpoint(reactor: Any, path: str) -> IStreamClientEndpoint:
-    """Return what connects to the socket of a `StoreServer`."""
+    """Return an endpoint that connects to the socket of a `StoreServer`."""
     return UNIXClientEndpoint(reactor, path)
 
 
@@ -157,7 +157,7 @@ class RemoteStore:
     def __init__(
         self, endpoint: IStreamClientEndpoint, clock: Any, *, session_timeout_ms: int, connection_timeout_ms: int
     ) -> None:
-        """`start` connects by `endpoint`, and fails if it cannot within `connection_timeout_ms`."""
+        """`start` connects by `endpoint`, and fails if this takes longer than `connection_timeout_ms`."""
         self._endpoint = endpoint
         self._clock = clock
         self._timeout_ms = session_timeout_ms
@@ -174,7 +174,7 @@ class RemoteStore:
         return Deferred.fromCoroutine(self._start())
 
     def close(self) -> Deferred[None]:
-        """End the session when the calls made so far are done."""
+        """End the session after the calls made so far."""
         connection, self._connection = self._connection, None
         if self._closed:
             return succeed(None)
@@ -271,7 +271,7 @@ class RemoteStore:
 
     def _lost(self, connection: _Connection) -> None:
         if connection is not self._connection:
-            return  # closed by this side, or no session yet
+            return  # this side has closed it, or there was no session yet
         self._connection = None
         self._tell(SessionState.SUSPENDED)
         Deferred.fromCoroutine(self._reconnect()).addErrback(
@@ -298,7 +298,7 @@ class RemoteStore:
         if connection is not None:
             try:
                 await connection.call("end", {})
-            except StoreError as error:  # a lost connection, or a full disk
+            except StoreError as error:  # the connection was lost, or the disk is full
                 log.debug("The metadata store could not end the session: {error}", error=error)
             connection.abort()
         self._tell(SessionState.CLOSED)

@@ -1,4 +1,4 @@
-"""The parts of the metadata package, put together: what a broker creates, starts and stops."""
+"""The parts of the metadata package together, as a broker creates, starts and stops them."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from pylogd.metadata.sqlite import SqliteStore
 from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
 
-#: Seconds beyond the session timeout until ZooKeeper has ended a session.
+#: Seconds after the session timeout within which ZooKeeper ends a session.
 _SESSION_END_SECONDS: Final = 5.0
-#: A write that takes longer than this part of the session timeout shows no life.
+#: A write that takes longer than this part of the session timeout is no sign of life.
 _WRITE_SHARE: Final = 4
-#: How many session timeouts a controller may wait for one answer: in a large cluster some take seconds.
+#: How many session timeouts a controller may wait for one answer: in a large cluster some answers take seconds.
 _DECISION_SESSIONS: Final = 4
 
 
 class Metadata:
     """A broker's metadata on one store.
 
-    `cluster`, `topics`, `topic_admin`, `isr_writer`, `broker_configs`, `entity_configs` of users and client ids,
-    `group_configs`, `client_metrics`, `delegation_tokens`, `features`, and `feed`, by which brokers hear of each
-    other's writes.
+    Its parts are `cluster`, `topics`, `topic_admin`, `isr_writer`, `broker_configs`, `entity_configs` (of users and
+    client ids), `group_configs`, `client_metrics`, `delegation_tokens`, `features`, and `feed`, through which brokers
+    learn of each other's writes.
     """
 
     def __init__(self, settings: Settings, store: IMetadataStore, clock: IReactorTime | None = None) -> None:
@@ -52,7 +52,7 @@ class Metadata:
         self.feed = ChangeFeed(store, clock, lambda: len(self.cluster.brokers))
         patience = settings.integer("zookeeper.session.timeout.ms") / 1000 + _SESSION_END_SECONDS
         self.cluster = Cluster(store, node_id, self.feed, clock, patience)
-        # Read before the topics, whose settings fall back to the broker's.
+        # They are read before the topics, whose settings fall back to the broker's.
         self.broker_configs = BrokerConfigs(store, settings, node_id, self.feed)
         self.entity_configs = EntityConfigs(store, self.feed)
         self.group_configs = GroupConfigs(store, settings, self.feed)
@@ -64,10 +64,10 @@ class Metadata:
         self.isr_writer = IsrWriter(self.topics, self.cluster, self.feed, wall_ms, partial(min_insync_of, settings))
 
     def live_by(self, is_stuck: Callable[[float], bool], stand_still: Callable[[float], bool] | None) -> None:
-        """Have the session end if this broker does no work, so that others take over, although its reactor runs.
+        """Let the session end if this broker does no work, even if its reactor runs, so that others become leaders.
 
-        is_stuck: whether its decisions as the controller have not got on for so many seconds. stand_still: whether its
-        disks have taken no append for so many; None if it has nothing to tell by.
+        is_stuck: returns whether its decisions as the controller have made no progress for a number of seconds.
+        stand_still: returns whether its disks have taken no append for a number of seconds; None if this can't be told.
         """
         seconds = self._settings.integer("zookeeper.session.timeout.ms") / 1000
         write_seconds, decision_seconds = seconds / _WRITE_SHARE, seconds * _DECISION_SESSIONS
@@ -99,7 +99,7 @@ class Metadata:
 
 
 def open_store(settings: Settings, reactor: Any) -> IMetadataStore:
-    """Return the store that `zookeeper.connect` or `metadata.store` names, not started."""
+    """Return the store that `zookeeper.connect` or `metadata.store` names. It is not started."""
     connect = settings.text("zookeeper.connect")
     if connect:
         # Imported here, so that a broker without ZooKeeper doesn't load kazoo.
@@ -114,7 +114,7 @@ def open_store(settings: Settings, reactor: Any) -> IMetadataStore:
         )
     path = store_file(settings)
     if path is not None:
-        SpareRoom(path).give_up_if_full()  # the logs, which are loaded first, may need some too
+        SpareRoom(path).give_up_if_full()  # the logs, which are loaded first, may need some space too
         return SqliteStore(path, reactor)
     from pylogd.metadata.remote import RemoteStore, unix_endpoint  # noqa: PLC0415 - a broker alone does not need it
 

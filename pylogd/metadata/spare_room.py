@@ -1,7 +1,7 @@
-"""Room on the disk that is kept for the metadata: a file that is removed when the disk is full.
+"""Disk space that is kept for the metadata: a file that is removed when the disk is full.
 
-Without it a broker whose disk is full could not register itself at a start, nor note that a topic is deleted, and so
-nothing could be deleted through it.
+Without it a broker whose disk is full could neither register itself at a start nor note that a topic is deleted, so
+that nothing could be deleted through it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final
 
 SUFFIX: Final = "-spare"
 _BYTES: Final = 2 << 20
-#: The file is made only if so much more is free, or it would take the room for which it was given up.
+#: The file is made only if this much more is free, so that it does not take the space for which it was given up.
 _LEAST_FREE: Final = 8 * _BYTES
 
 
 class SpareRoom:
-    """The file beside another one."""
+    """The spare file of another file."""
 
     def __init__(self, beside: Path) -> None:
         self._path = beside.with_name(beside.name + SUFFIX)
         self._kept = False
 
     def keep(self) -> None:
-        """Make the file if it is missing and there is room for it. If that fails, there is none."""
+        """Make the file if it is missing and there is space for it. If that fails, there is no spare file."""
         if self._kept:
             return
         with suppress(OSError):
@@ -41,7 +41,7 @@ class SpareRoom:
         return True
 
     def give_up_if_full(self) -> None:
-        """Remove the file at a start if next to nothing is free beside it."""
+        """At a start, remove the file if next to nothing is free on its disk."""
         with suppress(OSError):
             volume = os.statvfs(self._path.parent)
             if volume.f_bavail * volume.f_frsize < _BYTES // 2:

@@ -98,7 +98,7 @@ class SqliteStore:
         return self._worker.defer(self._tree.open).addCallbacks(self._started, self._not_started)
 
     def close(self) -> Deferred[None]:
-        """Close the file when the calls made so far are done."""
+        """Close the file after the calls made so far."""
         if not self._open:
             self._worker.stop()
             return _done()
@@ -150,7 +150,10 @@ class SqliteStore:
         return self._call(delete)
 
     def multi(self, operations: Sequence[Operation], session: int | None = None) -> Deferred[Sequence[Result]]:
-        """See `IMetadataStore`. session: of `begin_session`, the owner of ephemeral nodes; by default the store's."""
+        """See `IMetadataStore`.
+
+        session: the owner of ephemeral nodes, from `begin_session`; by default the store's session.
+        """
         operations = list(operations)
         return self._call(lambda: self._tree.multi(operations, session))
 
@@ -161,7 +164,7 @@ class SqliteStore:
     def end_session(self, session: int) -> Deferred[None]:
         """End a session of `begin_session`: delete its ephemeral nodes, and forget the watches that belong to it.
 
-        A watch belongs to a session if it has its number as `session`.
+        A watch belongs to a session if its attribute `session` has the session's number.
         """
 
         def end() -> None:
@@ -206,7 +209,7 @@ class SqliteStore:
                 deferred.callback(value)
             else:
                 deferred.errback(error)
-        # Not earlier: a batch that is done at once would fire before the rest of this one.
+        # Not earlier, since a batch that is done at once would fire before the rest of this one.
         self._busy = False
         self._next_batch()
 

@@ -1,11 +1,11 @@
-"""What has changed of partition states, told by how each follows from the one before: about a byte for each.
+"""Changes of partition states as steps from the states before, which take about a byte for each partition.
 
 Strategy: when brokers fail, thousands of partitions change in a few ways, such as "the first replica has left the
 in-sync set, and the second leads". Such a change is a `Step`, in which replicas are named by their position in the
-partition's list. Many partitions take the same step, so that a note of all of them is short, and quickly decoded.
+partition's list. Many partitions take the same step, so a note about all of them is short, and quickly decoded.
 
-Rules: whoever applies steps must have the very states from which they were worked out; versions of the nodes tell. A
-change that also concerns eligible replicas, or a partition without a leader, is no step: it is told as a whole state.
+Rules: steps must be applied to the very states from which they were computed; the versions of the nodes show this. A
+change that also concerns eligible replicas, or a partition without a leader, is no step; its state is sent in full.
 
 Must not know: notes, nodes, stores.
 """
@@ -17,18 +17,19 @@ from typing import NamedTuple
 
 from pylogd.metadata.image import NO_LEADER, PartitionState
 
-#: The leader's position, by how much the leader epoch and the partition epoch grow, the positions of those in sync.
+#: The leader's position, the increments of the leader epoch and of the partition epoch, the positions of the replicas
+#: in sync.
 Step = tuple[int, ...]
 
 
 class Steps(NamedTuple):
-    """The steps of those partitions of a topic that change, by index, in ascending order."""
+    """The steps of the partitions of a topic that change, by index, in ascending order."""
 
     controller_epoch: int
     steps: Mapping[int, Step]
 
     def apply(self, before: Sequence[PartitionState]) -> tuple[PartitionState, ...]:
-        """Return the states that follow from those before. Raises IndexError if they do not fit the steps."""
+        """Return the states that follow from the states before. Raises IndexError if they do not fit the steps."""
         after = list(before)
         for index, step in self.steps.items():
             after[index] = _next(before[index], step)
@@ -38,9 +39,10 @@ class Steps(NamedTuple):
 def steps_between(
     controller_epoch: int, before: Sequence[PartitionState], changed: Sequence[PartitionState]
 ) -> Steps | None:
-    """Return the steps to some new states from those before; None if one of the changes is no step.
+    """Return the steps from the states before to some new states; None if one of the changes is no step.
 
-    before: of all partitions. changed: in order of their index; replicas and reassignments have to be the same.
+    before: the states of all partitions.
+    changed: the new states, in order of their index. Replicas and reassignments must be unchanged.
     """
     steps: dict[int, Step] = {}
     for new in changed:
@@ -59,7 +61,7 @@ def _step(old: PartitionState, new: PartitionState) -> Step | None:
         return None
     position, isr = old.replicas.index, new.isr
     try:
-        if len(isr) == 2:  # as when one of three brokers has failed; takes half of the time
+        if len(isr) == 2:  # the case when one of three brokers has failed; this takes half of the time
             return position(new.leader), leader_epochs, partition_epochs, position(isr[0]), position(isr[1])
         return position(new.leader), leader_epochs, partition_epochs, *map(position, isr)
     except ValueError:  # one of them is no replica

@@ -1,13 +1,13 @@
 """The frames in which one process serves its metadata store to others: `store_server` and `remote`.
 
-A frame is the length of a JSON header (4 bytes, big-endian), the header, and then the data of nodes, whose sizes are
-the header's `sizes`. So data is neither encoded nor searched. Around each frame is the length of
-`Int32StringReceiver`. Both ends are of one release, on one machine, of one user: there are no versions.
+A frame is the length of a JSON header (4 bytes, big-endian), the header, and then the data of nodes, whose sizes are in
+the header's `sizes`. So data is neither encoded nor searched. Each frame is preceded by the length of
+`Int32StringReceiver`. Both ends have the same release, machine and user, so there are no versions.
 
-From the client: `hello` begins a session and `end` ends it, `ping` shows that the client is alive; `get`, `get_many`,
-`exists`, `children`, `children_data`, `ensure` and `multi` are the calls of `IMetadataStore`. Each has an `id`, which
-its answer repeats. From the server besides: events of watches, each with the `id` of the call that set the watch as
-`watch`.
+From the client, `hello` begins a session and `end` ends it, and `ping` shows that the client is alive. `get`,
+`get_many`, `exists`, `children`, `children_data`, `ensure` and `multi` are the calls of `IMetadataStore`. Each has an
+`id`, which its answer repeats. The server also sends events of watches. Each has as `watch` the `id` of the call that
+set the watch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ _FAILURES: Final = {cls.__name__: cls for cls in (StoreClosed, StoreFailure)}
 
 
 def encode(header: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
-    """Return a frame. header: what JSON can express. blobs: data of nodes."""
+    """Return a frame.
+
+    header: a dict of values that JSON can express.
+    blobs: the data of nodes.
+    """
     text = json.dumps({**header, "sizes": [len(blob) for blob in blobs]}, separators=(",", ":")).encode()
     return b"".join((len(text).to_bytes(_LENGTH_BYTES, "big"), text, *blobs))
 
@@ -71,7 +75,7 @@ def encode_operations(operations: Sequence[Operation]) -> tuple[list[list[Any]],
 
 
 def decode_operations(words: Sequence[Sequence[Any]], blobs: Sequence[bytes]) -> list[Operation]:
-    """Return the operations of `encode_operations`. Raises ValueError for others."""
+    """Return the operations of `encode_operations`. Raises ValueError for invalid ones."""
     data = iter(blobs)
     return [_decode_operation(*word, data=data) for word in words]
 
@@ -122,10 +126,10 @@ def decode_error(header: Mapping[str, Any]) -> StoreError | None:
 
 
 class FramedConnection(Int32StringReceiver, TimeoutMixin):
-    """One end of a connection. Subclasses handle frames in `handle`, and silence in `timeoutConnection`."""
+    """One end of a connection. Subclasses handle frames in `handle`, and a silent peer in `timeoutConnection`."""
 
     MAX_LENGTH = MAX_FRAME_BYTES
-    #: What the log calls the other end.
+    #: The name of the other end in the log.
     peer: ClassVar[str]
 
     def __init__(self, clock: Any) -> None:
@@ -136,11 +140,11 @@ class FramedConnection(Int32StringReceiver, TimeoutMixin):
         return self.clock.callLater(period, func)
 
     def handle(self, header: dict[str, Any], blobs: list[bytes]) -> None:
-        """Handle a frame. May raise KeyError, TypeError or ValueError for one that makes no sense."""
+        """Handle a frame. It may raise KeyError, TypeError or ValueError for an invalid one."""
         raise NotImplementedError
 
     def stringReceived(self, string: bytes) -> None:
-        """Handle a frame; disconnect an end that sends nonsense."""
+        """Handle a frame. Disconnect an end that sends invalid frames."""
         self.resetTimeout()  # type: ignore[no-untyped-call]
         try:
             self.handle(*decode(string))
@@ -152,7 +156,7 @@ class FramedConnection(Int32StringReceiver, TimeoutMixin):
         self._refuse(f"it announced a frame of {length} bytes, of at most {MAX_FRAME_BYTES}")
 
     def expect_frames(self, seconds: float | None) -> None:
-        """Call `timeoutConnection` when no bytes have arrived for `seconds` seconds; never, if None."""
+        """Call `timeoutConnection` when no bytes have arrived for `seconds` seconds; None turns this off."""
         self.setTimeout(seconds)  # type: ignore[no-untyped-call]
 
     def send(self, header: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> None:

@@ -1,8 +1,8 @@
 """Serve the embedded metadata store to other processes of this machine: the server's side of `remote`.
 
-Strategy: a connection is a session. It ends when the client says so, when the connection is lost, which is at once when
-the client's process dies, or when nothing has come for the session's timeout, since the process may be stopped. Calls
-go to the store in the order in which they come; it answers them in that order.
+Strategy: a connection is a session. The session ends when the client ends it, when the connection is lost (at once when
+the client's process dies), or when nothing has arrived for the session's timeout, since the process may be stopped.
+Calls go to the store in the order of their arrival, and it answers them in that order.
 
 Must not know: what the nodes mean.
 """
@@ -28,12 +28,12 @@ log = Logger()
 
 #: The shortest and the longest session timeout that a client may ask for, in milliseconds.
 _TIMEOUTS_MS: Final = (1_000, 600_000)
-#: What an answer carries: fields of its header, and data of nodes.
+#: The contents of an answer: fields of its header, and data of nodes.
 Answer = tuple[dict[str, Any], list[bytes]]
 
 
 class StoreServer(Factory):
-    """Makes the sessions of clients on one store, which is started and closed by its owner."""
+    """Makes the sessions of clients on one store, which its owner starts and closes."""
 
     noisy = False
 
@@ -65,7 +65,7 @@ class StoreSession(FramedConnection):
         self._session: int | None = None
 
     def connectionMade(self) -> None:
-        """Give a client that says nothing the shortest timeout."""
+        """Give a client that has sent nothing the shortest timeout."""
         self._sessions.add(self)
         self.expect_frames(_TIMEOUTS_MS[0] / 1000)
 
@@ -146,12 +146,12 @@ class StoreSession(FramedConnection):
 
     @staticmethod
     def _not_ended(failure: Failure) -> None:
-        if not failure.check(StoreClosed):  # which ends all sessions
+        if not failure.check(StoreClosed):  # this ends all sessions
             log.failure("A session of the metadata store could not be ended", failure)
 
 
 class RemoteWatch:
-    """A watch of another process, which the tree forgets when its session ends."""
+    """A watch of another process. The tree forgets it when its session ends."""
 
     __slots__ = ("_tell", "session")
 

@@ -9,16 +9,16 @@ from twisted.internet.defer import Deferred, DeferredList
 
 T = TypeVar("T")
 
-#: Await this in each step of a long loop: it lets the reactor serve other connections from time to time.
+#: Await this in each step of a long loop: it regularly lets the reactor serve other connections.
 Pause: TypeAlias = Callable[[], Awaitable[None]]
 
 
 async def without_pause() -> None:
-    """Wait for nothing."""
+    """Do not wait."""
 
 
 async def all_of(deferreds: Iterable[Deferred[T]]) -> list[T]:
-    """Wait for all Deferreds and return their results in order. Raises the error of the first that failed."""
+    """Wait for all Deferreds and return their results in order. Raises the error of the first one that failed."""
     outcomes: list[tuple[bool, Any]] = await DeferredList(list(deferreds), consumeErrors=True)
     for succeeded, outcome in outcomes:
         if not succeeded:

@@ -1,11 +1,11 @@
-"""Creates, changes and deletes topics.
+"""Create, change and delete topics.
 
-Strategy: a change is checked, written with the versions that it was worked out from, and comes back to the look-ups of
-`TopicRegistry` through the change feed. If others changed the topic meanwhile, it is worked out again.
+Strategy: a change is checked, written with the versions from which it was computed, and arrives in the look-ups of
+`TopicRegistry` through the change feed. If others changed the topic meanwhile, the change is computed again.
 
-Rules: a Deferred of a change fires once the look-ups have it and subscribers were told. Nothing is written by
-`validate_only`. Each change is atomic: a topic and its settings come and go together. A topic whose nodes can't be read
-can only be deleted.
+Rules: a Deferred of a change fires once the look-ups have it and subscribers were called. `validate_only` writes
+nothing. Each change is atomic: a topic and its settings are created and deleted together. A topic whose nodes can't be
+read can only be deleted.
 
 Must not know: requests, logs.
 """
@@ -73,13 +73,13 @@ class TopicAdmin:
     def __init__(
         self, store: IMetadataStore, settings: Settings, cluster: Cluster, feed: ChangeFeed, topics: TopicRegistry
     ) -> None:
-        """Create it before the registry is started, so that every topic arrives as a change."""
+        """Create this object before the registry is started, so that every topic arrives as a change."""
         self._store = store
         self._settings = settings
         self._cluster = cluster
         self._feed = feed
         self._topics = topics
-        #: Partitions by broker, including those of topics that are being created.
+        #: How many partitions each broker has, including those of topics that are being created.
         self._held: Counter[int] = Counter()
         #: Names by `collision_key`, including those of topics that are being created.
         self._collisions: dict[str, str] = {}
@@ -97,8 +97,9 @@ class TopicAdmin:
     ) -> Deferred[Topic]:
         """Create a topic.
 
-        partitions, replication_factor: the broker's defaults if None or -1. assignment: replicas by partition index,
-        instead of the two numbers. configs: the topic's own settings.
+        partitions, replication_factor: None or -1 for the broker's defaults.
+        assignment: the replicas by partition index, instead of the two numbers.
+        configs: the topic's own settings.
 
         Fails with `InvalidTopicName`, `TopicExists`, `InvalidPartitions`, `InvalidReplicationFactor`,
         `InvalidReplicaAssignment`, `InvalidConfig` or `InvalidChange`.
@@ -108,7 +109,7 @@ class TopicAdmin:
         )
 
     def delete_topic(self, name: str, topic_id: bytes | None = None) -> Deferred[None]:
-        """Delete a topic, only if it has this id. Fails with `UnknownTopic` or `TopicDeletionDisabled`."""
+        """Delete a topic, but only if it has this id. Fails with `UnknownTopic` or `TopicDeletionDisabled`."""
         return Deferred.fromCoroutine(self._delete(name, topic_id))
 
     def add_partitions(
@@ -119,7 +120,9 @@ class TopicAdmin:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> Deferred[Topic]:
-        """Raise the number of partitions to `total`. assignment: the replicas of each new partition.
+        """Raise the number of partitions to `total`.
+
+        assignment: the replicas of each new partition.
 
         Fails with `UnknownTopic`, `InvalidPartitions`, `InvalidReplicaAssignment` or `InvalidReplicationFactor`.
         """
@@ -191,7 +194,7 @@ class TopicAdmin:
         try:
             await self._feed.write(operations, [path])
         except NodeExists as error:
-            await self._feed.catch_up()  # another writer was first: a client that is told so has to find the topic
+            await self._feed.catch_up()  # another writer was first, and a client that is told so must find the topic
             raise TopicExists(f'topic "{topic.name}" exists already') from error
         except InvalidNode as error:
             raise InvalidPartitions("the topic has too many partitions or settings for one node") from error
@@ -209,13 +212,13 @@ class TopicAdmin:
         count = self._settings.integer("num.partitions") if partitions in (None, -1) else partitions
         copies = self._settings.integer("default.replication.factor") if factor in (None, -1) else factor
         assert count is not None and copies is not None
-        if name not in INTERNAL_TOPICS:  # the limit is for requests; brokers create these
+        if name not in INTERNAL_TOPICS:  # the limit is for requests; brokers create internal topics
             self._check_count(count)
         _check_coordinators(name, count, configs)
         return self._place(name, configs, range(count), copies)
 
     def _candidates(self, name: str) -> Brokers:
-        """Return the brokers for replicas of a topic. Internal topics are always created, so room is no matter then."""
+        """Return the brokers for replicas of a topic. Internal topics are always created, whatever space there is."""
         if name in INTERNAL_TOPICS:
             return candidates(self._cluster.brokers)
         return candidates(self._cluster.brokers, self.room_on)
@@ -227,7 +230,7 @@ class TopicAdmin:
         placed: dict[str, list[Replicas]] = {}
         for label in dict.fromkeys(labels) or [label_of(configs)]:
             most = copies
-            if name in INTERNAL_TOPICS:  # a group must not wait for brokers to join; the controller adds replicas then
+            if name in INTERNAL_TOPICS:  # a group must not wait for brokers to join; the controller adds replicas later
                 most = min(copies, max(brokers.machines(brokers.open(label)), 1))
             placed[label] = assign_replicas(
                 brokers, len(indexes), most, start=_start(name), first=indexes.start, label=label
@@ -267,7 +270,7 @@ class TopicAdmin:
                              entry.nodes, strict=True))  # fmt: skip
             there = [path for path, stamp in nodes.items() if stamp != NO_NODE]
             try:
-                # Children are deleted first; they have the longer paths.
+                # Children have longer paths, and are deleted first.
                 await self._feed.write([Delete(path) for path in sorted(there, reverse=True)], [topic_path(name)])
             except (NoNode, NotEmpty):
                 await self._feed.catch_up()
@@ -344,7 +347,7 @@ class TopicAdmin:
                 return Topic(name, topic.topic_id, topic.partitions, after)
             entry = self._topics.entry(name)
             checks = []
-            if entry is not None and entry.nodes[1] != NO_NODE:  # they are those of this topic, not of one made since
+            if entry is not None and entry.nodes[1] != NO_NODE:  # they belong to this topic, not to one created since
                 checks.append(Check(state_path(name, topic.topic_id)))
             if relabels and entry is not None:
                 checks.append(Check(topic_path(name), entry.assignment_version))
@@ -376,7 +379,7 @@ class TopicAdmin:
             raise _unknown(name)
         return topic
 
-    # -- what topics take
+    # -- the resources that topics need
 
     def _topic_changed(self, change: TopicChange) -> None:
         before, after = change.before, change.after
@@ -390,13 +393,13 @@ class TopicAdmin:
             del self._collisions[collision_key(before.name)]
 
     def room_on(self, broker: int) -> int | None:
-        """Return how many more partitions a live broker may hold, None if it has no limit."""
+        """Return how many more partitions a live broker may hold; None if it has no limit."""
         found = self._cluster.brokers.get(broker)
         limit = None if found is None else found.partition_limit
         return None if limit is None else max(limit - self._held[broker], 0)
 
     def _check_room(self, name: str, replicas: Sequence[Replicas]) -> None:
-        """Refuse partitions for which a broker has too few file descriptors. Internal topics are always created."""
+        """Refuse partitions for which a broker lacks file descriptors. Internal topics are always created."""
         if name in INTERNAL_TOPICS:
             return
         for broker, count in Counter(node for nodes in replicas for node in nodes).items():
@@ -413,7 +416,7 @@ def _initial(replicas: Sequence[Replicas], first: int = 0) -> tuple[PartitionSta
 
 
 def _start(name: str) -> int:
-    """Return the index of the broker at which a topic's assignment starts: the same each time for a name."""
+    """Return the index of the broker at which a topic's assignment starts, which is the same each time for a name."""
     return zlib.crc32(name.encode("utf-8"))
 
 
@@ -422,7 +425,10 @@ def _unknown(name: str) -> UnknownTopic:
 
 
 def _by_label(configs: Mapping[str, str], replicas: Iterable[tuple[int, Sequence[int]]]) -> dict[str, list[int]]:
-    """Return the brokers of partitions, by the label that the partition has. replicas: by partition."""
+    """Return the brokers of partitions, by the partition's label.
+
+    replicas: the replicas by partition.
+    """
     found: dict[str, set[int]] = {}
     for index, nodes in replicas:
         found.setdefault(label_at(configs, index), set()).update(nodes)
@@ -430,7 +436,7 @@ def _by_label(configs: Mapping[str, str], replicas: Iterable[tuple[int, Sequence
 
 
 def _check_coordinators(name: str, count: int, configs: Mapping[str, str]) -> None:
-    """Check `coordinator.labels` of a new topic with so many partitions. Raises InvalidConfig."""
+    """Check `coordinator.labels` of a new topic with this many partitions. Raises InvalidConfig."""
     labels = configs.get(COORDINATOR_LABELS.name)
     if not labels:
         return

@@ -1,12 +1,12 @@
 """The topics of the cluster: looked up in memory, kept up to date with the tree.
 
 Strategy: every topic is an immutable `Topic` in two dicts, by name and by id, so look-ups are synchronous and O(1)
-whatever the number of topics. A change comes through the change feed, which is the one way into the dicts for this
-broker's writes and for everybody else's. `topic_admin` creates, changes and deletes topics; here are the writes of
-partition states, which leaders and the controller make.
+whatever the number of topics. Changes arrive through the change feed only, both this broker's writes and those of
+others. `topic_admin` creates, changes and deletes topics; this module writes partition states, for leaders and the
+controller.
 
-Rules: a Deferred of a write fires once the look-ups have it and subscribers were told. A topic whose nodes can't be
-read stays as it was known until its nodes can be read again; it does not affect other topics.
+Rules: a Deferred of a write fires once the look-ups have it and subscribers were called. A topic whose nodes can't be
+read keeps its last known state until its nodes can be read again; it does not affect other topics.
 
 Must not know: requests, logs.
 """
@@ -50,20 +50,20 @@ log = Logger()
 
 TopicListener = Callable[[TopicChange], None]
 
-#: What one multi of many topics has at most, besides what its two notes tell of the new states: these are compressed,
-#: and together with this well below what a store takes.
+#: The most topics and bytes of one multi, without the new states in its two notes: these are compressed, and the whole
+#: is well below the limit of a store.
 _BATCH_TOPICS: Final = 500
 _BATCH_BYTES: Final = 400_000
-_OPERATION_BYTES: Final = 64  # of an operation, besides its path and data
+_OPERATION_BYTES: Final = 64  # the bytes of an operation besides its path and data
 _WITH_DATA: Final = (SetData, Create)
-#: Of so many changed topics it is known which they were.
+#: The names of this many changed topics are kept.
 _CHANGES_KEPT: Final = 1000
-#: After so many changes at once, sorting all names is cheaper than finding the place of each.
+#: After this many changes at once, sorting all names is cheaper than finding the position of each.
 _MANY_CHANGES: Final = 100
 
 
 class _Batch:
-    """One write of many topics. Twice its `size` in bytes goes to the store, since readers are sent the content too."""
+    """One write of many topics. Twice its `size` in bytes goes to the store, since readers get the content too."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -72,7 +72,12 @@ class _Batch:
         self.size = 0
 
     def add(self, path: str, operations: Sequence[Operation], size: int, news: News | None) -> None:
-        """Add a topic. path: of its state node. size: of the operations. news: what readers are told, if anything."""
+        """Add a topic.
+
+        path: the path of its state node.
+        size: the size of the operations.
+        news: the note for readers, if any.
+        """
         self.operations += operations
         self.paths.append(path)
         self.size += size
@@ -84,7 +89,8 @@ class TopicRegistry:
     """Every topic of the cluster.
 
     generation: a number that differs after each change of any topic.
-    unreadable: topics whose nodes can't be read, and why. Those that could be read earlier are found as they were.
+    unreadable: topics whose nodes can't be read, with the reason. If they could be read earlier, look-ups return their
+        last known state.
     """
 
     def __init__(self, settings: Settings, feed: ChangeFeed) -> None:
@@ -96,7 +102,7 @@ class TopicRegistry:
         self._by_id: dict[bytes, Topic] = {}
         self._ordered: list[str] | None = None  # all names; None if they have to be sorted again
         self._on_broker: dict[int, set[str]] = {}  # the names of topics of which a broker has replicas
-        self._changed: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)  # generation and name of a changed topic
+        self._changed: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)  # (generation, name) of changed topics
         self._entries: dict[str, Entry] = {}
         self._listeners: list[TopicListener] = []
         feed.add(self)
@@ -104,26 +110,26 @@ class TopicRegistry:
     # -- look-ups
 
     def get(self, name: str) -> Topic | None:
-        """Return the topic of that name."""
+        """Return the topic with this name."""
         return self._by_name.get(name)
 
     def by_id(self, topic_id: bytes) -> Topic | None:
-        """Return the topic of that id, 16 bytes."""
+        """Return the topic with this id (16 bytes)."""
         return self._by_id.get(topic_id)
 
     def was_deleted(self, name: str, topic_id: bytes) -> bool:
-        """Return whether the topic that had a name and an id was deleted, though another may have the name now.
+        """Return whether the topic that had a name and an id was deleted, even if another topic has the name now.
 
-        Whoever keeps state of topics that is not among the metadata asks this when it uses the state: at the moment of
-        the deletion it may not run. A topic whose nodes can't be read counts as there.
+        Code that keeps state of topics outside the metadata asks this when it uses the state, since it may not run at
+        the moment of the deletion. A topic whose nodes can't be read counts as existing.
         """
         topic = self._by_name.get(name)
         return name not in self.unreadable if topic is None else topic.topic_id != topic_id
 
     def leader_of(self, name: str, partition: int) -> int | None:
-        """Return the node id of a partition's leader; NO_LEADER while it has none or its nodes can't be read.
+        """Return the node id of a partition's leader; None if the partition does not exist.
 
-        None if it does not exist.
+        The result is NO_LEADER while the partition has no leader or its nodes can't be read.
         """
         topic = self._by_name.get(name)
         if topic is None:
@@ -131,7 +137,7 @@ class TopicRegistry:
         return topic.partitions[partition].leader if partition < len(topic.partitions) else None
 
     def entry(self, name: str) -> Entry | None:
-        """Return a topic with the versions of its nodes, which a write of them has to check."""
+        """Return a topic with the versions of its nodes, which a write of these nodes has to check."""
         return self._entries.get(name)
 
     def all(self) -> list[Topic]:
@@ -139,13 +145,13 @@ class TopicRegistry:
         return list(map(self._by_name.__getitem__, self.ordered()))
 
     def ordered(self) -> Sequence[str]:
-        """Return the names of all topics, in order. To be used before the next change only."""
+        """Return the names of all topics, in order. Use the result only before the next change."""
         if self._ordered is None:
             self._ordered = sorted(self._by_name)
         return self._ordered
 
     def changed_since(self, generation: int) -> set[str] | None:
-        """Return the names of topics that were made, changed or deleted since a generation; None for too many."""
+        """Return the names of topics that were created, changed or deleted since a generation; None for too many."""
         changed = self._changed
         if self.generation - generation > len(changed):  # each generation has at least one
             return None
@@ -173,9 +179,9 @@ class TopicRegistry:
         return topic.internal or (isinstance(policy, tuple) and "compact" in policy)
 
     def subscribe(self, listener: TopicListener) -> Callable[[], None]:
-        """Call `listener` with each change, after the look-ups have it; return a function that ends this.
+        """Call `listener` with each change, after the look-ups have it. Return a function that ends this.
 
-        Whoever subscribes before the registry is started is given every topic as a change.
+        A listener that subscribes before the registry is started gets every topic as a change.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -192,13 +198,13 @@ class TopicRegistry:
     ) -> Deferred[None]:
         """Write partitions' states and assignments: each topic at once, many topics in few writes.
 
-        controller_epoch: to write with the states, None to keep it. guards: operations that are put before each write.
-        last: operations that are done with the last write. configs: new settings of topics, by name, each to be written
-        together with the topic's states.
+        controller_epoch: the epoch to write with the states, None to keep it.
+        guards: operations that are put before each write.
+        last: operations that are done with the last write.
+        configs: new settings of topics, by name, each to be written together with the topic's states.
 
-        Fires once the look-ups have it all. Fails as `multi` does, with `BadVersion` or `NoNode` if a topic, or what a
-        guard checks, has changed since the call; what was written before that stays. Topics that can't be read are
-        left out.
+        Fires once the look-ups have everything. Fails like `multi`, with `BadVersion` or `NoNode` if a topic, or a node
+        that a guard checks, has changed since the call; earlier writes stay. Topics that can't be read are left out.
         """
         batches = [_Batch()]
         for update in updates:
@@ -221,13 +227,13 @@ class TopicRegistry:
         return Deferred.fromCoroutine(write())
 
     def catch_up(self) -> Deferred[None]:
-        """Return a Deferred that fires when the look-ups have what the tree has now, whoever wrote it."""
+        """Return a Deferred that fires when the look-ups have the present state of the tree, whoever wrote it."""
         return Deferred.fromCoroutine(self._feed.catch_up())
 
     def make_missing_states(self) -> Deferred[None]:
         """Create the state nodes of topics that have none, since an earlier release created them.
 
-        To be called before anything else is done with the topics.
+        Call this before anything else is done with the topics.
         """
         return Deferred.fromCoroutine(self._make_missing_states())
 
@@ -249,9 +255,10 @@ class TopicRegistry:
     def _update(
         self, update: TopicUpdate, states: str, controller_epoch: int | None, configs: Mapping[str, str] | None
     ) -> tuple[list[Operation], News | None]:
-        """Return what writes a topic's states, and what readers are told: None if one of its other nodes changes too.
+        """Return the operations that write a topic's states, and the note for readers: None if other nodes change too.
 
-        states: the path of its state node. configs: the topic's new settings, None to keep them.
+        states: the path of the topic's state node.
+        configs: the topic's new settings, None to keep them.
         """
         before, after = update
         entry = self._entries.get(before.name)
@@ -260,7 +267,7 @@ class TopicRegistry:
         path = topic_path(before.name)
         known = before.partitions
         changed = changed_states(known, after)
-        # The topic's node is checked too, since the update was worked out from both nodes.
+        # The topic's node is checked too, since the update was computed from both nodes.
         operations: list[Operation] = [Check(path, entry.assignment_version)]
         moves = len(after) != len(known) or _placed_anew(known, changed)
         if moves:
@@ -282,7 +289,7 @@ class TopicRegistry:
     # -- the change feed's side
 
     async def reload(self, store: IMetadataStore) -> None:
-        """Read every topic. Those whose nodes have not changed are not decoded again."""
+        """Read every topic. Topics whose nodes have not changed are not decoded again."""
         await store.ensure(TOPICS)
         await store.ensure(TOPIC_CONFIGS)
         nodes = await store.children_data(TOPICS)
@@ -293,7 +300,7 @@ class TopicRegistry:
         self._apply({**dict.fromkeys(name for name in self._by_name if name not in asked), **found})
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
-        """Update the topics that a write changed, from what it told of them or by reading them again."""
+        """Update the topics that a write changed, from its note or by reading them again."""
         found: dict[str, Entry | None] = dict.fromkeys(filter(None, map(topic_of_path, change.paths)))
         for path, news in change.states.items():
             name = topic_of_path(path) or ""
@@ -301,7 +308,7 @@ class TopicRegistry:
             told = None if entry is None else entry.with_states(path, news)
             if told is not None:
                 found[name] = told
-        # Unreadable topics are read again with every change: somebody may have repaired them.
+        # Unreadable topics are read again with every change, since they may have been repaired.
         asked = sorted({name for name, entry in found.items() if entry is None} | self.unreadable.keys())
         nodes = await read_nodes(store, asked)
         entries, unreadable = await read_entries(store, nodes, self._entries)
@@ -360,7 +367,7 @@ class TopicRegistry:
             self._on_broker.setdefault(node_id, set()).add(name)
 
     def _replace(self, before: Topic | None, after: Topic | None) -> None:
-        """Take over a change; a topic of another id is one that was deleted, and then one that was created."""
+        """Apply a change. If the topic has another id, the old topic was deleted, and then a new one was created."""
         if after is not None:
             if self._ordered is not None and after.name not in self._by_name:
                 insort(self._ordered, after.name)
@@ -375,7 +382,7 @@ class TopicRegistry:
 
 
 def _size(operations: Sequence[Operation], path: str) -> int:
-    """Return about how many bytes operations add to a write, with the path that it notes twice."""
+    """Return about how many bytes operations add to a write, including their paths, which it notes twice."""
     size = 2 * len(path)
     for one in operations:
         size += len(one.path) + _OPERATION_BYTES
@@ -385,7 +392,7 @@ def _size(operations: Sequence[Operation], path: str) -> int:
 
 
 def _placed_anew(known: Sequence[PartitionState], changed: Sequence[PartitionState]) -> bool:
-    """Return whether the part of one of the states has changed that is kept in the topic's node."""
+    """Return whether the part of any state that is kept in the topic's node has changed."""
     for new in changed:
         old = known[new.index]
         if (

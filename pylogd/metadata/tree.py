@@ -1,15 +1,15 @@
 """The embedded tree: nodes in a SQLite file, watches in memory. It is synchronous; `sqlite` adds the Deferreds.
 
-Strategy: `run` does a batch of calls in one SQLite transaction, each in a savepoint of its own, so that a call that
-fails is undone alone, and the whole batch costs one fsync. Results are returned after the commit: what a caller sees is
-on the disk. Watches are set and triggered within the batch, in order with the calls.
+Strategy: `run` does a batch of calls in one SQLite transaction, each in its own savepoint, so that a call that fails is
+undone alone, and the whole batch costs one fsync. Results are returned after the commit, so a result that a caller sees
+is on the disk. Watches are set and triggered within the batch, in order with the calls.
 
 Rules: WAL with `synchronous=FULL` (each commit is fsynced); the file is locked while it is open, so a second process is
 refused; ephemeral nodes of an earlier session are deleted when the file is opened. If a commit fails, every call of its
-batch fails and the watches are as before. On a full disk the file that keeps some room (`spare_room`) is given up
+batch fails and the watches are unchanged. If the disk is full, the file that keeps some space (`spare_room`) is removed
 first.
 
-Must not know: threads, the reactor, what the nodes mean. It may be used from any thread, by one at a time.
+Must not know: threads, the reactor, what the nodes mean. Any thread may use it, one at a time.
 """
 
 from __future__ import annotations
@@ -73,20 +73,20 @@ INSERT INTO counter VALUES ('transaction', 0), ('session', 0);
 INSERT INTO node VALUES ('/', NULL, x'', 0, 0, 0, 0, 0);
 """
 
-#: A call of one of the tree's methods, and its result or its error.
+#: A call of one of the tree's methods, with its result or its error.
 Call = Callable[[], object]
 Outcome = tuple[object, StoreError | None]
-#: Watches that were triggered, with their events.
+#: The watches that were triggered, with their events.
 Fired = list[tuple[Watch, WatchEvent]]
 
 
-_MODE: Final = 0o600  # SQLite gives its -wal and -shm files the same
+_MODE: Final = 0o600  # SQLite gives its -wal and -shm files the same mode
 
 
 class Tree:
     """An open tree. Between `open` and `close`, every method but `run` is called from within `run`."""
 
-    #: The settings of SQLite with which a committed transaction survives a power failure.
+    #: The settings with which a committed transaction of SQLite survives a power failure.
     JOURNAL: ClassVar = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 
     def __init__(self, path: Path) -> None:
@@ -131,9 +131,9 @@ class Tree:
                 self._discard()
 
     def run(self, calls: Sequence[Call]) -> tuple[list[Outcome], Fired]:
-        """Do the calls in one transaction; return their outcomes, and the watches that were triggered, in order.
+        """Do the calls in one transaction. Return their outcomes, and the watches that were triggered, in order.
 
-        If the disk is full, the spare room is given up for them.
+        If the disk is full, the spare space is given up for the calls.
         """
         self._spare.keep()
         try:
@@ -148,7 +148,7 @@ class Tree:
         return [(None, StoreFailure(f"{self._path}: {failure}"))] * len(calls), []
 
     def _run(self, calls: Sequence[Call]) -> tuple[list[Outcome], Fired]:
-        """Do as `run`, once. Raises sqlite3.Error, with everything undone."""
+        """Do the work of `run` once. Raises sqlite3.Error, with everything undone."""
         self._fired, self._set = [], []
         outcomes: list[Outcome] = []
         try:
@@ -168,12 +168,12 @@ class Tree:
     # -- sessions of other processes
 
     def begin_session(self) -> int:
-        """Return the number of a new session, beside that of `open`."""
+        """Return the number of a new session, in addition to that of `open`."""
         self._sql("UPDATE counter SET value = value + 1 WHERE name = 'session'")
         return self._counter("session")
 
     def end_session(self, session: int) -> None:
-        """Delete a session's ephemeral nodes, as clients would; watches of theirs may be triggered."""
+        """Delete a session's ephemeral nodes, like its client would; watches of other clients may be triggered."""
         rows = self._sql("SELECT path FROM node WHERE owner = ? ORDER BY path", (session,)).fetchall()
         if rows:
             self.multi([Delete(path) for (path,) in rows])
@@ -324,10 +324,10 @@ class Tree:
             self._open()
 
     def _open(self) -> None:
-        # Transactions are begun and ended explicitly, by `run` only.
+        # Only `run` begins and ends transactions, explicitly.
         database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
         self._database = database
-        # Before anything is read: otherwise SQLite creates a shared-memory file, which exclusive use does not need.
+        # This comes before any read: otherwise SQLite creates a shared-memory file, which exclusive use does not need.
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         for pragma in self.JOURNAL:
             database.execute(pragma)
@@ -414,14 +414,14 @@ class Tree:
         self._fired += [(watches, watch, event) for watch in watches.pop(path, ())]
 
     def _unfire(self, keep: int) -> None:
-        """Set watches again that were triggered by a change that was undone."""
+        """Set watches again that a change triggered which was undone."""
         for watches, watch, event in self._fired[keep:]:
             watches.setdefault(event.path, []).append(watch)
         del self._fired[keep:]
 
 
 def _is_full(error: sqlite3.Error) -> bool:
-    """Return whether there was no room on the disk."""
+    """Return whether there was no space on the disk."""
     return "is full" in str(error)
 
 
@@ -430,7 +430,7 @@ def _own(path: Path) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:
         if os.fstat(fd).st_mode & 0o077:
-            with suppress(PermissionError):  # another user's file, to which this process may write
+            with suppress(PermissionError):  # the file belongs to another user, but this process may write to it
                 os.fchmod(fd, _MODE)
     finally:
         os.close(fd)

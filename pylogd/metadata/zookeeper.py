@@ -1,11 +1,11 @@
 """The metadata store on ZooKeeper: `IMetadataStore` by kazoo.
 
-Strategy: every call is one or several requests of a `KazooSession`, which answers in order; `call_queue` has Deferreds
-fire in the order of the calls even where one call (`get_many`, `children_data`) takes many requests. The chroot is a
-prefix that is added to paths in requests and removed from those in answers.
+Strategy: every call is one or several requests of a `KazooSession`, which answers in order. With `call_queue` Deferreds
+fire in the order of the calls, even if one call (`get_many`, `children_data`) takes many requests. The chroot is a
+prefix that is added to paths in requests and removed from paths in answers.
 
-Rules: after `close` no watch or listener is called. When a connection is lost its watches are dropped without a call,
-as with a session; they have to be set again at `CONNECTED`.
+Rules: after `close` no watch or listener is called. When a connection is lost, its watches are dropped without a call,
+as at the end of a session; they have to be set again at `CONNECTED`.
 
 Must not know: what the nodes are used for.
 """
@@ -90,7 +90,7 @@ class ZooKeeperStore:
         connection_timeout_ms: int | None = None,
         security: ZooKeeperSecurity | None = None,
     ) -> None:
-        """connection_timeout_ms: of `start`; the session timeout if None. Raises `ConfigError`."""
+        """connection_timeout_ms: the timeout of `start`; the session timeout if None. Raises `ConfigError`."""
         self._hosts, self._chroot = parse_connect(connect)
         self._reactor = reactor
         self._timeout_ms = session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms
@@ -120,7 +120,7 @@ class ZooKeeperStore:
 
     @property
     def session_timeout(self) -> float:
-        """The session timeout in seconds: as the server granted it, or as requested before it is connected."""
+        """The session timeout in seconds that the server granted, or before that the requested one."""
         return self._session.granted_timeout
 
     def start(self) -> Deferred[None]:
@@ -131,7 +131,7 @@ class ZooKeeperStore:
         return self._starting
 
     def close(self) -> Deferred[None]:
-        """End the session when all earlier calls are done, after `DRAIN_SECONDS` at the latest."""
+        """End the session after all earlier calls, after `DRAIN_SECONDS` at the latest."""
         if self._starting is not None:
             return self._start_failed(StoreClosed("the store was closed"))
         if not self._open:
@@ -244,7 +244,7 @@ class ZooKeeperStore:
     # -- calls, in their order
 
     def _call(self) -> Call:
-        """Return a new call, at the end of the order. It has failed already if the store is not open."""
+        """Return a new call, at the end of the order. If the store is not open, the call has already failed."""
         if self._open:
             return self._calls.add()
         call = Call()
@@ -308,7 +308,7 @@ class ZooKeeperStore:
         return call.deferred
 
     def _read_nodes(self, call: Call, paths: Sequence[str], convert: Callable[[dict[str, Node]], object]) -> None:
-        """Read the nodes at `paths`. The result of the call is what `convert` makes of those that exist."""
+        """Read the nodes at `paths`. The result of the call is the result of `convert` for those that exist."""
         nodes: dict[str, Node] = {}
         missing = len(paths)
 
@@ -330,7 +330,7 @@ class ZooKeeperStore:
             self._session.ask(partial(read_many, [self._full(path) for path in some]), partial(read, some))
 
     def _ensure(self, call: Call, full: str, path: str) -> None:
-        """Create the node at `full` and its ancestors, as far as they don't exist, and settle the call."""
+        """Create the node at `full` and its ancestors, as far as they do not exist, and settle the call."""
         errors: list[BaseException] = []
 
         def made(last: bool, _: Any, error: BaseException | None) -> None:
@@ -339,7 +339,7 @@ class ZooKeeperStore:
             if last and not errors:
                 self._calls.settle(call)
             elif last and error is not None and isinstance(errors[0], kazoo.NoAuthError):
-                # Ancestors may exist though the ACL does not allow to create them.
+                # Ancestors may exist although the ACL does not allow creating them.
                 self._session.ask(lambda client: client.exists_async(full), found)
             elif last:
                 self._calls.settle(
@@ -354,7 +354,7 @@ class ZooKeeperStore:
         if not above:
             self._session.ask(lambda client: client.exists_async("/"), partial(made, True))
         for prefix in above:
-            acl = self._acl_of(prefix[len(self._chroot) :])  # of an ancestor of the chroot: that of the chroot
+            acl = self._acl_of(prefix[len(self._chroot) :])  # an ancestor of the chroot gets the ACL of the chroot
             self._session.ask(partial(_make, prefix, acl), partial(made, prefix == full))
 
     def _multi_done(self, call: Call, operations: Sequence[Operation], results: Sequence[Any]) -> None:
@@ -436,7 +436,7 @@ class ZooKeeperStore:
         self._start_failed(StoreClosed("the start was cancelled"))
 
     def _start_failed(self, error: StoreError) -> Deferred[None]:
-        """Close the session, then fail the start; fires when that is done."""
+        """Close the session, then fail the start. Fires when this is done."""
         starting, self._starting = self._starting, None
         self._cancel_timer()
         closing: Deferred[None] = Deferred()
@@ -450,7 +450,7 @@ class ZooKeeperStore:
         return closing
 
     def _end(self) -> None:
-        """End the session; calls that have not settled fail."""
+        """End the session. Calls that have not settled fail."""
         closing, self._closing = self._closing, None
         if closing is None:
             return

@@ -1,7 +1,7 @@
-"""SASL messages in bare frames: a length of four bytes and the message, without the headers of requests (KIP-43).
+"""SASL messages in frames without request headers: a length of four bytes, and the message (KIP-43).
 
-A client that has begun with SaslHandshake of version 0 sends them until it is authenticated, and requests from then on.
-Who is refused is told nothing: the connection is closed, as in Kafka.
+A client that has begun with SaslHandshake of version 0 sends such frames until it is authenticated, and requests from
+then on. A refused client is told nothing: as in Kafka, the connection is closed.
 
 Must not know: mechanisms.
 """
@@ -24,7 +24,10 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class Answer(Protocol):
-    """The answer of a mechanism to a message. error: not 0 if the mechanism refuses the client."""
+    """The answer of a mechanism to a message.
+
+    error: an error code, not 0 if the mechanism refuses the client.
+    """
 
     @property
     def error(self) -> int: ...
@@ -36,13 +39,14 @@ class TokenPipeline(Protocol):
     """Interface of the objects that send to a client."""
 
     def send(self, data: bytes) -> None:
-        """Send bytes that are no reply to a request."""
+        """Send bytes that are not a reply to a request."""
 
 
 class TokenConnection(Protocol):
-    """A connection, as a protocol of Twisted. authenticated: whether its client has said who it is.
+    """A connection, as a Twisted protocol.
 
-    tokens: what receives its messages.
+    authenticated: whether its client has authenticated.
+    tokens: the receiver of its SASL messages.
     """
 
     authenticated: bool
@@ -52,17 +56,19 @@ class TokenConnection(Protocol):
     def pipeline(self) -> TokenPipeline: ...
 
     def finish(self) -> None:
-        """Close the connection when all that was sent has left."""
+        """Close the connection when everything that was written has been sent."""
 
     def give_up(self, reason: str) -> None:
         """Close the connection at once."""
 
 
 class BareTokens:
-    """Receives the messages of one connection, and answers them one after the other.
+    """Receives the SASL messages of one connection, and answers them one after the other.
 
-    step: gives a message to the mechanism. most: the largest message, in bytes. From the beginning until the client is
-    authenticated, what comes from it is received here.
+    It receives all bytes of the client from its creation until the client is authenticated.
+
+    step: gives a message to the mechanism.
+    most: the most bytes of a message.
     """
 
     def __init__(
@@ -76,7 +82,7 @@ class BareTokens:
         self._ended = False
         connection.tokens = self
         self._protocol = cast(Any, connection)
-        self._protocol.dataReceived = self.receive  # in place of the method that takes requests
+        self._protocol.dataReceived = self.receive  # this replaces the method that takes requests
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -87,7 +93,7 @@ class BareTokens:
             self._connection.give_up("it sends SASL messages without waiting for answers")
 
     def lost(self) -> None:
-        """Stop: the connection has ended."""
+        """Stop, since the connection has ended."""
         self._ended = True
         if self._answering is not None:
             self._answering.cancel()

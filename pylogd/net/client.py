@@ -1,20 +1,21 @@
-"""A connection to a broker on Twisted: requests out, replies in, in order, each reply a Deferred.
+"""A connection to a broker on Twisted. It sends requests, and receives replies in the same order, each as a Deferred.
 
-Strategy: requests are pipelined: each goes out at once, whatever is still awaited. One without others before it is
-written to the socket directly, which saves the reactor a turn; Twisted's transport joins those behind it. The first
-exchange is ApiVersions; after that each request goes at the highest version that both sides know. Large replies are
-received in place: records in a reply are views of its frame, uncopied, and the frame lives as long as they do. One
-timer serves all requests.
+Strategy: requests are pipelined: each is sent at once, even while others await their replies. A request without others
+before it is written to the socket directly, which saves the reactor a turn; Twisted's transport joins the requests
+after it. The first exchange is ApiVersions. After that each request is sent in the highest version that both sides
+know. Large replies are received in place: records in a reply are views of its frame, without a copy, and the frame
+lives as long as they do. One timer serves all requests.
 
-With TLS the transport encrypts. With SASL, `connect` authenticates before the connection is used; before the broker
+With TLS the transport encrypts. With SASL, `connect` authenticates before the connection is used. Before the broker
 ends the session, the connection authenticates again, and requests wait meanwhile (KIP-368).
 
-A request without a reply is done when the transport has taken its bytes, which it does at once until too many wait.
+A request without a reply is done when the transport has taken its bytes. The transport takes them at once unless too
+many bytes wait.
 
-Rules: replies come in the order of the requests, so a late one holds up all behind it: a request that is not answered
-in time ends the connection. Whatever ends it fails every request that waits, with the cause, and calls the listeners of
-`on_lost` once. A reply over `max_reply_bytes` ends it before memory is allocated. The caller limits how many requests
-are in flight.
+Rules: replies come in the order of the requests, so a late reply holds up all after it. If a request is not answered in
+time, the connection is closed. When the connection ends, every waiting request fails with the cause, and the listeners
+of `on_lost` are called once. A reply over `max_reply_bytes` ends the connection before memory is allocated. The caller
+limits how many requests are in flight.
 
 Must not know: clusters, leaders, retries.
 """
@@ -53,18 +54,19 @@ from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
 
 MAX_REPLY_BYTES = 128 * 1024 * 1024
-#: The most that one read takes from the socket.
+#: The most bytes that one read takes from the socket.
 RECEIVE_BYTES = 1 << 19
-#: The share of a session's lifetime after which to authenticate again, at random between both.
+#: After which share of a session's lifetime to authenticate again; a random value between both is used.
 _SESSION_SHARES = 0.85, 0.95
-_CLOSE_SECONDS = 5.0  # what was written may take this long to leave after `close`
+_CLOSE_SECONDS = 5.0  # after `close` written bytes may take this long to be sent
 
 
 class ConnectionSecurity(NamedTuple):
     """How connections are secured.
 
-    tls: returns the TLS options for a host name, such as `client_tls.ClientTls`; None for plain TCP. conversation:
-    begins a SASL authentication at a host; None for none. in_thread: makes a call in a thread, for what may take long.
+    tls: returns the TLS options for a host name, such as `client_tls.ClientTls`; None for plain TCP.
+    conversation: begins a SASL authentication at a host; None without SASL.
+    in_thread: makes a call that may take long in a thread.
     """
 
     tls: Callable[[str], IOpenSSLClientConnectionCreator] | None = None
@@ -76,7 +78,7 @@ NOT_SECURED = ConnectionSecurity()
 
 
 class _PendingReply:
-    """A request whose reply is awaited, even if its caller has cancelled it."""
+    """A request whose reply is awaited, even if its caller has cancelled the request."""
 
     __slots__ = ("deadline", "reply")
 
@@ -87,7 +89,7 @@ class _PendingReply:
 
 @implementer(IPushProducer)
 class BrokerConnection(Protocol):
-    """A connection to one broker. `connect` returns one that is open and has its versions. Times are in seconds."""
+    """A connection to one broker. `connect` returns an open one with the broker's versions. Times are in seconds."""
 
     def __init__(
         self,
@@ -99,9 +101,10 @@ class BrokerConnection(Protocol):
         max_reply_bytes: int = MAX_REPLY_BYTES,
         software: tuple[str, str] = ("pylogd", __version__),
     ) -> None:
-        """address: for the texts of errors. timeout: of a request that has no other timeout, in seconds.
+        """address: appears in error messages.
 
-        `software`: the name and version that the broker is told.
+        timeout: the timeout of a request without its own, in seconds.
+        software: the software name and version to send to the broker.
         """
         self.address = address
         self.timeout = timeout
@@ -109,7 +112,7 @@ class BrokerConnection(Protocol):
         self._session = ClientSession(max_reply_bytes, client_id, MEMORY)
         self._negotiation = Negotiation(address, software)
         self._awaited: deque[_PendingReply] = deque()
-        self._unsent: deque[_PendingReply] = deque()  # requests without a reply that wait for a congested transport
+        self._unsent: deque[_PendingReply] = deque()  # requests without a reply, while the transport is congested
         self._congested = False
         self._receiver: Receiver
         self._timer: IDelayedCall | None = None
@@ -139,11 +142,11 @@ class BrokerConnection(Protocol):
         return self._negotiation.versions
 
     def version_for(self, request: Any, highest: int | None = None) -> int:
-        """Return the highest version that both sides know, not over `highest`. Raises UnsupportedByBroker."""
+        """Return the highest version that both sides know, at most `highest`. Raises UnsupportedByBroker."""
         return self._negotiation.version_for(request, highest)
 
     def on_lost(self, listener: Callable[[PylogdError], object]) -> None:
-        """Call `listener` with the cause when the connection ends, or at once if it has ended."""
+        """Call `listener` with the cause when the connection ends. If it has ended, call it at once."""
         if self._failure is None:
             self._listeners.append(listener)
         else:
@@ -195,9 +198,9 @@ class BrokerConnection(Protocol):
         if self._failure is None:
             transport: Any = self.transport
             self._end(BrokerUnavailable(f"{self.address}: the connection was closed"))
-            transport.unregisterProducer()  # it would wait for more
+            transport.unregisterProducer()  # otherwise the transport would wait for more
             transport.loseConnection()
-            if self._connected:  # abort it if the peer does not read
+            if self._connected:  # abort the connection if the peer does not read
                 self._timer = self._clock.callLater(_CLOSE_SECONDS, transport.abortConnection)
 
     # Bytes
@@ -218,7 +221,7 @@ class BrokerConnection(Protocol):
             self._unsent.popleft().reply.callback(None)
 
     def stopProducing(self) -> None:
-        """Do nothing: `connectionLost` follows, with the reason."""
+        """Do nothing. `connectionLost` is called next, with the reason."""
 
     def dataReceived(self, data: bytes) -> None:
         try:
@@ -248,7 +251,7 @@ class BrokerConnection(Protocol):
         transport.abortConnection()
 
     def _end(self, failure: PylogdError) -> None:
-        """Fail what waits, and call the listeners. Only the first call counts."""
+        """Fail waiting requests, and call the listeners. Only the first call has an effect."""
         self._stop_timer()
         if self._failure is not None:
             return
@@ -268,7 +271,7 @@ class BrokerConnection(Protocol):
     # Time
 
     def _watch(self, deadline: float) -> None:
-        """Have the timer fire at `deadline` or before."""
+        """Let the timer fire at `deadline` or before."""
         if self._timer is not None:
             if self._wakes_at <= deadline:
                 return
@@ -295,7 +298,7 @@ class BrokerConnection(Protocol):
     # Versions
 
     async def negotiate(self, timeout: float) -> None:
-        """Ask which versions the broker serves: the first exchange. Raises as `request`, and KafkaError."""
+        """Ask which versions the broker serves, in the first exchange. Raises as `request` does, and KafkaError."""
         step: tuple[Any, int] | None = self._negotiation.question()
         while step is not None:
             message, version = step
@@ -304,7 +307,7 @@ class BrokerConnection(Protocol):
     # Authentication
 
     async def authenticate(self, security: ConnectionSecurity, host: str, timeout: float) -> None:
-        """Authenticate by SASL, and again before the session ends. Raises as `request`, and AuthenticationFailed."""
+        """Authenticate by SASL, and again before the session ends. Raises as `request`, or AuthenticationFailed."""
         assert security.conversation is not None
         conversation = security.conversation(host)
         authentication = Authentication(self.address, conversation, self._negotiation)
@@ -358,8 +361,10 @@ def connect(
 ) -> Deferred[BrokerConnection]:
     """Open a connection, ask which versions the broker serves, and authenticate, each within `timeout` seconds.
 
-    `software`: the name and version that the broker is told. Fails with BrokerUnavailable, RequestTimedOut,
-    InvalidReply, KafkaError, AuthenticationFailed or TlsFailed. Cancelling the Deferred closes the connection.
+    software: the software name and version to send to the broker.
+
+    Fails with BrokerUnavailable, RequestTimedOut, InvalidReply, KafkaError, AuthenticationFailed or TlsFailed.
+    Cancelling the Deferred closes the connection.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     endpoint = _endpoint(reactor, host, port, timeout)
@@ -396,7 +401,7 @@ async def _open(
 
 
 def _endpoint(reactor: Any, host: str, port: int, timeout: float) -> Any:
-    """Return an endpoint. Addresses are used directly; the reactor looks names up in a thread."""
+    """Return an endpoint. Addresses are used directly; for names the reactor makes look-ups in a thread."""
     if isIPv6Address(host):
         return TCP6ClientEndpoint(reactor, host, port, timeout)
     if isIPAddress(host):
@@ -405,8 +410,8 @@ def _endpoint(reactor: Any, host: str, port: int, timeout: float) -> Any:
 
 
 def connection_error(what: str, cause: BaseException | None) -> ClientError:
-    """Return the error for a connection that was not made or was lost: TlsFailed if TLS is why."""
-    # Named by their modules, since both packages are optional.
+    """Return the error for a connection that was not made or was lost: TlsFailed if TLS is the cause."""
+    # The classes are named by their modules, since both packages are optional.
     module = type(cause).__module__
     failure: ClientError
     if module.startswith("service_identity"):

@@ -5,8 +5,8 @@ host. Brokers have a context already (`pylogd.security.certificates`); `ClientTl
 `TlsEndpoint` connects. The transport is that of a listener's connections (`pylogd.net.tls`), so large replies are
 decrypted into their own memory. It needs a context without `PARTIAL_WRITE`.
 
-Rules: certificates and keys are PEM data; whoever calls has read the files. Imported only where TLS is used, since
-pyOpenSSL and service-identity are optional.
+Rules: certificates and keys are PEM data; the caller has read the files. This module is imported only if TLS is used,
+since pyOpenSSL and service-identity are optional.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", r
 
 
 class ClientTls:
-    """The TLS options of a client. Called with a host name, it returns the options for a connection to that host."""
+    """The TLS options of a client. A call with a host name returns the options of a connection to that host."""
 
     def __init__(
         self,
@@ -53,11 +53,12 @@ class ClientTls:
         min_version: str = "TLSv1.2",
         ciphers: str = "",
     ) -> None:
-        """ca: certificates of the trusted authorities; None for the authorities that the system trusts. certificate,
-        key: this process's certificate chain and its key; one file may contain both. min_version: "TLSv1.2" or
-        "TLSv1.3".
+        """Make the options. Raises ValueError for data that can't be used.
 
-        Raises ValueError for data that can't be used.
+        ca: certificates of the trusted authorities; None for the authorities that the system trusts.
+        certificate: this process's certificate chain.
+        key: the key of the certificate; one file may contain both.
+        min_version: "TLSv1.2" or "TLSv1.3".
         """
         self._check_hostname = check_hostname
         try:
@@ -71,7 +72,7 @@ class ClientTls:
                 options.update(certificate=own, extraCertChain=chain)
                 options["privateKey"] = _private_key(key or certificate, key_password)
             self._context: SSL.Context = CertificateOptions(**options).getContext()
-            self._context.clear_mode(PARTIAL_WRITE)  # the transport writes all at once
+            self._context.clear_mode(PARTIAL_WRITE)  # the transport writes all bytes at once
         except (SSL.Error, crypto.Error, TypeError) as error:
             raise ValueError(f"a certificate or key can't be used: {error}") from error
 
@@ -91,7 +92,7 @@ class HostTls:
         self._check_host = check_host
 
     def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
-        """Return OpenSSL's side of a connection, which sends the host's name (SNI); called by Twisted."""
+        """Return OpenSSL's side of a connection, which sends the host's name (SNI). Twisted calls this."""
         connection = SSL.Connection(self._context, None)
         address = isIPAddress(self._host) or isIPv6Address(self._host)
         if not address:
@@ -102,7 +103,7 @@ class HostTls:
             if where & SSL.SSL_CB_HANDSHAKE_DONE:
                 try:
                     verify(one, self._host)
-                except Exception:  # it must not pass through OpenSSL
+                except Exception:  # exceptions must not pass through OpenSSL
                     tlsProtocol.failVerification(Failure())
 
         if self._check_host:
@@ -112,7 +113,7 @@ class HostTls:
 
 @implementer(IStreamClientEndpoint)
 class TlsEndpoint:
-    """Open connections by another endpoint, and run TLS over them on the given reactor.
+    """Opens connections by another endpoint, and runs TLS over them on the given reactor.
 
     Twisted's `wrapClientTLS` always uses the process's reactor.
     """
@@ -136,7 +137,7 @@ def _certificates(data: bytes) -> list[crypto.X509]:
 
 
 def _private_key(data: bytes, password: str) -> crypto.PKey:
-    """Return the first private key in PEM data. Raises ValueError, TypeError for a password too many or too few."""
+    """Return the first private key in PEM data. Raises ValueError, TypeError for a missing or a needless password."""
     found = _KEY.search(data)
     if found is None:
         raise ValueError("there is no private key in the PEM data")

@@ -1,15 +1,16 @@
-"""Limits on connections: which new ones are taken, which have to wait for their turn, and which are refused.
+"""Limits on connections: which new ones are accepted, which have to wait for their turn, and which are refused.
 
-Strategy: as Kafka. Where `max.connections` or a rate is reached, a listener accepts nothing further: new connections
-wait in the kernel's queue. A port accepts several in one turn of the reactor; those that there is no room for wait
-here, unread, and go before those in the kernel's queue. So connections of all listeners are taken in the order in which
-they were accepted. An address over a limit of its own is refused at once, so that it does not keep others waiting.
+Strategy: as in Kafka, a listener accepts no more connections while `max.connections` or a rate is reached: new
+connections wait in the kernel's queue. A port accepts several in one turn of the reactor. Those that exceed a limit
+wait here, unread, and go before those in the kernel's queue. So the connections of all listeners are served in the
+order in which they were accepted. An address over its own limit is refused at once, so that it does not keep others
+waiting.
 
-The listener between brokers is exempt from the limits of the broker: should its connections exceed `max.connections`,
-the ones of the other listeners that have been idle for longest are closed.
+The listener between brokers is exempt from the limits of the broker. If its connections exceed `max.connections`, the
+connections of other listeners that were idle for longest are closed.
 
-One `ConnectionQuotas` per broker has what is counted over all listeners; each listener has an `Admission`. Limits may
-be changed at any time; `ConnectionQuotas.set_limits` puts them into effect for all listeners.
+`ConnectionQuotas` has what is counted over all listeners of a broker; each listener has an `Admission`. Limits may be
+changed at any time; `ConnectionQuotas.set_limits` puts them into effect for all listeners.
 
 Source: Kafka's ConnectionQuotas in SocketServer; KIP-402, KIP-612.
 """
@@ -34,16 +35,16 @@ log = Logger()
 _limited = LimitedLog(log)
 
 UNLIMITED: Final = 2**31 - 1
-#: How many connections a port accepts in one turn of the reactor: as many as take it about a millisecond.
+#: How many connections a port accepts in one turn of the reactor: this takes about a millisecond.
 _AT_ONCE: Final = 5
-_LOG_SECONDS: Final = 60.0  # between two lines that say that a listener is full
+_LOG_SECONDS: Final = 60.0  # seconds between two log lines that a listener is full
 _MAPPED: Final = "::ffff:"
 
 
 def plain_address(host: str) -> str:
-    """Return a client's address as limits, quotas, ACLs and logs have it: an IPv4 one, if it came in over IPv6.
+    """Return a client's address in the form for limits, quotas, ACLs and logs: IPv4 if it came in over IPv6.
 
-    A listener on `::` sees IPv4 clients as `::ffff:10.0.0.1`; Java's InetAddress makes 10.0.0.1 of that too.
+    A listener on `::` sees IPv4 clients as `::ffff:10.0.0.1`; Java's InetAddress also makes 10.0.0.1 of that.
     """
     if not host.startswith(_MAPPED):
         return host
@@ -55,13 +56,17 @@ def plain_address(host: str) -> str:
 
 
 class Candidate(Protocol):
-    """A connection, new or taken. host: the client's address. last_active: when it last received something."""
+    """A connection, new or admitted.
+
+    host: the client's address.
+    last_active: when the connection last received something.
+    """
 
     host: str
     last_active: float
 
     def admitted(self) -> None:
-        """Serve the client: it has waited, and it is its turn."""
+        """Serve the client, which has waited for its turn."""
 
     def give_up(self, reason: str) -> None:
         """Close the connection at once."""
@@ -77,7 +82,7 @@ class Verdict(Enum):
 
 @dataclass(slots=True, frozen=True)
 class QuotaLimits:
-    """The limits of a broker; the comment of each names its setting."""
+    """The limits of a broker. The comment after each names its setting."""
 
     connections: int = UNLIMITED  # max.connections
     per_host: int = UNLIMITED  # max.connections.per.ip
@@ -88,8 +93,10 @@ class QuotaLimits:
 class ConnectionQuotas:
     """The connections of all listeners.
 
-    limits: those of the broker. count: how many connections are taken. waiting: those that wait, the oldest first.
-    admit_address: counts a new connection of an address; returns whether their rate is within its quota.
+    limits: the limits of the broker.
+    count: how many connections are admitted.
+    waiting: the connections that wait, the oldest first.
+    admit_address: counts a new connection of an address; returns whether the rate of the address is within its quota.
     """
 
     def __init__(self, limits: QuotaLimits | None = None) -> None:
@@ -100,7 +107,7 @@ class ConnectionQuotas:
         self.waiting: OrderedDict[Candidate, Admission] = OrderedDict()
         self.listeners: list[Admission] = []
         self._by_host: Counter[str] = Counter()
-        self._closing: set[Candidate] = set()  # to make room
+        self._closing: set[Candidate] = set()  # connections that are being closed to make space
 
     def set_limits(self, limits: QuotaLimits) -> None:
         """Replace the limits of the broker, and apply them and the limits of the listeners."""
@@ -114,7 +121,7 @@ class ConnectionQuotas:
         return self.count >= self.limits.connections
 
     def refusal(self, host: str) -> str | None:
-        """Return why an address may have no further connection, None if it may."""
+        """Return why an address may have no further connection; None if it may."""
         limits = self.limits
         most = limits.per_host_overrides.get(host)
         name = "max.connections.per.ip" if most is None else "max.connections.per.ip.overrides"
@@ -131,7 +138,7 @@ class ConnectionQuotas:
                 listener.update()
 
     def release(self, connection: Candidate) -> None:
-        """Count a connection no more, and let another one have its place."""
+        """Stop counting a connection, and let another one have its place."""
         was_full, host = self.full, connection.host
         self.count -= 1
         self._by_host[host] -= 1
@@ -166,14 +173,16 @@ class ConnectionQuotas:
 class Admission:
     """The connections of one listener.
 
-    taken: those that are served. total: how many were taken since the start. exempt: whether the limits of the broker
-    do not hold for it. port: what accepts its connections, once there is one.
+    taken: the connections that are served.
+    total: how many connections were admitted since the start.
+    exempt: whether the limits of the broker do not apply.
+    port: the port that accepts the connections, once there is one.
     """
 
     def __init__(
         self, clock: IReactorTime, quotas: ConnectionQuotas, name: str, limits: Callable[[], tuple[int, int]]
     ) -> None:
-        """limits: returns the listener's most connections, and the most new connections in a second."""
+        """limits: returns the most connections of the listener, and the most new connections per second."""
         self._clock = clock
         self._quotas = quotas
         self._name = name
@@ -191,7 +200,7 @@ class Admission:
         quotas.listeners.append(self)
 
     def arrived(self, connection: Candidate) -> Verdict:
-        """Decide on a new connection, which counts if it is taken."""
+        """Decide on a new connection, which counts if it is admitted."""
         if self._slowing is None and self.port is not None:
             self._slowing = self._clock.callLater(0, self._accept_few)
         quotas, host = self._quotas, connection.host
@@ -214,7 +223,7 @@ class Admission:
                       reason=reason)  # fmt: skip
 
     def begin(self, connection: Candidate) -> None:
-        """Take a connection that has waited, unless its address has too many meanwhile."""
+        """Admit a connection that has waited, unless its address has too many by now."""
         reason = self._quotas.refusal(connection.host)
         if reason is not None:
             connection.give_up(reason)
@@ -233,7 +242,7 @@ class Admission:
         self.update()
 
     def dismiss(self, connection: Candidate) -> bool:
-        """Forget a connection that has ended. Return whether it had been taken."""
+        """Forget a connection that has ended. Return whether it had been admitted."""
         if connection not in self.taken:
             self._quotas.waiting.pop(connection, None)
             self.update()
@@ -245,7 +254,7 @@ class Admission:
         return True
 
     def give_up_waiting(self, reason: str) -> None:
-        """Close the connections that wait."""
+        """Close the waiting connections."""
         for connection in self._waiting:
             del self._quotas.waiting[connection]
             connection.give_up(reason)
@@ -269,7 +278,7 @@ class Admission:
         return self._has_room() and self._delay() == 0
 
     def update(self) -> None:
-        """Accept connections, or leave them in the kernel's queue, as the limits say; look again when a rate allows."""
+        """Accept connections, or leave them in the kernel's queue, by the limits. Check again when a rate allows."""
         if self._closed:
             return
         room, delay = self._has_room(), self._delay()
@@ -296,7 +305,7 @@ class Admission:
             port.startReading()
 
     def close(self) -> None:
-        """Accept no more: the port is closed."""
+        """Stop accepting, since the port is closed."""
         self.port = None
         self._closed = True
         for call in (self._timer, self._slowing):
@@ -305,7 +314,7 @@ class Admission:
         self._timer = self._slowing = None
 
     def _accept_few(self) -> None:
-        """Undo what Twisted does after each turn in which many came: it lets the port accept more in the next one."""
+        """Undo what Twisted does after each turn with many new connections: it lets the port accept more at once."""
         self._slowing = None
         if self.port is not None:
             self.port.numberAccepts = _AT_ONCE
@@ -315,7 +324,7 @@ class Admission:
         self._quotas.serve()
 
     def _tell(self) -> None:
-        """Log that the listener is full, unless that was logged a short time ago."""
+        """Log that the listener is full, unless that was logged recently."""
         now, own = self._clock.seconds(), self._limits()[0]
         if now - self._told_at < _LOG_SECONDS:
             return

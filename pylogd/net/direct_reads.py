@@ -1,12 +1,12 @@
 """Read a socket with fewer steps while the requests of its connection are expected to repeat.
 
-Strategy: `read` takes the place of the method by which Twisted's transport reads (`doRead`), once a connection has sent
-a request that may be repeated. It offers the bytes of one read to the pipeline as such a request, without the layers
-between transport and pipeline. It reads little at a time while little comes: Twisted's method takes and shrinks 256 KiB
-of memory for a request that has a hundred bytes. While nothing is expected to repeat, Twisted's method reads.
+Strategy: once a connection has sent a request that may be repeated, `read` replaces the method that reads in Twisted's
+transport (`doRead`). It offers the bytes of one read to the pipeline as such a request, without the layers between
+transport and pipeline. It makes small reads while few bytes come: Twisted's method allocates and shrinks 256 KiB of
+memory for a request of a hundred bytes. While no repetition is expected, Twisted's method reads.
 
-Rules: what is no repeated request goes the usual way, with nothing lost, and so does what a later read brings. Only
-plain TCP sockets are read so, and none whose reads are measured (`work_meter`).
+Rules: bytes that are no repeated request are received in the usual way, without a loss, as are those of later reads.
+Only plain TCP sockets are read directly, and none whose reads are measured (`work_meter`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ from typing import Any, Protocol
 from twisted.internet import tcp
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 
-#: Bytes of a read after one that brought fewer: with them, an object of Python's own allocator. After one that brought
-#: as many, a read takes as much as Twisted's.
+#: The size of a read after one that brought fewer bytes: small enough for an object of Python's own allocator. After a
+#: read that brought as many, the next one is as large as Twisted's.
 _LITTLE = 448
 
 
 class RepeatingPipeline(Protocol):
-    """A pipeline that answers repeated requests. repeats: whether the next read may bring one."""
+    """A pipeline that answers repeated requests.
+
+    repeats: whether the next read may bring one.
+    """
 
     @property
     def repeats(self) -> bool: ...
 
     def answer_repeated(self, data: bytes) -> bool:
-        """Answer the request that is all of `data`, or leave it. Return whether it was answered."""
+        """Answer the request if `data` is exactly one, or leave it. Return whether it was answered."""
 
 
 class ReadingConnection(Protocol):
-    """A connection, as a protocol of Twisted. last_active: when bytes last came, in seconds."""
+    """A connection, as a Twisted protocol.
+
+    last_active: when it last received bytes, in seconds.
+    """
 
     last_active: float
     transport: Any
@@ -50,17 +56,20 @@ class DirectReads:
     def __init__(
         self, connection: ReadingConnection, pipeline: RepeatingPipeline, seconds: Callable[[], float]
     ) -> None:
-        """The connection's transport is one that `can_read_directly`. seconds: the time, for `last_active`."""
+        """Read for a connection whose transport `can_read_directly`.
+
+        seconds: the clock for `last_active`.
+        """
         transport = connection.transport
         self._connection = connection
         self._pipeline = pipeline
         self._receive = transport.getHandle().recv
         self._seconds = seconds
-        self._little = True  # whether the last read brought little
+        self._little = True  # whether the last read brought few bytes
         transport.doRead = self.read
 
     def read(self) -> Any:
-        """Read once. Return why the connection has ended, None if it has not: see `IReadDescriptor`."""
+        """Read once. Return why the connection has ended; None if it has not ended. See `IReadDescriptor`."""
         pipeline, connection = self._pipeline, self._connection
         if not pipeline.repeats:
             transport = connection.transport
@@ -80,7 +89,7 @@ class DirectReads:
         return None
 
     def end(self) -> None:
-        """Have the transport read again."""
+        """Let the transport read again."""
         del self._connection.transport.doRead
 
 

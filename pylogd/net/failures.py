@@ -1,4 +1,4 @@
-"""Say why a connection is closed: what its client gets to read, and what the log says of a failing handler."""
+"""Tell why a connection is closed: to its client, and in the log, with the failure of a handler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pylogd.net.request_handler import Event
 
 log = Logger()
 
-#: The answer to a client that begins with TLS: text, by which its TLS library sees at once that there is no TLS here.
+#: The answer to a client that begins with TLS. It is text, so the client's TLS library sees at once that there is no
+#: TLS.
 NO_TLS = b"This listener does not use TLS.\n"
 
 

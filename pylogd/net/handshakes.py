@@ -1,10 +1,11 @@
-"""Connections of a listener that have not said who they are: bound their number, and the time that they take.
+"""Connections of a listener that have not authenticated yet: limit their number, and the time that they take.
 
-They are in the middle of the PROXY protocol's header, the TLS handshake or SASL authentication. Strategy: they are kept
-in the order in which they came, which is that of their deadlines, so one timer serves all. If there are too many, one
-of the address that has most is closed: of those that have said nothing, the oldest. Strangers are closed before clients
-of addresses from which somebody has authenticated (`limits.shares`). So a client that needs a second to authenticate,
-being far away, is not closed because of thousands that connect meanwhile.
+They are in the middle of the PROXY protocol's header, the TLS handshake or SASL authentication.
+Strategy: they are kept in the order of their arrival, which is the order of their deadlines, so one timer serves all.
+If there are too many, one connection of the address with the most is closed: the oldest of those that have sent
+nothing. Unknown addresses lose connections before addresses from which a client has authenticated (`limits.shares`). So
+a client that is far away and needs a second to authenticate is not closed because thousands of others connect at the
+same time.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Handshakes:
     """The new connections of one listener."""
 
     def __init__(self, clock: IReactorTime, limits: Callable[[], tuple[int, float]]) -> None:
-        """`limits`: returns the most connections, and the seconds that each may take."""
+        """limits: returns the most connections, and the seconds that each may take."""
         self._clock = clock
         self._limits = limits
-        self._begun: OrderedDict[NewConnection, float] = OrderedDict()  # deadlines
+        self._begun: OrderedDict[NewConnection, float] = OrderedDict()  # deadlines, by connection
         self._places: Places[NewConnection] = Places()
         self._known = KnownShares()
         self._timer: IDelayedCall | None = None
@@ -59,7 +60,7 @@ class Handshakes:
     def end(self, connection: NewConnection, *, known: bool = False) -> None:
         """Stop watching a connection: the handshake has ended, or it is lost. Do nothing if it is not watched.
 
-        known: whether the client has said who it is.
+        known: whether the client has authenticated.
         """
         share = self._places.share(connection)
         if known and share is not None:
@@ -70,7 +71,7 @@ class Handshakes:
             self._timer = None
 
     def spoke(self, connection: NewConnection) -> None:
-        """Note that the first message of a connection made sense: silent ones are closed before it."""
+        """Note that the first message of a connection was valid. Connections without one are closed first."""
         self._places.spoke(connection)
 
     def _forget(self, connection: NewConnection) -> bool:

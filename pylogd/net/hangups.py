@@ -1,8 +1,9 @@
 """Detect that a peer has closed a connection that is not being read from.
 
-The reactor does not watch a paused transport, so the end of a connection whose requests all wait, say in long polls,
-would be seen only when one of them is answered. Strategy: such sockets are put into an epoll set of their own, for
-EPOLLRDHUP only; the reactor reads from that set, which is readable when a peer has closed its connection.
+The reactor does not watch a paused transport. So if all requests of a connection wait, for example in long polls, its
+end would be noticed only when one of them is answered.
+Strategy: such sockets are put into an epoll set of their own, for EPOLLRDHUP only; the reactor reads from that set,
+which is readable when a peer has closed its connection.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from zope.interface import implementer
 
 @implementer(IReadDescriptor)
 class HangupWatch:
-    """Watches the paused connections of one listener, and aborts each that its peer closes."""
+    """Watches the paused connections of one listener. If a peer closes a connection, it is aborted."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
         self._epoll: select.epoll | None = None  # made when it is first needed
         self._transports: dict[int, Any] = {}
-        self._fds: dict[Any, int] = {}  # a closed transport no longer knows its descriptor
-        self._reasons: dict[Any, int] = {}  # of those that are watched for more than one
+        self._fds: dict[Any, int] = {}  # needed because a closed transport no longer knows its descriptor
+        self._reasons: dict[Any, int] = {}  # how many reasons, for connections with more than one
 
     def watch(self, transport: Any) -> None:
-        """Watch a transport that has just been paused. There may be several reasons for that; each calls this."""
+        """Watch a transport that has just been paused. If there are several reasons for the pause, each calls this."""
         if transport in self._fds:
             self._reasons[transport] = self._reasons.get(transport, 1) + 1
             return
@@ -45,7 +46,7 @@ class HangupWatch:
         return transport in self._fds
 
     def unwatch(self, transport: Any) -> bool:
-        """Stop watching a transport for one of the reasons. Ignored if the transport is not watched.
+        """Stop watching a transport for one of the reasons. Do nothing if it is not watched.
 
         Return whether no reason is left, so that it can be read from.
         """
@@ -58,16 +59,16 @@ class HangupWatch:
         return True
 
     def forget(self, transport: Any) -> None:
-        """Stop watching a transport, which is closed. Do nothing if it is not watched."""
+        """Stop watching a transport that is closed. Do nothing if it is not watched."""
         self._reasons.pop(transport, None)
         fd = self._fds.pop(transport, None)
         if fd is not None and self._epoll is not None:
             del self._transports[fd]
-            with contextlib.suppress(OSError):  # the kernel has removed it if it is closed
+            with contextlib.suppress(OSError):  # if it is closed, the kernel has removed it
                 self._epoll.unregister(fd)
 
     def close(self) -> None:
-        """Stop watching all."""
+        """Stop watching all transports."""
         epoll, self._epoll = self._epoll, None
         self._transports.clear()
         self._fds.clear()
@@ -76,7 +77,7 @@ class HangupWatch:
             self._reactor.removeReader(self)
             epoll.close()
 
-    # What the reactor asks of a descriptor
+    # The methods that the reactor calls on a descriptor
 
     def fileno(self) -> int:
         """Return the epoll set's descriptor; -1 once it is closed."""
@@ -91,7 +92,7 @@ class HangupWatch:
             transport.abortConnection()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Stop watching all: the reactor no longer uses the descriptor."""
+        """Stop watching all transports, since the reactor no longer uses the descriptor."""
         self.close()
 
     def logPrefix(self) -> str:

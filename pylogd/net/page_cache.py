@@ -1,4 +1,4 @@
-"""Reading parts of files into the kernel's page cache, so that a `sendfile` of them does not wait for the disk."""
+"""Read parts of files into the kernel's page cache, so that a `sendfile` of them does not wait for the disk."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final, cast
 from pylogd.net.sender import BlockSlice, Slice
 
 _CHUNK_BYTES = 1 << 17
-#: How much is read ahead behind a cold chunk: a multiple of its size, at most `_MOST_AHEAD` bytes.
+#: How much is read ahead after a cold chunk: a multiple of its size, at most `_MOST_AHEAD` bytes.
 AHEAD: Final = 8
 _MOST_AHEAD: Final = 1 << 23
-#: A file seems to be read in order if the byte this far before a chunk is in memory. A look-up of an offset alone does
-#: not bring it there: it reads batch headers from the last entry of the index on, which is nearer to the chunk.
+#: A file counts as read in order if the byte this far before a chunk is in memory. A look-up of an offset does not read
+#: that byte: it reads batch headers from the last index entry on, which is nearer to the chunk.
 _BEFORE: Final = 1 << 16
 
 
@@ -31,12 +31,12 @@ class ByteCount:
             self.total += count
 
 
-#: What `read_ahead` was asked for in this process.
+#: The bytes that `read_ahead` was asked to read in this process.
 READ_AHEAD: Final = ByteCount()
 
 
 def read_ahead(source: Slice, position: int, length: int) -> None:
-    """Read a chunk of a slice as `Sender` asks for. Waits for the disk: run it in a thread."""
+    """Read a chunk of a slice for a `Sender`. Waits for the disk: run it in a thread."""
     READ_AHEAD.add(length)
     if source.in_blocks:
         cast(BlockSlice, source).load(position, length)
@@ -45,10 +45,10 @@ def read_ahead(source: Slice, position: int, length: int) -> None:
 
 
 def read_into_page_cache(source: Slice, position: int, length: int) -> None:
-    """Read `length` bytes of a slice and forget them; the kernel keeps them. Waits for the disk: run it in a thread.
+    """Read `length` bytes of a slice into the page cache. Waits for the disk: run it in a thread.
 
-    If a reader seems to read the file in order, the disk gets to work on what follows, up to `AHEAD` times as much,
-    while this part is sent: nobody waits for that, and the next parts need no thread.
+    If the file seems to be read in order, the disk starts to read the next bytes, up to `AHEAD` times as many, while
+    this part is sent. Nobody waits for that, and the next parts need no thread.
     """
     scratch = bytearray(_CHUNK_BYTES)
     fd = source.fileno()
@@ -62,14 +62,14 @@ def read_into_page_cache(source: Slice, position: int, length: int) -> None:
     while position < end:
         count = os.preadv(fd, [memoryview(scratch)[: end - position]], position)
         if not count:
-            return  # the file is shorter; the sender finds that out
+            return  # the file is shorter; the sender will find that out
         position += count
 
 
 def _ask_for(fd: int, position: int, length: int) -> None:
     """Have the kernel read a part of a file, without waiting: segment files have no read-ahead of their own.
 
-    A call for more bytes than one request of the device can have (often 128 KB) would be cut short.
+    A call for more bytes than fit into one request to the device (often 128 KB) would be cut short.
     """
     with contextlib.suppress(OSError):
         for at in range(position, position + length, _CHUNK_BYTES):

@@ -1,27 +1,27 @@
 """Starts the requests of one connection in their order, and sends the replies in the same order.
 
-Strategy: a request starts once all before it on the connection are answered, so it finds whatever they changed. Only
-requests of an API that is registered as overlapping (`api.registry`) start while earlier ones of the same API still
-wait, unless they are so large that they are decoded and answered over several turns of the reactor (`LargeRequest`). A
-request that may not start yet is held, and the connection is not read from meanwhile. Each request that waits
-takes a slot in a queue, and a reply leaves when all before it have. While the queue is empty, an immediate reply takes
-no slot and no Deferred, and the replies of one reactor turn leave in one write.
+Strategy: a request starts once all earlier ones on the connection are answered, so it sees their changes. Only requests
+of an API that is registered as overlapping (`api.registry`) start while earlier ones of the same API still wait, unless
+they are so large that they are decoded and answered over several turns of the reactor (`LargeRequest`). A request that
+may not start yet is held, and the connection is not read from meanwhile. Each waiting request takes a slot in a queue,
+and a reply is sent when all earlier ones are sent. While the queue is empty, an immediate reply takes no slot and no
+Deferred, and the replies of one reactor turn are sent in one write.
 
 Request batches: while no request waits, the next one is first offered, as bytes, to the handler's `handle_batch`, which
-may answer it together with those received behind it. This begins when a request of the handler's `batched` APIs and
-versions has been answered at once, and ends with the first that `handle_batch` leaves. What one read (`direct_reads`)
-brings is offered to `handle_repeated`, which answers a request that repeats the last one, or has it wait
-(`LaterReply`); and to `handle_repeated_batch` behind a request batch that is expected to repeat.
+may answer it together with later ones. This begins when a request of the handler's `batched` APIs and versions has been
+answered at once, and ends with the first that `handle_batch` leaves. The bytes of one read (`direct_reads`) are offered
+to `handle_repeated`, which answers a request that repeats the last one, or lets it wait (`LaterReply`). After a request
+batch that is expected to repeat, they are offered to `handle_repeated_batch`.
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
-congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
-served, holds a bounded amount of memory. Reading resumes when slots clear or the sender has drained; until then
+congested. Then the transport stops reading. So a peer that does not read its replies, or sends faster than it is
+served, uses a bounded amount of memory. Reading resumes when slots clear or the sender has drained; until then
 `hangups` watches for the end of the connection. A client over its quota is muted likewise, for a given time.
-Fairness: a connection starts a few of its requests at once. If it has sent more, `turns` says how many, and when.
+Fairness: a connection starts a few of its requests at once. `turns` decides how many more start, and when.
 
-State: what ends a connection, and whether it is read from, is the machine in `pipeline_machine`; only `_follow` changes
-it. Independent of it are `_running` (a loop is on the stack: whoever is called from it leaves the next step to it),
-`_congested` (what the sender last said), `_batching` and `repeats` (what the last request was).
+State: the machine in `pipeline_machine` says whether a connection is read from, and how it ends; only `_follow` changes
+it. `_running` (a loop is on the stack, and makes the next step), `_congested` (the last result of the sender),
+`_batching` and `repeats` (about the last request) are independent of it.
 
 Rules: a broken frame, an unknown API or a handler's CloseConnection closes the connection, with a reason in the log,
 after the replies to all earlier requests were sent. Any other failure of a handler closes it too, with a traceback.
@@ -56,9 +56,9 @@ from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedReque
 log = Logger()
 _limited = LimitedLog(log)
 
-#: Replies gathered before they are handed to the sender; a reply larger than this many bytes goes at once.
+#: Replies are gathered up to this many bytes before they are handed to the sender; a larger reply goes at once.
 _GATHERED_REPLIES, _LARGE_REPLY_BYTES = 64, 4096
-_MAX_BATCH = 256  # requests that are answered together
+_MAX_BATCH = 256  # the most requests that are answered together
 _READING, _PAUSED, _WAITING, _MUTED, _FINISHING, _DRAINING, _CLOSED = PipelineState
 _OPEN = (_READING, _PAUSED, _WAITING, _MUTED)
 _ENDING = (_FINISHING, _DRAINING)
@@ -68,7 +68,7 @@ _ENDED = (_DRAINING, _CLOSED)
 class Pipeline:
     """Takes the requests of one connection, and sends the replies to them.
 
-    repeats: whether the next read is offered to `handle_repeated`, or behind a batch to `handle_repeated_batch`.
+    repeats: whether the next read is offered to `handle_repeated`, or after a batch to `handle_repeated_batch`.
     """
 
     __slots__ = (
@@ -91,20 +91,20 @@ class Pipeline:
         self._session = session
         self._handler = handler
         self._sender = sender
-        self._receiver: Receiver | None = None  # while a large frame is being received
+        self._receiver: Receiver | None = None  # set while a large frame is received
         connection.transport.bufferSize = RECEIVE_BYTES
         self._max_in_flight = max_in_flight
         self._hangups = hangups
         self._turns = turns
-        self._held: Event | None = None  # starts when all slots are cleared
-        self._slots: list[Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
+        self._held: Event | None = None  # it starts when all slots are cleared
+        self._slots: list[Slot] = []  # it has at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
         self._gathered: list[Part] | None = None
         self._state = PIPELINE.initial
-        self._muted: IDelayedCall | None = None  # which ends it
+        self._muted: IDelayedCall | None = None  # the call that ends the mute
         self._running = False  # `_run` is on the stack
-        self._congested = False  # what the sender said after it was last given something
-        self._batching = self.repeats = self._repeats_batch = False  # to what the next request is offered
-        self._direct: DirectReads | None = None  # once a request has come that may be repeated
+        self._congested = False  # the last result of the sender
+        self._batching = self.repeats = self._repeats_batch = False  # where the next request is offered
+        self._direct: DirectReads | None = None  # set once a request may be repeated
         self._singles = 0  # how many of the next requests are offered to it one by one
 
     @property
@@ -118,7 +118,7 @@ class Pipeline:
             self._receive(data, 0)
 
     def _receive(self, data: bytes, started: int) -> None:
-        """Take bytes. started: how many requests, or request batches, of the same read have been answered."""
+        """Take bytes. `started` is how many requests, or request batches, of the same read have been answered."""
         self._singles = 0
         self._session.receive_data(data)
         self._run(started)
@@ -140,12 +140,12 @@ class Pipeline:
         return came
 
     def _settle(self) -> None:
-        """Give back the memory of a large request that has been taken."""
+        """Give back the memory of a large request that has been answered."""
         if self._receiver is not None and self._held is None:
             self._receiver.settle()
 
     def drained(self) -> None:
-        """Continue: the sender has nothing left to send."""
+        """Continue, since the sender has nothing left to send."""
         state = self._state
         if state is _PAUSED and not self._running:
             self._run()
@@ -153,12 +153,12 @@ class Pipeline:
             self._close_if_done()
 
     def send(self, data: bytes) -> None:
-        """Send bytes that are no reply to a request, behind the replies made so far."""
+        """Send bytes that are not a reply, after the replies made so far."""
         self._gather([data])
         self._flush()
 
     def finish(self) -> None:
-        """Take no further request, and close the connection when every reply that is owed has left."""
+        """Take no further request, and close the connection when all outstanding replies are sent."""
         state = self._state
         if state in _OPEN:
             self._follow(PipelineEvent.FINISH)
@@ -167,7 +167,7 @@ class Pipeline:
             self._close_if_done()
 
     def mute(self, seconds: float, clock: IReactorTime) -> None:
-        """Take no further request for so many seconds. Replies still leave; a longer time replaces a shorter one."""
+        """Take no further request for this many seconds, but send replies. A longer time replaces a shorter one."""
         state = self._state
         if state not in _OPEN:
             return
@@ -191,7 +191,7 @@ class Pipeline:
             self._sender.close()
 
     def lost(self) -> None:
-        """Cancel what waits: the connection is gone."""
+        """Cancel waiting requests, since the connection is gone."""
         if self._state is not _READING:
             self._hangups.unwatch(self._connection.transport)
         self._follow(PipelineEvent.LOST)
@@ -215,7 +215,7 @@ class Pipeline:
                 slot.deferred.cancel()
 
     def close(self, reason: str) -> None:
-        """Log why, cancel what waits, and close the connection when the replies already made have left."""
+        """Log why, cancel waiting requests, and close the connection when the replies already made are sent."""
         state = self._state
         if state in _ENDED:
             return
@@ -232,7 +232,7 @@ class Pipeline:
             self._stop_reading()
 
     def _run(self, started: int = 0) -> None:
-        """Start the requests received, until none is left, one has to be held, or too many are unanswered."""
+        """Start received requests, until none is left, one has to be held, or too many are unanswered."""
         state = self._state
         if state is not _READING and state is not _PAUSED:
             return
@@ -244,7 +244,7 @@ class Pipeline:
             while self._state is state:
                 if not left:
                     left, until = self._ask_for_more(until)
-                    continue  # unless the state has changed
+                    continue  # repeat, unless the state has changed
                 left -= 1
                 if self._congested or (slots and len(slots) >= most):
                     self._flush()
@@ -277,14 +277,14 @@ class Pipeline:
         self._flush()
 
     def _read_on(self, state: PipelineState) -> None:
-        """Wait for bytes: all requests received have been started. state: READING or PAUSED."""
+        """Wait for bytes, since all received requests have been started. `state` is READING or PAUSED."""
         if self.repeats and self._session.pending:  # the rest of a request comes next
             self.repeats = False
         if state is _PAUSED:
             self._resume()
 
     def _offer_next(self, kind: int, answered: bool) -> None:
-        """Offer the next request to what may answer it after one of that `API key << 16 | version`."""
+        """Offer the next request to the function that may answer it after one with this `API key << 16 | version`."""
         if answered:
             self._batching = kind in self._handler.batched
         self._expect_repeats(kind in self._handler.repeated, False)
@@ -295,7 +295,7 @@ class Pipeline:
             self._direct = DirectReads(self._connection, self, self._turns.seconds)
 
     def _ask_for_more(self, until: float) -> tuple[int, float]:
-        """Do as `Turns.more`, unless there is no request left. The connection waits if it may not start any."""
+        """Call `Turns.more`, unless there is no request left. The connection waits if it may not start any."""
         if self._held is None and not self._session.complete:
             return 1, until
         granted = self._turns.more(self, until)
@@ -306,7 +306,7 @@ class Pipeline:
         return granted
 
     def turn(self) -> None:
-        """Go on with the requests received: it is the turn of this connection."""
+        """Continue with the received requests, since it is this connection's turn."""
         if self._state is _WAITING:
             self._follow(PipelineEvent.TURN)
             self._run()
@@ -340,7 +340,7 @@ class Pipeline:
     def _resume(self) -> None:
         self._follow(PipelineEvent.RESUME)
         transport = self._connection.transport
-        if self._hangups.unwatch(transport):  # or the bound on the memory of requests still keeps it paused
+        if self._hangups.unwatch(transport):  # if not, the bound on the memory of requests still keeps it paused
             transport.resumeProducing()
         self._settle()
 
@@ -361,9 +361,9 @@ class Pipeline:
             return False
         if result is None:
             return False
-        if isinstance(event, UnsupportedRequest):  # the reply that such a request gets is of version 0 (KIP-511)
+        if isinstance(event, UnsupportedRequest):  # the reply to such a request has version 0 (KIP-511)
             event = RequestReceived(event.api_key, 0, event.correlation_id, event.client_id, None)
-        event.request = None  # its record bytes can go
+        event.request = None  # its record bytes can be freed
         if isinstance(result, Deferred):
             self._slots.append(slot := Slot(event))
             self._wait_for(result, slot)
@@ -381,7 +381,7 @@ class Pipeline:
         result.addErrback(self._failed, slot)
 
     def _answer_batch(self, frame: memoryview) -> bool:
-        """Offer the request in `frame`, and those behind it, to be answered together. Return whether any was."""
+        """Offer the request in `frame`, and the later ones, to be answered together. Return whether any was."""
         singles = self._singles
         try:
             replies, end, left, repeats = self._handler.handle_batch(
@@ -401,8 +401,8 @@ class Pipeline:
         return True
 
     def answer_repeated(self, data: bytes) -> bool:
-        """Offer what one read brought, which may repeat the last request, to be answered now. Return whether it was."""
-        sender = self._sender  # asked for what makes it `idle`, since that would be a call for each request
+        """Offer the bytes of one read, which may repeat the last request. Return whether they were answered."""
+        sender = self._sender  # its attributes are read, since a call of `idle` for each request would cost more
         if self._state is not _READING or self._slots or self._receiver or sender.unsent or sender.queued is not None:
             return False
         try:
@@ -423,7 +423,7 @@ class Pipeline:
         return reply is not None
 
     def _take(self, reply: Any, slot: Slot) -> None:
-        """Take the reply to a request that repeats others and has waited."""
+        """Take the reply to a repeated request that has waited."""
         if type(reply) is tuple and self._state is _READING and self._slots == [slot] and not self._running:
             self._slots.clear()
             self._sender.send_records(*reply)
@@ -433,7 +433,7 @@ class Pipeline:
             self._ready(reply, slot)
 
     def _answer_repeated_batch(self, data: bytes) -> bool:
-        """Do as `answer_repeated`, behind a request batch. What is left of `data` goes the usual way."""
+        """Do the work of `answer_repeated` after a request batch. The rest of `data` is received in the usual way."""
         answered = self._handler.handle_repeated_batch(self._connection, data, self._session)
         if answered is None:
             self.repeats = False
@@ -492,7 +492,7 @@ class Pipeline:
 
     def _failed(self, failure: Failure, slot: Slot) -> None:
         if self._state in _ENDED:
-            return  # cancelled, or nobody is left to tell
+            return  # it was cancelled, or the connection is gone
         reason = explain(failure, slot.event)
         if slot in self._slots:
             self._end_at(slot, reason)

@@ -1,4 +1,4 @@
-"""How far a connection's pipeline is, as a machine; `pipeline` does the work of each state."""
+"""The state machine of a connection's pipeline; `pipeline` does the work of each state."""
 
 from __future__ import annotations
 

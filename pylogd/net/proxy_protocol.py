@@ -1,7 +1,8 @@
-"""The PROXY protocol, versions 1 and 2: a load balancer says whose connection it passes on.
+"""The PROXY protocol, versions 1 and 2: a load balancer tells the address of the client behind a connection.
 
-Strategy: `parse` reads a header from the first bytes of a connection. `ProxiedProtocol` receives until it is there, and
-then hands the transport to the protocol that a factory makes for the client's address: nothing is left in between.
+Strategy: `parse` reads a header from the first bytes of a connection. `ProxiedProtocol` receives bytes until the header
+is complete. Then it hands the transport to the protocol that a factory makes for the client's address, so that no layer
+is left in between.
 
 Source: https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
 """
@@ -30,19 +31,20 @@ _V2_SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _V2_HEAD: Final = struct.Struct(">12sBBH")
 _V1_PREFIX: Final = b"PROXY "
 _V1_MOST_BYTES: Final = 107
-_V2_MOST_BYTES: Final = 4096  # of addresses and extensions
+_V2_MOST_BYTES: Final = 4096  # the most bytes of addresses and extensions
 _LOCAL, _PROXIED = 0x20, 0x21
 _TCP4, _TCP6 = 0x11, 0x21
 _PORTS: Final = struct.Struct(">HH")
 
 
 class InvalidProxyHeader(Exception):
-    """The first bytes of a connection are no header of the PROXY protocol."""
+    """The first bytes of a connection are not a header of the PROXY protocol."""
 
 
 class ProxyHeader(NamedTuple):
-    """A header. size: its bytes.
+    """A header.
 
+    size: the length of the header in bytes.
     client: the client's address; None if the proxy itself connects, or does not know it.
     """
 
@@ -149,15 +151,15 @@ class ProxiedProtocol(Protocol):
 
 
 class ProxiedFactory(ServerFactory):
-    """Make the protocols of a listener whose connections come from load balancers."""
+    """Makes the protocols of a listener whose connections come from load balancers."""
 
     noisy = False
 
     def __init__(self, clients: Factory, handshakes: Handshakes, networks: tuple[Network, ...] = ()) -> None:
-        """clients: makes the protocols that get the bytes after the header. networks: of the load balancers; () for
-        all.
+        """Make protocols.
 
-        A Unix socket has no address, and is accepted.
+        clients: makes the protocols that get the bytes after the header.
+        networks: the networks of the load balancers; () for all. A Unix socket has no address, and is accepted.
         """
         self.clients = clients
         self.handshakes = handshakes

@@ -1,4 +1,4 @@
-"""The interface between the connections of a broker and what answers their requests."""
+"""The interface between the connections of a broker and the handler of their requests."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Event = RequestReceived | UnsupportedRequest
 class Connection(Protocol):
     """A connection, as the pipeline uses it and hands it to the handler.
 
-    last_active: when bytes last came, in seconds. request_memory: a new share of the memory for large requests; None if
-    there is no bound.
+    last_active: when it last received bytes, in seconds.
+    request_memory: a new share of the memory for large requests; None without a bound.
     """
 
     last_active: float
@@ -42,7 +42,7 @@ class RequestHandler(Protocol):
     versions: the lowest and highest version that is served, by API key.
     overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
     batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
-    repeated: the same of those that `handle_repeated` may answer.
+    repeated: `API key << 16 | version` of the requests that `handle_repeated` may answer.
     """
 
     @property
@@ -61,13 +61,13 @@ class RequestHandler(Protocol):
         """Answer the request in `frame`, and up to `most - 1` later requests of the session; or leave all of them."""
 
     def handle_repeated(self, connection: Any, data: bytes, output: DirectOutput) -> RepeatReply | None:
-        """Answer the request that is all of `data`, its length in front, if it repeats the last one; or leave it.
+        """Answer the request that `data` is, with its length, if it repeats the last one; or leave it.
 
         output: has nothing to send before the reply.
         """
 
     def handle_repeated_batch(self, connection: Any, data: bytes, session: ServerSession) -> RepeatedBatch | None:
-        """Answer the first requests of `data`, their lengths in front, if they repeat the last batch; or leave them.
+        """Answer the first requests of `data`, which begin with their lengths, if they repeat the last batch.
 
-        session: has no unread bytes.
+        Otherwise leave them. session: has no unread bytes.
         """

@@ -1,23 +1,23 @@
-"""Bound the memory of large requests that have arrived in part or wait for their turn, over all connections.
+"""Bound the memory of large requests that have partly arrived or wait for their turn, over all connections.
 
 Strategy: a connection in the middle of a large request has a `MemoryShare`. Before each further read it asks for the
-memory that the read may need. While the bound leaves no room, it is not read from.
+memory that the read may need. While the bound leaves no space, the connection is not read from.
 
-Most requests are short beside the bound. They share it, the oldest first: none gets memory while an older one waits.
-Should each that has memory wait for more, the oldest continues in any case (`_exempt`), until it has arrived.
+Most requests are small compared with the bound. They share it, the oldest first: none gets memory while an older one
+waits. If all requests with memory wait for more, the oldest continues in any case (`_exempt`), until it has arrived.
 
-A *long* request (`LONG_PART` of the bound) may not fit beside others. All long ones together take at most `LONGS_PART`
-of the bound. Only the one that needs more, the first that does, may become as long as it says (`_first`), once the
-others take no more than `OTHERS_PART`, or all together fit the bound. Others then share what that leaves of the bound,
-at least `OTHERS_PART`, which a long request that does not progress can't keep from them. So requests take at most the
-larger of the bound, and `OTHERS_PART` of it and one request; and a short one that continues in any case.
+A *long* request (`LONG_PART` of the bound) may not fit beside others. All long requests together take at most
+`LONGS_PART` of the bound. Only the first one that needs more (`_first`) may grow to its full length, once the others
+take at most `OTHERS_PART`, or all together fit the bound. The others then share the rest of the bound, at least
+`OTHERS_PART`; a long request that does not progress can't keep that from them. So requests take at most the larger of
+two sums: the bound, or `OTHERS_PART` of it and one long request; and besides a short request that continues in any
+case.
 
-What one read brings of a request is there before anybody can ask. So while memory is scarce, connections read
-`LEAST_BYTES` at a time: from when the bound is reached until half of it is free and nobody waits.
+The bytes of one read are in memory before the memory for them can be asked for. So while memory is scarce, connections
+read `LEAST_BYTES` at a time: from when the bound is reached until half of it is free and no connection waits.
 
-Rules: whoever keeps memory for too long while others wait is closed: once the first of those that wait has done so for
-`patience` seconds, as many of the requests that are older than that as it needs, the oldest first. So each gets its
-turn.
+Rules: a request that keeps memory for too long while others wait is closed. Once the first waiting request has waited
+for `patience` seconds, older requests are closed, the oldest first, as many as it needs. So each gets its turn.
 
 Must not know: frames, transports; `Holder` pauses and resumes a connection.
 """
@@ -31,15 +31,15 @@ from typing import Final, Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
-#: What the next read of a request may always take, if there is room; and any read while memory is scarce.
+#: The next read of a request may always take this much, if there is space; while memory is scarce, any read may.
 LEAST_BYTES: Final = 1 << 14
 
 
 #: A request with this part of the bound is long.
 LONG_PART: Final = 1 / 32
-#: The part of the bound that the other requests may take in any case beside the first long one.
+#: The part of the bound that other requests may always take beside the first long one.
 OTHERS_PART: Final = 1 / 4
-#: What of it long ones may take: the rest is for short ones.
+#: The part of this that long requests may take; the rest is for short ones.
 LONGS_PART: Final = OTHERS_PART * 3 / 4
 
 
@@ -48,11 +48,11 @@ class Holder(Protocol):
 
     @property
     def announced_bytes(self) -> int:
-        """The length of the request that has arrived in part; 0 if there is none."""
+        """The length of the request that has partly arrived; 0 without one."""
 
     @property
     def partial_bytes(self) -> int:
-        """The memory used by the request that has arrived in part; 0 if there is none."""
+        """The memory used by the request that has partly arrived; 0 without one."""
 
     def pause_reading(self) -> None:
         """Read nothing more from the peer until `resume_reading`."""
@@ -65,14 +65,14 @@ class Holder(Protocol):
 
 
 class MemoryShare:
-    """The part of one connection."""
+    """The share of one connection."""
 
     __slots__ = ("_holder", "_memory", "began", "charged", "long", "number", "waits_since")
 
     def __init__(self, memory: RequestMemory, holder: Holder) -> None:
         self._memory = memory
         self._holder = holder
-        self.number = 0  # the lower, the older its request; 0 before the first
+        self.number = 0  # a lower number means an older request; 0 before the first
         self.began = 0.0
         self.charged = 0  # bytes
         self.long = False
@@ -81,7 +81,8 @@ class MemoryShare:
     def extend(self, most: int) -> int:
         """Ask for memory for the next read. Return how many bytes to read, at most `most`; 0 if the connection waits.
 
-        It may read as much as it has received: who has sent little does not keep memory from others.
+        A read may bring as many bytes as were received so far: a client that has sent little does not keep memory from
+        others.
         """
         held = self._holder.partial_bytes
         more = min(max(held, LEAST_BYTES), most)
@@ -93,16 +94,16 @@ class MemoryShare:
         return max(self._holder.announced_bytes, self.charged)
 
     def chunk(self, most: int) -> int:
-        """Return how much one read may bring while no large request is there in part."""
+        """Return how many bytes one read may bring while no large request has partly arrived."""
         return min(most, LEAST_BYTES) if self._memory.scarce else most
 
     def settle(self) -> None:
-        """Give the memory back if no request is there in part; call this when none waits."""
+        """Give the memory back unless a request has partly arrived. Call this when no request waits."""
         if not self._holder.partial_bytes:
             self._memory.release(self)
 
     def release(self) -> None:
-        """The request has been answered, or the connection has ended."""
+        """Give the memory back: the request was answered, or the connection has ended."""
         self._memory.release(self)
 
     def pause(self) -> None:
@@ -110,11 +111,11 @@ class MemoryShare:
         self._holder.pause_reading()
 
     def resume(self) -> None:
-        """Go on with the memory that was asked for."""
+        """Continue with the requested memory."""
         self._holder.resume_reading()
 
     def cut(self, reason: str) -> None:
-        """Close the connection; `release` follows when it is lost."""
+        """Close the connection. `release` follows when it is lost."""
         self._holder.cut(reason)
 
 
@@ -125,7 +126,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self._turns: dict[int, MemoryShare] = {}  # by number
-        self._order: list[int] = []  # a heap of their numbers, and of some that no longer wait
+        self._order: list[int] = []  # a heap of their numbers, and of numbers that no longer wait
 
     def add(self, share: MemoryShare) -> None:
         self._turns[share.number] = share
@@ -136,7 +137,7 @@ class _Queue:
         self._turns.pop(share.number, None)
 
     def oldest(self) -> MemoryShare | None:
-        """Return the share whose turn it is, or None if none waits."""
+        """Return the share whose turn it is; None if none waits."""
         order = self._order
         while order and order[0] not in self._turns:
             heappop(order)
@@ -146,8 +147,11 @@ class _Queue:
 class RequestMemory:
     """The memory of all large requests.
 
-    limit: bytes, -1 for no limit. patience: seconds. used: bytes. Both limits may be changed at any time; call
-    `check` then. scarce: whether connections should read little at a time. on_scarce: told when that changes.
+    limit: the bound in bytes, -1 for no bound. It may be changed at any time; call `check` then.
+    patience: how many seconds a request may wait. It may be changed in the same way.
+    used: the memory in use, in bytes.
+    scarce: whether connections should read little at a time.
+    on_scarce: called when `scarce` changes.
     """
 
     def __init__(self, clock: IReactorTime, limit: int = -1, patience: float = 30.0) -> None:
@@ -158,13 +162,13 @@ class RequestMemory:
         self.scarce = False
         self.on_scarce: Callable[[], object] = lambda: None
         self._numbers = count(1)
-        self._shares: dict[MemoryShare, None] = {}  # of requests that are there in part or wait, the oldest first
-        self._going: dict[MemoryShare, None] = {}  # of these, those that do not wait
-        self._long_used = 0  # bytes, of all long requests
-        self._first: MemoryShare | None = None  # the long request that may become as long as it says
-        self._exempt: MemoryShare | None = None  # the short one that continues in any case
-        self._waiting: dict[MemoryShare, int] = {}  # the bytes wanted
-        self._short, self._long = _Queue(), _Queue()  # those that wait
+        self._shares: dict[MemoryShare, None] = {}  # shares whose requests partly arrived or wait, the oldest first
+        self._going: dict[MemoryShare, None] = {}  # the shares that do not wait
+        self._long_used = 0  # bytes of all long requests
+        self._first: MemoryShare | None = None  # the long request that may grow to its full length
+        self._exempt: MemoryShare | None = None  # the short request that continues in any case
+        self._waiting: dict[MemoryShare, int] = {}  # the wanted bytes, by share
+        self._short, self._long = _Queue(), _Queue()  # the shares that wait
 
     def share(self, holder: Holder) -> MemoryShare:
         """Return a share for a connection that has begun to receive a large request."""
@@ -176,7 +180,7 @@ class RequestMemory:
         return len(self._waiting)
 
     def extend(self, share: MemoryShare, held: int, wanted: int) -> bool:
-        """Let a share have `wanted` bytes instead of `held`, or have it wait; see `MemoryShare.extend`."""
+        """Let a share have `wanted` bytes instead of `held`, or let it wait; see `MemoryShare.extend`."""
         if share in self._waiting:
             return False
         if share not in self._shares:
@@ -214,7 +218,7 @@ class RequestMemory:
         self._serve()
 
     def check(self) -> None:
-        """Serve waiting requests, and close slow ones if the first has waited for too long. Call this periodically."""
+        """Serve waiting requests. If the first has waited for too long, close slow ones. Call this periodically."""
         self._serve()
         self._look()
         for queue in (self._short, self._long):
@@ -222,7 +226,7 @@ class RequestMemory:
                 self._make_room(oldest)
 
     def _make_room(self, share: MemoryShare) -> None:
-        """Close as many connections as a share needs that has waited for too long."""
+        """Close as many connections as needed for a share that has waited for too long."""
         now = self.clock.seconds()
         if share.waits_since is None or now - share.waits_since < self.patience:
             return
@@ -235,7 +239,7 @@ class RequestMemory:
                      f"begun in {self.patience:.0f} s (request.receive.timeout.ms)")  # fmt: skip
 
     def _classify(self, share: MemoryShare) -> None:
-        """Find out whether a request is long."""
+        """Determine whether a request is long."""
         long = 0 <= self.limit * LONG_PART <= share.most
         if long != share.long:
             self._long_used += share.charged if long else -share.charged
@@ -250,7 +254,7 @@ class RequestMemory:
         self._look()
 
     def _look(self) -> None:
-        """Find out whether memory is scarce."""
+        """Determine whether memory is scarce."""
         limit = self.limit
         if limit < 0:
             scarce = False
@@ -268,7 +272,7 @@ class RequestMemory:
         return self._long if share.long else self._short
 
     def _fits(self, share: MemoryShare, wanted: int, gone: Set[MemoryShare] = frozenset()) -> bool:
-        """Return whether `wanted` bytes of a request fit, when the connections in `gone` are closed.
+        """Return whether `wanted` bytes of a request fit when the connections in `gone` are closed.
 
         A long request that does not fit beside other long ones becomes the first if there is none.
         """
@@ -312,7 +316,7 @@ class RequestMemory:
             if share is not None and share in self._waiting and self._fits(share, self._waiting[share]):
                 return share
         if any(one.charged for one in self._going):
-            return None  # these continue, or are closed
+            return None  # the requests that take the memory continue, or are closed
         if short is not None:
             self._exempt = short
             return short

@@ -1,20 +1,21 @@
 """Send the parts of replies over one connection: bytes by the transport's own buffer, file slices by sendfile.
 
-Strategy: as much as the socket takes is sent immediately, which saves the reactor a turn for most replies; the rest is
-left to the transport, whose pull producer the sender is for as long as the connection lives. The transport calls back
-each time that all bytes given to it have left, so a slice never overtakes the bytes before it, and the sender knows
-when the peer has caught up. At most `sendfile.max.bytes` of files leave in one reactor turn, so that one connection
-can't hold the reactor. The bytes of a slice do not enter this process, except for small slices: those are copied, since
-one call and one packet with the bytes around them cost less than a sendfile. Zero bytes that are to follow a slice are
-sent with it, if its file goes on with zero bytes: that spares a call and a packet for the end of a Fetch response. The
-usual reply, of bytes, one slice and zeros, leaves by one compiled call (`send_records`).
+Strategy: as much as the socket takes is sent immediately, which saves the reactor a turn for most replies. The rest is
+left to the transport. The sender is its pull producer as long as the connection lives. The transport calls back each
+time that all bytes given to it are sent, so a slice never overtakes the bytes before it, and the sender knows when the
+peer has caught up. At most `sendfile.max.bytes` of files are sent in one reactor turn, so that one connection can't
+hold the reactor. The bytes of a slice do not enter this process, except for small slices. Those are copied, since one
+call and one packet with the bytes around them cost less than a sendfile. Zero bytes after a slice are sent with it if
+its file continues with zero bytes, which saves a call and a packet for the end of a Fetch response. The usual reply, of
+bytes, one slice and zeros, is sent by one compiled call (`send_records`).
 
 Before a sendfile the kernel is asked whether the chunk is in the page cache. A cold chunk is read ahead in a thread
-(`warm`, which is `pylogd.net.page_cache.read_ahead`) while the reactor serves others, and then sent without asking
-again, as far as the socket takes it: the file may be shorter than its slice, or its file system may always answer no.
+(`warm`, which is `pylogd.net.page_cache.read_ahead`) while the reactor serves others. Then as much of it as the socket
+takes is sent without asking again, since the file may be shorter than its slice, or its file system may always answer
+no.
 
-Slices of a log with a block cache (`in_blocks`) are not sent by sendfile: what the cache holds is sent from its blocks,
-in one call, and the rest is read by a thread (`warm`) into the slice, a small chunk at a time.
+Slices of a log with a block cache (`in_blocks`) are not sent by sendfile. Bytes in the cache are sent from its blocks,
+in one call. A thread (`warm`) reads the rest into the slice, a small chunk at a time.
 
 Encrypted connections: `CopyingSender` reads slices into the process, a chunk at a time, and writes them to the
 transport, which encrypts them. Everything else is the same.
@@ -39,32 +40,32 @@ from zope.interface import implementer
 
 log = Logger()
 
-#: With more queued parts than this, no further request is taken from the connection.
+#: If more parts are queued, no further request is taken from the connection.
 MAX_QUEUED_PARTS = 64
-#: At most so many bytes of small slices are copied into one write, if they are in the page cache.
+#: At most this many bytes of small slices are copied into one write, if they are in the page cache.
 COPIED_BYTES = 1 << 15
-#: At most so many bytes of a file are encrypted in one turn of the reactor: in about 0.2 ms.
+#: At most this many bytes of a file are encrypted in one turn of the reactor, which takes about 0.2 ms.
 ENCRYPTED_BYTES = 1 << 18
-#: What they are read into. Used by the reactor's thread only, and empty between calls.
+#: The buffer into which they are read. Used by the reactor's thread only, and empty between calls.
 _READ = bytearray(ENCRYPTED_BYTES)
 
 
 class Slice(Protocol):
-    """A range of bytes of an open file, as the log returns it."""
+    """A range of bytes of an open file, which the log returns."""
 
     position: int
     length: int
-    zeros: int  # so many zero bytes are known to follow in the file
+    zeros: int  # how many zero bytes are known to follow in the file
     in_blocks: bool
 
     def __len__(self) -> int: ...
     def fileno(self) -> int: ...
     def is_warm(self, position: int, length: int) -> bool: ...
     def missing(self, position: int, length: int) -> int:
-        """Return how many bytes, of `length` at `position` of the file, have to be read from the disk."""
+        """Return how many of `length` bytes at `position` of the file have to be read from the disk."""
 
     def copy(self) -> bytes | bytearray | None:
-        """Return all of it, or None if that would wait for the disk."""
+        """Return a copy of all bytes, or None if that would wait for the disk."""
 
     def send_resident(self, socket: int, head: bytes, length: int) -> int:
         """Send `head` and the first `length` bytes, `zeros` included, if they are in memory; else return -1."""
@@ -74,34 +75,34 @@ class BlockSlice(Slice, Protocol):
     """A slice that a block cache may hold: `in_blocks` is true."""
 
     def views(self, position: int, length: int) -> list[memoryview]:
-        """Return what is in memory from `position` on, to be used before the caller returns; empty if nothing is."""
+        """Return the bytes in memory from `position` on, if any. The caller must use them before it returns."""
 
     def sent(self, position: int, length: int) -> None:
-        """Count so many bytes as sent, of what `views` has just returned."""
+        """Count this many bytes of the last result of `views` as sent."""
 
     def load(self, position: int, length: int) -> None:
-        """Read bytes from `position` on for the next `views`, none only at the end of the file. Waits for the disk."""
+        """Read bytes from `position` on for the next `views`; none only at the end of the file. Waits for the disk."""
 
 
-#: Reads a chunk of a slice into the page cache in a thread: (slice, position, length) -> Deferred. Has a slice
-#: that is `in_blocks` load some bytes of it instead.
+#: Reads a chunk of a slice into the page cache in a thread: (slice, position, length) -> Deferred. If the slice is
+#: `in_blocks`, the slice loads some of the bytes instead.
 Warm = Callable[[Slice, int, int], "Deferred[Any]"]
 
 
 class Feeder(Protocol):
-    """The part that gives a sender what to send."""
+    """The part that gives a sender its bytes."""
 
     def drained(self) -> None:
-        """Continue: everything has been sent."""
+        """Continue, since everything has been sent."""
 
 
 @implementer(IPullProducer)
 class Sender:
-    """The one writer of a connection's transport.
+    """The only writer of a connection's transport.
 
-    socket, direct_above, max_chunk: see `DirectOutput`. Only while the sender is `idle` may anybody else send.
-    unsent: bytes given to the transport since it last had sent all. queued: parts behind the current slice; None if
-    there are none, and no slice.
+    socket, direct_above, max_chunk: see `DirectOutput`. Others may send only while the sender is `idle`.
+    unsent: bytes given to the transport since it last had sent all.
+    queued: parts after the current slice; None if there is neither a slice nor a part.
     """
 
     direct_above = COPIED_BYTES
@@ -112,7 +113,11 @@ class Sender:
     )  # fmt: skip
 
     def __init__(self, transport: Any, warm: Warm, feeder: Feeder, *, max_chunk: int, max_unsent: int) -> None:
-        """`max_chunk`: bytes in one sendfile call. `max_unsent`: more unsent bytes are congestion."""
+        """Arguments:
+
+        max_chunk: the most bytes of one sendfile call.
+        max_unsent: more unsent bytes are congestion.
+        """
         self._transport = transport
         self.socket: socket.socket = transport.getHandle()
         self._warm = warm
@@ -124,7 +129,7 @@ class Sender:
         self._at = self._end = 0
         self._warm_to = 0  # the slice is known to be in the page cache up to here
         self.unsent = 0
-        self._waiting = False  # for a cold chunk
+        self._waiting = False  # whether a cold chunk is being read
         self._connected = True
         transport.registerProducer(self, False)
 
@@ -136,32 +141,33 @@ class Sender:
 
     @property
     def idle(self) -> bool:
-        """Whether all that was sent has left this process."""
+        """Whether everything that was written has left this process."""
         return not self.unsent and self.queued is None
 
     def send(self, parts: Sequence[Any]) -> None:
-        """Send `parts`, each bytes or a Slice, behind all that was sent before."""
+        """Send `parts`, each bytes or a Slice, after everything that was written before."""
         waiting = self.queued
         if waiting is not None:
             waiting += parts
             return
         try:
             data = b"".join(parts)
-        except TypeError:  # there is a slice among them
+        except TypeError:  # one of them is a slice
             self.queued = deque(parts)
             self._pump()
         else:
             self.write(data)
 
     def send_records(self, head: bytes, records: Slice, tail: bytes, sent: int = -1) -> None:
-        """Send a reply that has records, as `send` does. tail: zero bytes.
+        """Send a reply that has records, like `send`.
 
-        sent: how many bytes of it have left already, see `DirectOutput`; -1 if nobody has tried.
+        tail: zero bytes.
+        sent: how many bytes of the reply were already sent, see `DirectOutput`; -1 if nobody has tried.
         """
         length = records.length + len(tail)
         if sent < 0:
             if length <= COPIED_BYTES and self.queued is None and (data := records.copy()) is not None:
-                self.write(b"".join((head, data, tail)))  # few: one call, and no queue
+                self.write(b"".join((head, data, tail)))  # few bytes need one call, and no queue
                 return
             if (
                 self.queued is not None
@@ -186,7 +192,7 @@ class Sender:
         self._transport.startWriting()
 
     def resumeProducing(self) -> None:
-        """Send more, or report that all is sent: the transport has nothing left to send."""
+        """Send more, since the transport has nothing left to send. If all is sent, report that."""
         self.unsent = 0
         if self._waiting:
             return
@@ -195,23 +201,23 @@ class Sender:
             self._feeder.drained()
 
     def stopProducing(self) -> None:
-        """Drop what is queued: the connection is closed."""
+        """Drop queued parts, since the connection is closed."""
         self._connected = False
         self.queued = self._slice = None
 
     def close(self) -> None:
-        """Close the connection once the bytes given to the transport have left; slices that wait are dropped."""
+        """Close the connection once the bytes given to the transport are sent. Waiting slices are dropped."""
         self.stopProducing()
         self._transport.unregisterProducer()
         self._transport.loseConnection()
 
     def write(self, data: bytes, flags: int = 0) -> None:
-        """Send as much as the socket takes, if nothing waits before it; leave the rest to the transport."""
+        """Send as much as the socket takes, if nothing waits before it. Leave the rest to the transport."""
         if not self.unsent:
             try:
                 sent = self.socket.send(data, flags)
             except OSError:
-                sent = 0  # full, or broken: the transport finds out which
+                sent = 0  # it is full, or broken; the transport finds out which
             if sent == len(data):
                 return
             data = data[sent:]
@@ -219,14 +225,14 @@ class Sender:
         self._transport.write(data)
 
     def _pump(self) -> None:
-        """Send queued parts until all have left, the socket is full, a chunk is cold or the turn's share is used up."""
+        """Send queued parts until all are sent, the socket is full, a chunk is cold or the turn's share is used up."""
         parts = self.queued
         if parts is None:
             return
         share = self.max_chunk
         while self._slice is not None or parts:
             if self.unsent:
-                return  # resumeProducing follows
+                return  # resumeProducing is called next
             if share <= 0:
                 self._transport.startWriting()
                 return
@@ -240,7 +246,7 @@ class Sender:
         self.queued = None
 
     def _write_to_next_slice(self, parts: deque[bytes | Slice], most: int) -> int:
-        """Write the parts before the next slice that is not copied. Return how many bytes were copied (<= `most`)."""
+        """Write the parts before the next slice that is not copied. Return how many bytes were copied."""
         written: list[bytes | bytearray] = []
         copied = 0
         while parts:
@@ -288,14 +294,14 @@ class Sender:
         self._at += sent
         if self._at == self._end:
             self._slice = None
-        elif sent < count:  # the socket is full; until it has room the kernel may give up what is in memory now
+        elif sent < count:  # the socket is full, and the kernel may evict the chunk before it is sent
             self._warm_to = self._at
             self._transport.startWriting()
             return 0
         return sent
 
     def _send_from_memory(self, source: BlockSlice, most: int) -> int:
-        """Send bytes of the slice that are in blocks, or were read by a thread. Return as `_send_chunk`."""
+        """Send bytes of the slice that are in blocks, or were read by a thread. Return the result of `_send_chunk`."""
         views = source.views(self._at, min(self._end - self._at, most))
         if not views:
             if self._warm_to > self._at:
@@ -316,7 +322,7 @@ class Sender:
         return sent
 
     def _write_views(self, views: list[memoryview]) -> int:
-        """Send from memory what the socket takes, and return how much that was; 0 if it takes nothing or is broken."""
+        """Send from memory what the socket takes. Return how many bytes; 0 if it takes nothing or is broken."""
         try:
             return self.socket.sendmsg(views)
         except BlockingIOError:
@@ -342,17 +348,17 @@ class Sender:
 
 
 def _are_zeros(part: bytes | Slice, most: int) -> bool:
-    """Return whether a part is bytes that are zero, at most so many."""
+    """Return whether a part is zero bytes, at most this many."""
     return isinstance(part, bytes) and len(part) <= most and not any(part)
 
 
 class CopyingSender(Sender):
-    """The writer of a connection whose bytes have to pass through the process: one with TLS.
+    """The writer of a connection whose bytes must pass through the process, such as one with TLS.
 
     Its transport has `send_now`, see `pylogd.net.tls`.
     """
 
-    direct_above = sys.maxsize  # nothing passes it by
+    direct_above = sys.maxsize  # no bytes may be sent past this sender
 
     __slots__ = ()
 

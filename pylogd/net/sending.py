@@ -9,14 +9,14 @@ from twisted.internet import tcp
 
 #: The most buffers that one `sendmsg` takes on Linux (IOV_MAX).
 _MOST_PARTS: Final = 1024
-#: Less than this is left to the transport, which joins it with what follows in the same turn.
+#: Fewer bytes are left to the transport, which joins them with later ones of the same turn.
 _LEAST_BYTES: Final = 1 << 14
 
 
 def send_now(transport: Any, parts: Sequence[Any], least: int = _LEAST_BYTES) -> Sequence[Any]:
     """Write as much as a connection's socket accepts at once. Return the rest, for `transport.writeSequence`.
 
-    Twisted copies what is written twice, and sends at most 128 KB a call. Nothing is sent here if the transport holds
+    Twisted copies written bytes twice, and sends at most 128 KB per call. Nothing is sent here if the transport holds
     earlier bytes, encrypts, or is being closed, or if there are fewer than `least` bytes. Errors are left for the
     transport.
     """
@@ -28,7 +28,7 @@ def send_now(transport: Any, parts: Sequence[Any], least: int = _LEAST_BYTES) ->
         return parts
     try:
         sent = transport.socket.sendmsg(parts[:_MOST_PARTS])
-    except OSError:  # also one that would wait
+    except OSError:  # the socket may be full, too
         return parts
     for at, part in enumerate(parts):
         if sent < len(part):

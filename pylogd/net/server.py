@@ -1,8 +1,7 @@
 """The server side of connections: connects session, pipeline and sender to a Twisted transport.
 
-A connection is served once it has said who it is as far as its listener wants that: after the TLS handshake, whose
-certificate may name a principal; and with SASL, after that only requests that authenticate are taken, until
-`authentication_succeeded`. Until then it counts among the listener's handshakes.
+A connection is served after the TLS handshake, whose certificate may name a principal. With SASL, only requests that
+authenticate are then taken, until `authentication_succeeded`. Until then it counts among the listener's handshakes.
 
 Must not know: any single API. Requests go to the one `RequestHandler` that the factory was given.
 """
@@ -46,13 +45,13 @@ log = Logger()
 _limited = LimitedLog(log)
 
 _IDLE_SWEEP_SECONDS = 10.0
-_SWEEP_JITTER_SECONDS = 0.5  # or a time that is a multiple of the interval would be noticed an interval late
+_SWEEP_JITTER_SECONDS = 0.5  # otherwise a time that is a multiple of the interval would be noticed an interval late
 _COMMON_ENDS = (ConnectionAborted, ConnectionDone, ConnectionLost)
-LEAST_PROGRESS_BYTES = 1 << 15  # of an unfinished request in each `request.receive.timeout.ms`
+LEAST_PROGRESS_BYTES = 1 << 15  # least progress of an unfinished request in each `request.receive.timeout.ms`
 
 
 class ServerLimits(NamedTuple):
-    """Limits of the connections of one listener; each is the setting named behind it."""
+    """Limits of the connections of one listener. The comment after each names its setting."""
 
     max_request_bytes: int  # socket.request.max.bytes
     max_in_flight: int  # connection.max.inflight.requests
@@ -71,11 +70,13 @@ class ServerLimits(NamedTuple):
 
 
 class ListenerSecurity(NamedTuple):
-    """How the connections of a listener are protected, and how their clients say who they are.
+    """How the connections of a listener are protected, and how their clients authenticate.
 
-    name: the security protocol. tls, sasl: its parts. principal: makes the principal of a TLS client's certificate;
-    raises ValueError for one that is not accepted. builder: makes another principal of what is known of a client
-    (`principal.builder.class`); None for the principal as it is. now_ms: the wall clock.
+    name: the security protocol.
+    tls, sasl: whether the protocol includes them.
+    principal: makes the principal of a TLS client's certificate; raises ValueError to refuse it.
+    builder: makes another principal for a client (`principal.builder.class`); None to keep the principal.
+    now_ms: the wall clock.
     """
 
     name: str = "PLAINTEXT"
@@ -90,11 +91,12 @@ class ListenerSecurity(NamedTuple):
 class BrokerProtocol(Protocol):
     """One client's connection.
 
-    host: the peer's address; behind a proxy that of the client, if the proxy tells. listener: the name of the listener
-    that accepted it. security_protocol: that of the listener. principal: who the client is. authenticated: whether it
-    has said so; always true without SASL. authentication, context, produce_shape, known_fetch: kept here by the handler
-    from one request to the next. on_lost: called when the connection has ended. claim: which broker of the cluster it
-    says that it comes from, if any. software: the name and version of the client's software, once it has said so.
+    host: the client's address; behind a proxy, the proxy's if the proxy does not tell the client's.
+    authenticated: whether the client has authenticated; always true without SASL.
+    authentication, context, produce_shape, known_fetch: the handler keeps them here from one request to the next.
+    on_lost: called when the connection has ended.
+    claim: which broker of the cluster the client says that it is, if any.
+    software: the name and version of the client's software, once the client has sent them.
     """
 
     pipeline: Pipeline
@@ -107,15 +109,15 @@ class BrokerProtocol(Protocol):
     context: Any = None
     produce_shape: Any = None
     known_fetch: Any = None
-    tokens: BareTokens | None = None  # while it sends SASL messages in bare frames
-    progress: tuple[int, int, float] | None = None  # of an unfinished request: which, its bytes, since when
+    tokens: BareTokens | None = None  # while it sends SASL messages without headers
+    progress: tuple[int, int, float] | None = None  # an unfinished request: which one, its bytes, since when
     on_lost: Callable[[], object] | None = None
     claim: PeerClaim | None = None
     software = ("", "")
-    _early: list[bytes]  # what was received while it waits for its turn
+    _early: list[bytes]  # bytes received before its turn
 
     def __init__(self, factory: BrokerFactory, peer: IAddress | None = None) -> None:
-        """`peer`: the client's address; None for that of the transport."""
+        """peer: the client's address; None for the transport's peer."""
         self.factory: BrokerFactory = factory
         self.listener = factory.listener
         self._peer = peer
@@ -133,14 +135,14 @@ class BrokerProtocol(Protocol):
     def connectionMade(self) -> None:
         transport: Any = self.transport
         peer = self._peer or transport.getPeer()
-        self.host = plain_address(getattr(peer, "host", "") or "")  # a Unix socket has none
+        self.host = plain_address(getattr(peer, "host", "") or "")  # a Unix socket has no host
         self.last_active = self.factory.clock.seconds()
         verdict = self.factory.admit(self)
         if verdict is Verdict.TAKEN:
             self._begin()
         elif verdict is Verdict.WAITS:
             self._early = []
-            # What comes nevertheless was received with a proxy's header.
+            # Bytes that arrive nevertheless were received with a proxy's header.
             self.dataReceived = self._early.append  # type: ignore[assignment, method-assign]
             self.pause_reading()
         else:
@@ -148,7 +150,7 @@ class BrokerProtocol(Protocol):
             transport.abortConnection()
 
     def admitted(self) -> None:
-        """Serve the client: it has waited for others to end."""
+        """Serve the client, which has waited for other connections to end."""
         early = self._early
         del self.dataReceived, self._early
         self._begin()
@@ -167,7 +169,7 @@ class BrokerProtocol(Protocol):
             self._serve(Sender)
 
     def handshakeCompleted(self) -> None:
-        """Serve the client, who has finished the TLS handshake; called by the transport."""
+        """Serve the client, which has finished the TLS handshake. The transport calls this."""
         from pylogd.net.tls import peer_certificate  # noqa: PLC0415 - only if there is a TLS listener
 
         security = self.factory.security
@@ -206,7 +208,7 @@ class BrokerProtocol(Protocol):
             factory.work_meter.add(self)
 
     def _accept_as(self, principal: Principal, certificate: Any = None) -> bool:
-        """Set who the client is. Return False, with the connection closed, if `principal.builder.class` refuses it."""
+        """Set the client's principal. Return False, with the connection closed, if the builder's class refuses it."""
         try:
             self._set_principal(principal, None, certificate)
         except CloseConnection as error:
@@ -215,7 +217,7 @@ class BrokerProtocol(Protocol):
         return True
 
     def _set_principal(self, principal: Principal, mechanism: str | None, certificate: Any) -> None:
-        """Set who the client is, or what `principal.builder.class` makes of it. Raises CloseConnection."""
+        """Set the client's principal, or the one that `principal.builder.class` makes of it. Raises CloseConnection."""
         builder = self.factory.security.builder
         if builder is not None:
             known = Authentication(
@@ -226,15 +228,15 @@ class BrokerProtocol(Protocol):
                 principal = builder.build(known)
             except Exception as error:  # the operator's code may raise anything
                 raise CloseConnection(f"principal.builder.class fails for {principal}: {error!r}") from error
-        if principal != ANONYMOUS:  # which is that of the class
+        if principal != ANONYMOUS:  # the class already has this default
             self.principal = principal
 
     def lift_element_bounds(self) -> None:
-        """Accept requests that name more than `request.max.elements` allows: the client is another broker."""
+        """Accept requests with more elements than `request.max.elements`, since the client is another broker."""
         self.session.lift_element_bounds()
 
     def authentication_succeeded(self, principal: Principal) -> None:
-        """Take requests of all kinds from now on; the client has authenticated as `principal`.
+        """Take requests of all kinds from now on, since the client has authenticated as `principal`.
 
         Raises CloseConnection if `principal.builder.class` refuses it.
         """
@@ -245,11 +247,11 @@ class BrokerProtocol(Protocol):
         self.session.limit(self.factory.limits.max_request_bytes)
 
     def spoke(self) -> None:
-        """Note that the client, which has not authenticated yet, has begun to: it is no silent connection."""
+        """Note that the client has begun to authenticate, so the connection does not count as silent."""
         self.factory.handshakes.spoke(self)
 
     def receive_tokens(self, step: Callable[[bytes], Any]) -> None:
-        """Take SASL messages in bare frames, which `step` answers, until the client is authenticated."""
+        """Take SASL messages without headers, which `step` answers, until the client is authenticated."""
         BareTokens(self, step, self.factory.limits.max_unauthenticated_bytes)
 
     def dataReceived(self, data: bytes) -> None:
@@ -265,10 +267,10 @@ class BrokerProtocol(Protocol):
         if self.tokens is not None:
             self.tokens.lost()
         if factory.dismiss(self):
-            self.context = self.authentication = None  # they refer to us
+            self.context = self.authentication = None  # these objects refer to the connection
             if self.served:
                 self.pipeline.lost()
-                del self.pipeline  # or they keep each other, and a partial frame, until the garbage collector runs
+                del self.pipeline  # else they keep each other, and a partial frame, until the garbage collector runs
                 del self.session
                 on_lost, self.on_lost = self.on_lost, None
                 if on_lost is not None:
@@ -286,7 +288,7 @@ class BrokerProtocol(Protocol):
             pipeline.finish()
 
     def mute(self, seconds: float) -> None:
-        """Take no further request for so many seconds: the client is over its quota. It counts as active meanwhile."""
+        """Take no further request for this many seconds, since the client is over its quota. It counts as active."""
         clock = self.factory.clock
         self.last_active = max(self.last_active, clock.seconds() + seconds)
         pipeline: Pipeline | None = getattr(self, "pipeline", None)  # None if the connection is gone
@@ -294,13 +296,13 @@ class BrokerProtocol(Protocol):
             pipeline.mute(seconds, clock)
 
     def drained(self) -> None:
-        """Continue: everything has been sent."""
+        """Continue, since everything has been sent."""
         pipeline: Pipeline | None = getattr(self, "pipeline", None)
         if pipeline is not None:
             pipeline.drained()
 
     def give_up(self, reason: str) -> None:
-        """Close the connection at once: it has not said who it is, or is not accepted."""
+        """Close the connection at once, since it has not authenticated, or is not admitted."""
         transport: Any = self.transport
         event = "connections cut off" if self.served and self.authenticated else "handshakes given up"
         _limited.warn("Closing the connection from {host}: {reason}", event=event, host=self.host, reason=reason)
@@ -308,24 +310,24 @@ class BrokerProtocol(Protocol):
 
     @property
     def served(self) -> bool:
-        """Whether requests are taken: the TLS handshake, if there is one, has ended."""
+        """Whether requests are taken: the TLS handshake, if any, has ended."""
         return hasattr(self, "pipeline")
 
-    # What the bound on the memory of requests asks of a connection
+    # The methods that the bound on the memory of requests calls
 
     @property
     def request_memory(self) -> MemoryShare:
-        """A share for the large request that has begun to arrive."""
+        """A new share for the large request that has begun to arrive."""
         return self.factory.memory.share(self)
 
     @property
     def partial_bytes(self) -> int:
-        """The memory that a request takes that has arrived in part; 0 if there is none."""
+        """The memory of a request that has partly arrived; 0 without one."""
         return self.session.partial_bytes if self.served else 0
 
     @property
     def announced_bytes(self) -> int:
-        """The length of a request that has arrived in part; 0 if there is none."""
+        """The length of a request that has partly arrived; 0 without one."""
         return self.session.announced_bytes if self.served else 0
 
     def pause_reading(self) -> None:
@@ -335,7 +337,7 @@ class BrokerProtocol(Protocol):
         self.factory.hangups.watch(transport)
 
     def resume_reading(self) -> None:
-        """Continue to read, if nobody else wants a pause."""
+        """Continue to read, if there is no other reason for a pause."""
         transport: Any = self.transport
         if self.factory.hangups.unwatch(transport):
             transport.resumeProducing()
@@ -346,14 +348,15 @@ class BrokerProtocol(Protocol):
 
 
 def _ignore(_data: bytes) -> None:
-    """Receive nothing: the connection was refused."""
+    """Ignore received bytes, since the connection was refused."""
 
 
 class BrokerFactory(ServerFactory):
     """Makes the connections of one listener, limits them, and closes those that are idle or too slow.
 
-    limits: may be replaced at any time; then call `set_limits` of the `ConnectionQuotas`. admission: decides which
-    connections are taken. connections: those. work_meter: measures the work for them; None if that is not wanted.
+    limits: may be replaced at any time; then call `set_limits` of the `ConnectionQuotas`.
+    admission: decides which connections are admitted; these are in `connections`.
+    work_meter: measures the work for the connections; None if it is not measured.
     """
 
     noisy = False
@@ -370,10 +373,7 @@ class BrokerFactory(ServerFactory):
         memory: RequestMemory | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`warm`: reads a part of a file into the page cache, as `Sender` asks for. `listener`: its name.
-
-        `quotas`, `memory` and `turns`: those of the broker, for all listeners.
-        """
+        """`warm` reads files ahead for a `Sender`. All listeners of the broker share `quotas`, `memory` and `turns`."""
         self.clock = clock
         self.handler = handler
         self.warm = warm
@@ -395,7 +395,7 @@ class BrokerFactory(ServerFactory):
         self.work_meter: WorkMeter | None = None
 
     def measure_work(self, meter: WorkMeter | None) -> None:
-        """Measure the work for all connections, present and future, with `meter`; None to measure it no more."""
+        """Measure the work for all connections, present and future, with `meter`; None to stop measuring."""
         before, self.work_meter = self.work_meter, meter
         for connection in self.connections:
             if before is not None:
@@ -452,7 +452,7 @@ class BrokerFactory(ServerFactory):
         return done
 
     def memory_is_scarce(self, scarce: bool) -> None:
-        """Have all connections read little at a time, or as much as usual."""
+        """Have all connections read little at a time, or the usual amount."""
         for connection in self.connections:
             if connection.served:
                 read_little(connection.transport, scarce)
@@ -479,10 +479,10 @@ class BrokerFactory(ServerFactory):
         self.memory.check()
 
     def _check_progress(self, connection: BrokerProtocol, now: float, patience: float) -> None:
-        """Close a connection that has received too little of an unfinished request for `patience` seconds."""
+        """Close a connection that has received too little of an unfinished request in `patience` seconds."""
         found = connection.session.progress
         before, connection.progress = connection.progress, None
-        if found is None:  # of a request's length a few bytes are missing
+        if found is None:  # a few bytes of the request's length are missing
             if connection.last_active < now - patience:
                 connection.pipeline.close("an unfinished request has not progressed in request.receive.timeout.ms")
             return

@@ -14,7 +14,7 @@ from zope.interface import implementer
 def bound_socket(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """Return a socket that is bound to an address and does not listen. An empty host means every IPv4 interface.
 
-    shared: whether other sockets of this user may be bound to it as well. Raises OSError.
+    shared: whether other sockets of this user may be bound to the address as well. Raises OSError.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)

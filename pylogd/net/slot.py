@@ -13,19 +13,19 @@ class Awaited(Protocol):
     """A Deferred, or another reply that is made later."""
 
     def cancel(self) -> object:
-        """Give the reply up."""
+        """Cancel the reply."""
 
 
 class Slot:
     """A request whose reply is not made yet, or waits for one before it.
 
-    close_reason: why the connection has to be closed instead of a reply, if it has to be.
+    close_reason: if the connection has to be closed instead of a reply, the reason.
     """
 
     __slots__ = ("close_reason", "deferred", "event", "ready", "response")
 
     def __init__(self, event: Event | None, deferred: Awaited | None = None) -> None:
-        """`event` is None for a frame that is no request, and for requests in a batch. deferred: the reply."""
+        """`event` is None for a frame that is no request, and for requests in a batch. `deferred` is the reply."""
         self.event: Any = event
         self.deferred = deferred
         self.ready = False
@@ -34,7 +34,11 @@ class Slot:
 
 
 def may_overlap(event: Event, first: Slot, overlapping: Container[int]) -> bool:
-    """Return whether a request may start while others of one API wait. first: of these. overlapping: APIs that may."""
+    """Return whether a request may start while others of one API wait.
+
+    first: the first of the waiting requests.
+    overlapping: the keys of APIs that allow this.
+    """
     before = first.event
     if event.api_key != before.api_key or event.api_key not in overlapping:
         return False

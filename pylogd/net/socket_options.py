@@ -11,11 +11,11 @@ from termios import FIONREAD
 from typing import Any
 
 _MOST_MS = (1 << 31) - 1
-_DESCRIPTORS_FOR_FILES = 256  # or a quarter of what the process may have, if that is less
+_DESCRIPTORS_FOR_FILES = 256  # or a quarter of the process's limit if that is less
 
 
 def tune(transport: Any, max_idle_ms: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
-    """Set the options of a connection's socket. Buffers of 0 bytes or less are the system's."""
+    """Set the options of a connection's socket. Buffers of 0 bytes or less keep the system's size."""
     handle = _socket_of(transport)
     if handle.family in (socket.AF_INET, socket.AF_INET6):
         transport.setTcpNoDelay(True)
@@ -32,7 +32,7 @@ def tune(transport: Any, max_idle_ms: int, send_buffer_bytes: int, receive_buffe
 
 def wait_for_bytes(transport: Any, size: int) -> None:
     """Report a connection as readable only when it has `size` bytes, has ended, or its buffer is full."""
-    with contextlib.suppress(OSError):  # it has just ended
+    with contextlib.suppress(OSError):  # the connection may just have ended
         _socket_of(transport).setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
@@ -50,6 +50,6 @@ def _socket_of(transport: Any) -> socket.socket:
 
 
 def descriptors_left(transport: Any) -> bool:
-    """Return whether enough descriptors are left for files. The kernel gives out the lowest free number."""
+    """Return whether enough descriptors are left for files. The kernel always uses the lowest free number."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit == resource.RLIM_INFINITY or transport.fileno() < limit - min(limit // 4, _DESCRIPTORS_FOR_FILES)

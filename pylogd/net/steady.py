@@ -1,11 +1,11 @@
 """A reactor with a monotonic clock, wrapped around an application's reactor that uses the wall clock.
 
 Strategy: a library must not change the clock of the process's reactor (`pylogd.clock.use_monotonic_time` is for the
-application). So `seconds()` is the monotonic clock, and a call that the reactor makes too early, since the wall clock
-was set forward, is delayed by the time that is left. All else is the reactor's.
+application). So `seconds()` is the monotonic clock here. If the reactor makes a call too early, since the wall clock
+was set forward, the call is delayed by the time that is left. All other attributes are the reactor's.
 
-Rule: after the wall clock was set back, the reactor makes no call, of anybody, before the old time has come again. Only
-the application can prevent that: see "On Twisted" in docs/client.md.
+Rule: after the wall clock was set back, the reactor makes no calls at all before the old time has come again. Only the
+application can prevent that: see "On Twisted" in docs/client.md.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from zope.interface import directlyProvides, implementer, providedBy
 
 
 def steady(reactor: Any) -> Any:
-    """Return the reactor, or one with a monotonic clock around it if it counts by the wall clock."""
+    """Return the reactor; if it uses the wall clock, return one with a monotonic clock around it."""
     return SteadyReactor(reactor) if getattr(reactor, "seconds", None) is wall_clock else reactor
 
 
 class SteadyReactor:
-    """See the module."""
+    """A reactor with a monotonic clock; see the module."""
 
     def __init__(self, reactor: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._reactor = reactor

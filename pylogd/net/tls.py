@@ -1,17 +1,17 @@
 """TLS for the connections of a listener: Twisted's TLS layer, with fewer calls for each byte.
 
 Strategy: `TlsTransport` is Twisted's `TLSMemoryBIOProtocol`, which encrypts and decrypts in memory between the socket
-and the protocol. Three steps of it are replaced: all that a read brought is decrypted and delivered at once, as one
-chunk, like that of a plain connection; a write is encrypted as a whole; and a connection is closed without waiting for
-the peer's answer to the closing alert. A pull producer is the TCP transport's own, so it is asked for more when all
-encrypted bytes have left, as on a plain connection.
+and the protocol. Three steps of it are replaced. All bytes of a read are decrypted and delivered at once, as one chunk,
+as on a plain connection. A write is encrypted as a whole. A connection is closed without waiting for the peer's answer
+to the closing alert. A pull producer is registered with the TCP transport, so it is asked for more when all encrypted
+bytes are sent, as on a plain connection.
 
-A large frame is decrypted into its own memory (`receive_into`, called by `pylogd.net.receiving`): no chunk is made of
-its records. Meanwhile the socket is read into memory that all connections share, about `MOST_RECEIVED` bytes in one
-turn of the reactor, and OpenSSL keeps the memory of a record, which it otherwise allocates for each.
+A large frame is decrypted into its own memory (`receive_into`, called by `pylogd.net.receiving`), without chunks.
+Meanwhile the socket is read into memory that all connections share, about `MOST_RECEIVED` bytes in one turn of the
+reactor. OpenSSL keeps the memory of a record for the next one, instead of allocating it for each.
 
 `TlsFactory` gives each new connection the context that is current then (`context`), so that certificates can be
-replaced while the broker runs. The other direction, connections that this process opens, is in `client_tls`.
+replaced while the broker runs. Connections that this process opens are in `client_tls`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pylogd.net.tls_records import decrypt, keep_buffers, receive, send
 from pylogd.security.certificates import explain
 
 _RECORD_BYTES: Final = 1 << 14  # the most plain bytes in a TLS record
-_OVERHEAD_BYTES: Final = 64  # at most, that a record has besides
-_NOT_TLS: Final = ("wrong version number", "http request")  # what OpenSSL says of bytes that are not TLS
+_OVERHEAD_BYTES: Final = 64  # the most other bytes of a record
+_NOT_TLS: Final = ("wrong version number", "http request")  # OpenSSL's errors for bytes that are not TLS
 _HANDSHAKE_BYTES: Final = 1 << 15
 #: How many bytes are read from a socket in one turn of the reactor. The rest waits for the next turn, so that one
 #: connection does not hold up the others.
 MOST_RECEIVED: Final = 1 << 19
-#: What is decrypted before it becomes a chunk. Used by the reactor's thread only, and empty between calls.
+#: Decrypted bytes before they become a chunk. Used by the reactor's thread only, and empty between calls.
 _DECRYPTED: Final = bytearray(1 << 18)
 
 
@@ -47,12 +47,12 @@ class TlsTransport(TLSMemoryBIOProtocol):
     factory: TlsTransportFactory
     _in_place = False
     _left = 0  # bytes that may still be read from the socket in this turn
-    _ended: tuple[Failure | None] | None = None  # the peer has closed TLS, or broken it
-    _direct = False  # encrypted bytes go to the socket, as many as it takes
-    _tail = b""  # those that it did not take
+    _ended: tuple[Failure | None] | None = None  # set when the peer has closed TLS, or broken it
+    _direct = False  # whether encrypted bytes go directly to the socket
+    _tail = b""  # the encrypted bytes that the socket did not take
 
     def makeConnection(self, transport: Any) -> None:
-        """Begin; called by the TCP transport. Its interfaces are not declared anew here, which nobody asks for."""
+        """Begin; the TCP transport calls this. Its interfaces are not declared again, since nobody asks for them."""
         self._tlsConnection = self.factory._creatorCallable(self)
         self._appSendBuffer: list[bytes] = []
         Protocol.makeConnection(self, transport)
@@ -62,7 +62,7 @@ class TlsTransport(TLSMemoryBIOProtocol):
             self._checkHandshakeStatus()  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Tell the protocol that the TCP connection has ended. All that was received has been delivered before."""
+        """Tell the protocol that the TCP connection has ended. All received bytes have been delivered before."""
         self._lostTLSConnection = True
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
@@ -78,7 +78,7 @@ class TlsTransport(TLSMemoryBIOProtocol):
 
     @property
     def in_place(self) -> bool:
-        """Whether a large frame arrives: then one record only is delivered, and the rest is left to `receive_into`."""
+        """Whether a large frame arrives. Then only one record is delivered, and the rest is left to `receive_into`."""
         return self._in_place
 
     @in_place.setter
@@ -96,11 +96,11 @@ class TlsTransport(TLSMemoryBIOProtocol):
         self._tcp.registerProducer(producer, streaming)
 
     def unregisterProducer(self) -> None:
-        """Ask the producer no more."""
+        """Stop asking the producer."""
         self._tcp.unregisterProducer()
 
     def send_now(self, data: Any) -> bool:
-        """Write `data`; as much as the socket takes leaves at once. Return whether all has left."""
+        """Write `data`, and send as much as the socket takes at once. Return whether all was sent."""
         tcp = self._tcp
         if self._lostTLSConnection or self._appSendBuffer or tcp._tempDataBuffer or len(tcp.dataBuffer) > tcp.offset:
             self._write(data)
@@ -118,7 +118,7 @@ class TlsTransport(TLSMemoryBIOProtocol):
         return False
 
     def _directly(self, step: Callable[[Any], None], argument: Any) -> bool:
-        """Call `step`, and write what it encrypts to the socket at once. Return whether the socket took all of it."""
+        """Call `step`, and write the bytes that it encrypts to the socket at once. Return whether it took all."""
         tcp = self._tcp
         if tcp._tempDataBuffer or len(tcp.dataBuffer) > tcp.offset:
             step(argument)
@@ -151,14 +151,14 @@ class TlsTransport(TLSMemoryBIOProtocol):
         self._flush(len(data) + (len(data) // _RECORD_BYTES + 2) * _OVERHEAD_BYTES)
 
     def _flushSendBIO(self) -> None:
-        """Send what TLS itself has to send: now, which spares the reactor a turn for each flight of a handshake."""
+        """Send what TLS itself has to send at once. This saves the reactor a turn for each flight of a handshake."""
         if self._direct or self._aborted or not self._tcp.connected:
             self._flush(_HANDSHAKE_BYTES)
         else:
             self._directly(self._flush, _HANDSHAKE_BYTES)
 
     def _flush(self, most: int) -> None:
-        """Give the TCP transport what was encrypted. `most`: how many bytes to expect."""
+        """Give the encrypted bytes to the TCP transport. `most`: how many bytes to expect."""
         while True:
             try:
                 data = self._tlsConnection.bio_read(most)
@@ -177,19 +177,19 @@ class TlsTransport(TLSMemoryBIOProtocol):
             try:
                 sent = self._tcp.socket.send(data)
             except OSError:
-                sent = 0  # full, or broken: the TCP transport finds out which
+                sent = 0  # it is full, or broken; the TCP transport finds out which
             self._tail = data[sent:]
 
     def dataReceived(self, bytes: Any) -> None:
-        """Take what the reactor has read from the socket."""
+        """Take the bytes that the reactor has read from the socket."""
         self._left = MOST_RECEIVED
         super().dataReceived(bytes)  # type: ignore[no-untyped-call]
 
     def receive_into(self, buffer: memoryview, most: int) -> int:
         """Decrypt into `buffer`, at most `most` bytes, and read the socket for it. Called by the protocol.
 
-        Return how many bytes there were: none if the socket has no more, or this turn's share is used up. The end of
-        the connection, and errors, are left to the reactor.
+        Return how many bytes were decrypted: none if the socket has no more, or this turn's share is used up. The end
+        of the connection, and errors, are left to the reactor.
         """
         if self._ended is not None or self._lostTLSConnection:
             return 0
@@ -200,14 +200,14 @@ class TlsTransport(TLSMemoryBIOProtocol):
         return got
 
     def _wants_more(self, why: SSL.Error) -> bool:
-        """Return whether OpenSSL has decrypted all that it had; else note how the connection has ended."""
+        """Return whether OpenSSL has decrypted everything that it had. If the connection has ended, note how."""
         if isinstance(why, SSL.WantReadError):
             return True
         self._ended = (None if isinstance(why, SSL.ZeroReturnError) else Failure(why),)
         return False
 
     def _flushReceiveBIO(self) -> None:
-        """Decrypt what was received, and deliver it: in one chunk, unless a large frame arrives."""
+        """Decrypt received bytes, and deliver them in one chunk, unless a large frame arrives."""
         delivered = False
         while True:
             whole = not self.in_place
@@ -226,11 +226,11 @@ class TlsTransport(TLSMemoryBIOProtocol):
             if ended[0] is None:
                 self._shutdownTLS()
             self._tlsShutdownFinished(ended[0])
-        if not delivered:  # else what TLS itself has to send leaves with the next reply
+        if not delivered:  # otherwise TLS's own bytes are sent with the next reply
             self._flushSendBIO()
 
     def _decrypt(self) -> bytes:
-        """Return what OpenSSL can decrypt, at most one record of it while a large frame arrives."""
+        """Return the bytes that OpenSSL can decrypt, at most one record while a large frame arrives."""
         most = _RECORD_BYTES if self.in_place else len(_DECRYPTED)
         chunks: list[bytes] = []
         while self._ended is None and not self._lostTLSConnection:
@@ -243,15 +243,15 @@ class TlsTransport(TLSMemoryBIOProtocol):
         return b"".join(chunks) if len(chunks) != 1 else chunks[0]
 
     def _tlsShutdownFinished(self, reason: Failure | None) -> None:
-        """Close the TCP connection: the peer has closed the TLS one, or broken it."""
+        """Close the TCP connection, since the peer has closed TLS, or broken it."""
         producer = self._tcp.producer
-        if producer is not None:  # or the transport would keep asking it
+        if producer is not None:  # otherwise the transport would keep asking it
             self._tcp.unregisterProducer()
             producer.stopProducing()
         super()._tlsShutdownFinished(reason)  # type: ignore[no-untyped-call]
 
     def _shutdownTLS(self) -> None:
-        """Send the closing alert, and close the connection when it has left."""
+        """Send the closing alert, and close the connection when it is sent."""
         super()._shutdownTLS()  # type: ignore[no-untyped-call]
         self._tcp.loseConnection()
 
@@ -264,17 +264,20 @@ class _Creator:
         self._context = context
 
     def serverConnectionForTLS(self, _protocol: Any) -> SSL.Connection:
-        """Return a connection in the current context; called by Twisted."""
+        """Return a connection in the current context. Twisted calls this."""
         return SSL.Connection(self._context(), None)
 
 
 class TlsTransportFactory(TLSMemoryBIOFactory):
-    """Makes TLS connections around the protocols of another factory. begins: whether this side says hello first."""
+    """Makes TLS connections around the protocols of another factory.
+
+    begins: whether this side begins the handshake.
+    """
 
     protocol = TlsTransport
 
     def __init__(self, creator: Any, begins: bool, factory: Factory, clock: IReactorTime) -> None:
-        """creator: makes OpenSSL's side of a connection, as Twisted has it."""
+        """creator: makes OpenSSL's side of a connection, as in Twisted."""
         super().__init__(creator, begins, factory, clock)
         self.begins = begins
 
@@ -283,14 +286,14 @@ class TlsFactory(TlsTransportFactory):
     """Makes the TLS connections of a listener."""
 
     def __init__(self, context: Callable[[], SSL.Context], factory: Factory, clock: IReactorTime) -> None:
-        """`context` returns the context for a new connection."""
+        """context: returns the context of a new connection."""
         super().__init__(_Creator(context), False, factory, clock)
 
 
 def peer_certificate(transport: Any, now_ms: int) -> Any:
     """Return the certificate (of cryptography's class) that a TLS client has shown, None if it has not shown one.
 
-    Raises ValueError for one that has expired: OpenSSL accepts that where a client resumes a session.
+    Raises ValueError for an expired certificate, which OpenSSL accepts if a client resumes a session.
     """
     connection: SSL.Connection = transport.getHandle()
     certificate = connection.get_peer_certificate(as_cryptography=True)

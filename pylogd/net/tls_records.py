@@ -1,13 +1,13 @@
-"""Decrypt records of TLS into memory that is there already, many in a row.
+"""Decrypt TLS records into memory that already exists, many in a row.
 
-Strategy: OpenSSL decrypts one record in a call. Clients may send small ones: librdkafka makes two of each message that
-is not compressed. So `decrypt` calls OpenSSL directly by the functions on which pyOpenSSL stands, and leaves errors to
-pyOpenSSL; its own `recv_into` takes three times as long for a small record. Without those functions, which are not
-part of pyOpenSSL's interface, `decrypt` uses `recv_into`.
+Strategy: OpenSSL decrypts one record per call. Clients may send small records: librdkafka makes two of each message
+that is not compressed. So `decrypt` calls the OpenSSL functions that pyOpenSSL is based on, and leaves errors to
+pyOpenSSL, whose own `recv_into` takes three times as long for a small record. If these functions are missing, since
+they are not part of pyOpenSSL's interface, `decrypt` uses `recv_into`.
 
-The compiled `_tls_records` calls SSL_read for all records of a chunk at once: 0.3 s for a GB in records of 4 KB with
-small ones between them, where calls from Python take 0.5. `receive` also reads the socket, until so much of a large
-frame is there as it was asked for; compiled, that is one call for all pieces that the socket gives.
+The compiled `_tls_records` calls SSL_read for all records of a chunk at once: it takes 0.3 s for a GB in records of 4
+KB with small ones between them, where calls from Python take 0.5 s. `receive` also reads the socket, until the
+requested part of a large frame is there. The compiled `receive` is one call for all pieces that the socket gives.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ try:
     _set_mode: Any = lib.SSL_set_mode
     _clear_mode: Any = lib.SSL_clear_mode
     _WANTS: Any = lib.SSL_ERROR_WANT_READ
-except (ImportError, AttributeError):  # a pyOpenSSL that is made in another way
+except (ImportError, AttributeError):  # this pyOpenSSL is made in another way
     _read = _set_mode = _clear_mode = None
 
 try:
@@ -44,7 +44,7 @@ try:
     )
     if _openssl.lib.SSL_ERROR_WANT_READ != 2:
         raise ValueError("the compiled module has another number for it")
-except Exception:  # it could not be compiled, or a cryptography without these functions: whatever it raises then
+except Exception:  # it could not be compiled, or cryptography lacks these functions; the error may be of any kind
     _read_records = _receive_records = _send_records = None
 
 #: Encrypted bytes between OpenSSL and a socket. Used by the reactor's thread only, and empty between calls.
@@ -54,7 +54,7 @@ _WANT_READ: Final = SSL.WantReadError()
 
 
 def decrypt(connection: SSL.Connection, buffer: memoryview | bytearray, most: int) -> tuple[int, SSL.Error | None]:
-    """Decrypt into `buffer`, until `most` bytes are there, or OpenSSL has to be given more, or the connection ends.
+    """Decrypt into `buffer`, until `most` bytes are there, OpenSSL needs more input, or the connection ends.
 
     Return the number of bytes, and what ended it: None, or the error that `connection.recv` raises.
     """
@@ -81,18 +81,19 @@ def decrypt(connection: SSL.Connection, buffer: memoryview | bytearray, most: in
 def _decrypt_by_pyopenssl(
     connection: SSL.Connection, buffer: memoryview | bytearray, got: int, most: int
 ) -> tuple[int, SSL.Error | None]:
-    """Decrypt behind the first `got` bytes, as `decrypt` does."""
+    """Do the work of `decrypt`, after the first `got` bytes."""
     try:
         with memoryview(buffer) as whole:
-            while got < most:  # usually OpenSSL has stopped already, and this tells why
+            while got < most:  # usually OpenSSL has stopped already, and this call tells why
                 got += connection.recv_into(whole[got : min(got + _RECORD_BYTES, most)])
     except SSL.Error as error:
-        return got, error.with_traceback(None)  # or the caller's frame, with its buffer, and the error keep each other
+        # Otherwise the error and the caller's frame, with its buffer, keep each other.
+        return got, error.with_traceback(None)
     return got, None
 
 
 def keep_buffers(connection: SSL.Connection, keep: bool) -> None:
-    """Have OpenSSL keep the memory of a record for the next one, or allocate it for each (SSL_MODE_RELEASE_BUFFERS)."""
+    """Have OpenSSL keep the memory of a record for the next one, or free it (SSL_MODE_RELEASE_BUFFERS)."""
     ssl = getattr(connection, "_ssl", None)
     if _set_mode is not None and ssl is not None:
         (_clear_mode if keep else _set_mode)(ssl, SSL.MODE_RELEASE_BUFFERS)
@@ -101,11 +102,12 @@ def keep_buffers(connection: SSL.Connection, keep: bool) -> None:
 def receive(
     connection: SSL.Connection, source: socket.socket, buffer: memoryview, most: int, limit: int
 ) -> tuple[int, SSL.Error | None, int]:
-    """Decrypt into `buffer`, until `most` bytes are there, or the socket has no more, or the connection ends.
+    """Decrypt into `buffer`, until `most` bytes are there, the socket has no more, or the connection ends.
 
-    What the socket gives beyond them, a record at most, OpenSSL keeps. limit: from so many bytes on that the socket has
-    given, it is not read again. Return the number of bytes; what ended it, as `decrypt` does; and how many bytes the
-    socket gave. Its errors, and its end, are left to the reactor.
+    limit: after the socket has given this many bytes, it is not read again.
+
+    Return the number of bytes; what ended it, as in `decrypt`; and how many bytes the socket gave. OpenSSL keeps bytes
+    beyond `most`, at most a record. The socket's errors, and its end, are left to the reactor.
     """
     ssl, bio = getattr(connection, "_ssl", None), getattr(connection, "_into_ssl", None)
     if _receive_records is None or _read is None or ssl is None or bio is None:
@@ -124,7 +126,7 @@ def receive(
 def _receive(
     connection: SSL.Connection, source: socket.socket, buffer: memoryview, most: int, limit: int
 ) -> tuple[int, SSL.Error | None, int]:
-    """Do what `receive` does, without compiled code."""
+    """Do the work of `receive` without compiled code."""
     got = taken = 0
     while True:
         size, why = decrypt(connection, buffer[got:], most - got)
@@ -145,8 +147,8 @@ def _receive(
 def send(connection: SSL.Connection, target: socket.socket, data: bytes | memoryview) -> tuple[int, bytes] | None:
     """Encrypt `data` and send it, a part that fits the processor's cache at a time, as much as the socket takes.
 
-    Return how many bytes were encrypted, fewer than there are if the socket is full, or the connection can't send now;
-    and those encrypted bytes that the socket did not take. None without compiled code: nothing was done then.
+    Return how many bytes were encrypted (fewer than all if the socket is full, or the connection can't send now), and
+    the encrypted bytes that the socket did not take. Without compiled code do nothing, and return None.
     """
     ssl, bio = getattr(connection, "_ssl", None), getattr(connection, "_from_ssl", None)
     if _send_records is None or ssl is None or bio is None:

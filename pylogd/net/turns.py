@@ -1,11 +1,11 @@
 """Share the reactor among connections that have sent more requests than one turn has time for.
 
-Strategy: fair queueing, as fq_codel does it for packets (RFC 8290). Whatever comes, a connection starts a few requests
-at once, so that a client with one or two never waits for others. One that has more asks here, and gets on for at most
-`SLICE` seconds; then it waits for its next turn, and is not read from meanwhile. While any waits, the others start one
-request at once. Those that wait are served in later turns of the reactor, one after the other, for at most `TURN`
-seconds in all before the sockets are looked at again: first those that came into the queue without having had a slice,
-and always one of the others.
+Strategy: fair queueing, which fq_codel does for packets (RFC 8290). A connection always starts a few requests at once,
+so that a client with one or two requests never waits for others. A connection with more requests asks here, and
+continues for at most `SLICE` seconds. Then it waits for its next turn, and is not read from meanwhile. While any
+connection waits, the others start one request at once. Waiting connections are served in later turns of the reactor,
+one after the other, for at most `TURN` seconds in all before the sockets are polled again: first the connections that
+joined the queue without having had a slice, and always one of the others.
 
 Must not know: requests, transports; `Taker` is a connection.
 """
@@ -17,12 +17,12 @@ from typing import Final, Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-#: What a connection may start before it asks; and while others wait.
+#: How many requests a connection may start before it asks; and how many while others wait.
 AT_ONCE: Final = 4
 AT_ONCE_BESIDE_OTHERS: Final = 1
-#: What it may start then, before it asks again.
+#: How many requests it may then start before it asks again.
 MORE: Final = 8
-#: Seconds of one connection, and of all that wait, in one turn of the reactor.
+#: The seconds of one connection, and of all waiting ones, in one turn of the reactor.
 SLICE: Final = 0.001
 TURN: Final = 0.004
 
@@ -31,12 +31,13 @@ class Taker(Protocol):
     """A connection that starts requests."""
 
     def turn(self) -> None:
-        """Start more requests: it is its turn. Ask `Turns.more` as usual. Do nothing if it is no longer wanted."""
+        """Start more requests, since it is this connection's turn. Ask `Turns.more` as usual. Ignored after its end."""
 
 
 class Turns:
-    """The turns of all connections of a broker. at_once: how many requests to start before asking for `more`.
+    """The turns of all connections of a broker.
 
+    at_once: how many requests to start before asking for `more`.
     seconds: the clock by which connections are active.
     """
 
@@ -45,10 +46,10 @@ class Turns:
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self.seconds = clock.seconds
-        self._call: IDelayedCall | None = None  # to `_serve`, in the reactor's next turn
+        self._call: IDelayedCall | None = None  # the call of `_serve` in the reactor's next turn
         self._ends = 0.0  # when this turn of the reactor should end
-        self._new: OrderedDict[Taker, None] = OrderedDict()  # those that wait, without having had a slice
-        self._had_slice: OrderedDict[Taker, None] = OrderedDict()  # the others
+        self._new: OrderedDict[Taker, None] = OrderedDict()  # connections that wait and have had no slice
+        self._had_slice: OrderedDict[Taker, None] = OrderedDict()  # the other waiting connections
         self._serving = False  # `_serve` is on the stack
         self.at_once = AT_ONCE
 
@@ -58,12 +59,13 @@ class Turns:
         return len(self._new) + len(self._had_slice)
 
     def more(self, taker: Taker, until: float) -> tuple[int, float]:
-        """Ask for more requests; `until` is 0.0 at first, and then what this returned last.
+        """Ask to start more requests. `until` is 0.0 at first, and then the last result.
 
-        Return how many requests to start before asking again. 0: it waits, and its `turn` is called.
+        Return how many requests to start before asking again. If it is 0, the connection waits, and its `turn` is
+        called.
         """
         now = self._clock.seconds()
-        if self._call is None and not self._serving:  # the first that asks in this turn of the reactor
+        if self._call is None and not self._serving:  # it is the first that asks in this turn of the reactor
             self._ends = now + TURN
             self._call = self._clock.callLater(0, self._serve)
         if until:
@@ -78,7 +80,7 @@ class Turns:
         return 0, 0.0
 
     def _serve(self) -> None:
-        """Let those continue that wait, until this turn of the reactor should end."""
+        """Let waiting connections continue, until this turn of the reactor should end."""
         self._call = None
         self._serving = True
         self._ends = self._clock.seconds() + TURN

@@ -1,9 +1,9 @@
 """Measure how long the reactor works for each connection of a broker, while a quota of request time is set.
 
-Strategy: whatever is done for a connection when its socket can be read or written happens in the transport's `doRead`
-and `doWrite`: receiving, decrypting, parsing, handling, encoding, encrypting, sending. A `WorkMeter` replaces both on
-each transport, so nothing is measured, or costs anything, while it is off. The time of handlers, which is charged by
-itself, is left out. What is read ahead from the disk in a thread to be sent is added (`pylogd.clock.timed`).
+Strategy: the work for a connection whose socket can be read or written is done in the transport's `doRead` and
+`doWrite`: receiving, decrypting, parsing, handling, encoding, encrypting, sending. A `WorkMeter` replaces both on each
+transport, so it costs nothing while it is off. The time of handlers, which is charged separately, is subtracted. The
+time of threads that read ahead from the disk for sending is added (`pylogd.clock.timed`).
 
 Must not know: quotas.
 """
@@ -28,16 +28,22 @@ class Metered(Protocol):
 
 
 class WorkMeter:
-    """The work for connections that is measured. record: told of a connection and so many seconds."""
+    """Measures the work for connections.
+
+    record: called with a connection and the seconds of work.
+    """
 
     def __init__(
         self, clock: Callable[[], float], handled: Callable[[], float], record: Callable[[Any, float], object]
     ) -> None:
-        """`clock`: a monotonic clock, in seconds. `handled`: returns for how many seconds all handlers have worked."""
+        """clock: a monotonic clock, in seconds.
+
+        handled: returns for how many seconds all handlers have worked.
+        """
         self._clock = clock
         self._handled = handled
         self._record = record
-        self._transports: dict[Metered, tuple[Any, dict[str, Any]]] = {}  # with steps of their own: `direct_reads`
+        self._transports: dict[Metered, tuple[Any, dict[str, Any]]] = {}  # each with the steps that were replaced
 
     def add(self, connection: Metered) -> None:
         """Measure a connection, until `remove`."""
@@ -53,7 +59,7 @@ class WorkMeter:
             setattr(transport, step, partial(self._measure, connection, work, getattr(transport, step)))
 
     def remove(self, connection: Metered) -> None:
-        """Measure a connection no more. Do nothing if it is not measured."""
+        """Stop measuring a connection. Do nothing if it is not measured."""
         found = self._transports.pop(connection, None)
         if found is not None:
             transport, own = found

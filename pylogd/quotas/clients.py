@@ -1,13 +1,13 @@
 """The quotas of all clients: read from the metadata, counted for each client, and turned into time to wait.
 
-Strategy: one `QuotaTable` of each kind is made anew whenever a quota changes; what a client has used is kept in a
-counter for the entity that the quota is counted for, and stays when the quota changes. While no quota is set `active`
-is false, and nothing is counted.
+Strategy: the `QuotaTable` of each kind is made again whenever a quota changes. The use of a quota is kept in a counter,
+for the entity to which the quota applies, and stays when the quota changes. While no quota is set `active` is false,
+and nothing is counted.
 
-Rules: a client over its quota is told how long to wait, never refused; only changes of topics may be refused (KIP-599).
-A client that names no client id has the empty one, which only the default quotas match. Counters with empty windows are
-dropped, so a client that invents client ids costs memory only for as long as the windows last. Client ids are told
-apart by their first `LONGEST_ID` characters.
+Rules: a client over its quota is told how long to wait, and never refused; only changes of topics may be refused
+(KIP-599). A client that names no client id has the empty one, which only the default quotas match. Counters with empty
+windows are dropped, so a client that invents client ids costs memory only for as long as the windows last. Client ids
+are told apart by their first `LONGEST_ID` characters.
 
 Must not know: requests, connections.
 """
@@ -30,18 +30,20 @@ from pylogd.quotas.rates import PacedRate, TokenBucket, WindowedRate, Windows
 
 log = Logger()
 
-#: More counters than this are looked through for those that can be dropped; afterwards twice as many as are left.
+#: If there are more counters, those that can be dropped are searched; the next search is at twice the remaining number.
 _SWEEP_AT: Final = 1000
-#: Characters of a client id that count. The protocol allows 32 KB, and a client may send another one each time.
+#: Only this many characters of a client id count. The protocol allows 32 KB, and a client may send another id each
+#: time.
 LONGEST_ID: Final = 255
 
 Counter = AdmissionRate | WindowedRate | TokenBucket
 
 
 class Usage(NamedTuple):
-    """An entity's use of a quota. used: since it was last idle. limit: the use allowed in a second.
+    """An entity's use of a quota, in the unit of the quota; for `request_percentage` in percent of a second.
 
-    Both in the unit of the quota; `request_percentage` is used in percent of a second.
+    used: the use since the entity was last idle.
+    limit: the use allowed per second.
     """
 
     kind: QuotaKind
@@ -51,7 +53,7 @@ class Usage(NamedTuple):
 
 
 class _Quotas:
-    """The quotas of one kind, and what clients have used of them."""
+    """The quotas of one kind, and their use by clients."""
 
     __slots__ = ("_found", "_new", "_sweep_at", "counters", "table")
 
@@ -97,7 +99,7 @@ class _Quotas:
         return counter
 
     def usage(self, kind: QuotaKind) -> Iterator[Usage]:
-        """Yield what each entity has used that has a quota now."""
+        """Yield the use of each entity that has a quota now."""
         for entity, counter in self.counters.items():
             limit = self.table.limit_of(entity)
             if limit is not None:
@@ -112,9 +114,10 @@ class _Quotas:
 class ClientQuotas:
     """The quotas of clients, and their use.
 
-    active: whether any quota is set but those of IP addresses; checked before anything is counted.
-    times_requests: whether any quota of request time is set. handled: for how many seconds handlers have worked since.
-    seconds: the monotonic clock that the rates are measured with.
+    active: whether any quota is set, except those of IP addresses. Check it before counting anything.
+    times_requests: whether any quota of request time is set.
+    handled: for how many seconds handlers have worked since then.
+    seconds: the monotonic clock that measures the rates.
     """
 
     def __init__(self, configs: EntityConfigs, settings: Settings, seconds: Callable[[], float]) -> None:
@@ -138,7 +141,7 @@ class ClientQuotas:
         self._changed(())
 
     def subscribe(self, listener: Callable[[bool], object]) -> None:
-        """Call `listener` with `active` whenever that or `times_requests` changes."""
+        """Call `listener` with `active` whenever `active` or `times_requests` changes."""
         self._listeners.append(listener)
 
     def charge(self, kind: QuotaKind, user: str, client_id: str | None, amount: float) -> float:
@@ -168,8 +171,10 @@ class ClientQuotas:
     def change_topics(self, user: str, client_id: str | None, partitions: int, *, strict: bool) -> tuple[bool, float]:
         """Count partitions that a client wants to create or delete.
 
-        Return whether it may, and for how many seconds it has to wait. strict: a client over its quota is refused,
-        and others need not wait. Otherwise none is refused, and a client over its quota has to wait.
+        strict: whether a client over its quota is refused, and others need not wait. If not, no client is refused, and
+            one over its quota has to wait.
+
+        Return whether the client may do it, and for how many seconds it has to wait.
         """
         quotas = self._kinds[QuotaKind.MUTATION]
         now = self.seconds()
@@ -200,12 +205,12 @@ class ClientQuotas:
         return counter.admit(limit, now)
 
     def usage(self, most: int) -> Iterator[Usage]:
-        """Yield the use of quotas by entities: of each kind, `most` of the entities that used it recently."""
+        """Yield the use of quotas by entities. For each kind these are `most` of the entities that used it recently."""
         for kind, quotas in self._kinds.items():
             yield from islice(quotas.usage(kind), most)
 
     def counted(self) -> dict[QuotaKind, int]:
-        """Return the number of entities that are counted, for each kind of quota that is set for anybody."""
+        """Return the number of entities with a counter, for each kind of which any quota is set."""
         return {kind: len(quotas.counters) for kind, quotas in self._kinds.items() if quotas.table}
 
     def _changed(self, _: Iterable[Entity]) -> None:
@@ -234,7 +239,7 @@ class ClientQuotas:
 
 
 def describe(entity: Entity) -> str:
-    """Return an entity for people: `user ann, client id app`."""
+    """Return an entity as text for people: `user ann, client id app`."""
     names = (("user", entity.user), ("client id", entity.client_id), ("IP address", entity.ip))
     return ", ".join(f"{what} {name or '<default>'}" for what, name in names if name is not None)
 

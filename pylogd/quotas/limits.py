@@ -1,8 +1,8 @@
-"""The kinds of quotas, and which one holds for a client: the eight levels of precedence.
+"""The kinds of quotas, and which quota applies to a client: the eight levels of precedence.
 
-Rules: the first level that has a quota decides. A quota of users is shared by all clients of a user, one of client ids
-by all connections with that client id; one of a user's client ids belongs to that pair. Each kind is looked up by
-itself: a pair that has only a quota for producing falls back to other levels for consuming.
+Rules: the first level that has a quota decides. All clients of a user share a quota of the user; all connections with a
+client id share a quota of the client id; a quota of a user's client id belongs to that pair. Each kind is looked up
+separately: a pair that has only a quota for producing falls back to other levels for consuming.
 
 Source: KIP-13, KIP-55; Kafka's ClientQuotaManager.
 """
@@ -28,18 +28,18 @@ class QuotaKind(Enum):
 
     @property
     def of_address(self) -> bool:
-        """Whether it belongs to an IP address; the others belong to users and client ids."""
+        """Whether the quota belongs to an IP address. The others belong to users and client ids."""
         return self is QuotaKind.CONNECTION
 
     @property
     def is_whole(self) -> bool:
-        """Whether its values are whole numbers."""
+        """Whether the values are whole numbers."""
         return self in _WHOLE
 
 
 _WHOLE = (QuotaKind.PRODUCE, QuotaKind.FETCH, QuotaKind.CONNECTION)
 KINDS: Mapping[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
-#: How far a value may be from a whole number, since the protocol has floating point numbers only.
+#: How far a value may be from a whole number, since the protocol has only floating-point numbers.
 _EPSILON = 1e-6
 _LONG_MAX = (1 << 63) - 1
 
@@ -47,7 +47,7 @@ _LONG_MAX = (1 << 63) - 1
 def levels(user: str, client_id: str) -> Iterator[tuple[Entity, Entity]]:
     """Iterate over the entities that may have a quota for a client, the most specific first.
 
-    The second of each pair is what the quota is counted for.
+    The second of each pair is the entity whose use is counted.
     """
     both, of_user, of_client = Entity(user, client_id), Entity(user), Entity(client_id=client_id)
     yield both, both
@@ -62,7 +62,10 @@ def levels(user: str, client_id: str) -> Iterator[tuple[Entity, Entity]]:
 
 @dataclass(slots=True)
 class QuotaTable:
-    """The quotas of one kind, by entity. per_client_id: of client ids for which no level has one, None for no limit."""
+    """The quotas of one kind, by entity.
+
+    per_client_id: the quota of client ids without a quota at any other level; None for no limit.
+    """
 
     limits: dict[Entity, float] = field(default_factory=dict)
     per_client_id: float | None = None
@@ -72,7 +75,7 @@ class QuotaTable:
         return bool(self.limits) or self.per_client_id is not None
 
     def find(self, user: str, client_id: str) -> tuple[Entity, float] | None:
-        """Return what to count for and its quota; None for a client without a limit."""
+        """Return the entity whose use is counted, and its quota; None for a client without a limit."""
         for entity, counted in levels(user, client_id):
             limit = self.limits.get(entity)
             if limit is not None:
@@ -80,7 +83,7 @@ class QuotaTable:
         return None if self.per_client_id is None else (Entity(client_id=client_id), self.per_client_id)
 
     def limit_of(self, counted: Entity) -> float | None:
-        """Return the quota of an entity that is counted for, as `find` or `of_address` does; None for no limit."""
+        """Return the quota of an entity that `find` or `of_address` returned; None for no limit."""
         if counted.ip is not None:
             return self.of_address(counted.ip)
         for entity, of in levels(counted.user or "", counted.client_id or ""):

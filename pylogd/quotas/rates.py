@@ -1,11 +1,12 @@
 """Measure a client's use, and how long it must wait to be within its quota again. The clock is passed in.
 
-Strategy: three measures. `WindowedRate` is Kafka's rate, for the time spent on requests: windows without records count,
-so an idle client may use the quota of all windows at once. `PacedRate` is for bytes: time counts from the first record,
-so a client that always has something to send has its quota from the first second on, and is never stopped for long.
-Kafka's rate lets it send ten seconds' worth at once, stops it until that is out of the windows, and so on: 10 % too
-much in the first minute, and in any other that has six such bursts. `TokenBucket` is for changes, which can be refused
-before they are made. New connections, which are refused one by one, have `limits.admission`.
+Strategy: there are three measures. `WindowedRate` is Kafka's rate, for the time spent on requests: windows without
+records count, so an idle client may use the quota of all windows at once. `PacedRate` is for bytes: time counts from
+the first record, so a client that always has something to send has its quota from the first second on, and is never
+stopped for long. Kafka's rate would let such a client send the bytes of ten seconds at once, and then stop it until the
+windows have passed: it would send 10 % too much in the first minute, and in any other minute with six such bursts.
+`TokenBucket` is for changes, which can be refused before they are made. New connections, which are refused one by one,
+have `limits.admission`.
 
 Source: Kafka's `Rate`, `SampledStat` and `TokenBucket`; KIP-13, KIP-599.
 """
@@ -19,22 +20,23 @@ _START, _LAST, _VALUE = range(3)
 
 
 class Windows(NamedTuple):
-    """Over how much time a rate is measured: `quota.window.num` windows of `quota.window.size.seconds`."""
+    """The time over which a rate is measured: `quota.window.num` windows of `quota.window.size.seconds`."""
 
     number: int
     seconds: float
 
     @property
     def length(self) -> float:
-        """Seconds of all windows together."""
+        """The seconds of all windows together."""
         return self.number * self.seconds
 
 
 class WindowedRate:
     """The rate of a quantity over the last windows; windows without records count as empty.
 
-    Times are in seconds of a monotonic clock that never goes back from one call to the next. used: all that was
-    recorded since this object was made.
+    Times are in seconds of a monotonic clock that never goes back from one call to the next.
+
+    used: the sum of all records since this object was made.
     """
 
     __slots__ = ("_samples", "_total", "_windows", "used")
@@ -57,12 +59,12 @@ class WindowedRate:
         self._total += value
 
     def owed(self, limit: float, now: float) -> float:
-        """Return in how many seconds the rate is down to `limit` if nothing is recorded until then; 0 if it is."""
+        """Return in how many seconds the rate falls to `limit` if nothing more is recorded; 0 if it is not above it."""
         samples, (number, seconds) = self._samples, self._windows
         while samples and now - samples[0][_LAST] >= number * seconds:
             self._total -= samples.popleft()[_VALUE]
         if not samples:
-            self._total = 0.0  # without the errors of rounding
+            self._total = 0.0  # without rounding errors
             return 0.0
         elapsed = now - samples[0][_START]
         missing = number - 1 - int(elapsed / seconds)
@@ -76,7 +78,7 @@ class WindowedRate:
 class PacedRate(WindowedRate):
     """The rate of a quantity since the first record in the last windows, but over one window at least.
 
-    What a client used beyond its quota stays owed after its window is too old to count. Otherwise a client with many
+    A client still owes what it used beyond its quota after its window is too old to count. Otherwise a client with many
     connections would never pay: each connection may have one request answered before it waits.
     """
 
@@ -99,7 +101,7 @@ class PacedRate(WindowedRate):
             elif left:
                 samples.append([now, now, left])
         if not samples:
-            self._total = 0.0  # without the errors of rounding
+            self._total = 0.0  # without rounding errors
             return 0.0
         owed = max(self._total / limit - max(now - samples[0][_START], windows.seconds), 0.0)
         self._owed_until = now + owed
@@ -111,10 +113,11 @@ class PacedRate(WindowedRate):
 
 
 class TokenBucket:
-    """A token bucket: it fills at the rate of a quota, up to the tokens of all windows; changes use tokens up. It
-    starts full.
+    """A token bucket, which starts full.
 
-    A change is accepted while there are tokens, even if it takes more than are left: the next one waits then.
+    It fills at the rate of a quota, up to the tokens of all windows. Changes use tokens up. A change is accepted while
+    there are tokens, even if it takes more than are left: then the next change waits.
+
     used: all tokens that were taken.
     """
 
@@ -126,7 +129,10 @@ class TokenBucket:
         self._at = self.used = 0.0
 
     def take(self, tokens: float, limit: float, now: float) -> None:
-        """Use up tokens, possibly more than are left. limit: tokens per second."""
+        """Use up tokens, possibly more than are left.
+
+        limit: tokens per second.
+        """
         self._fill(limit, now)
         self._tokens -= tokens
         self.used += tokens
@@ -137,7 +143,7 @@ class TokenBucket:
         return max(-self._tokens / limit, 0.0)
 
     def idle(self, now: float) -> bool:
-        """Return whether nothing was used for so long that the bucket is full again, unless much was missing."""
+        """Return whether nothing was used for the time of all windows, and no tokens are missing."""
         return now - self._at >= self._windows.length and self._tokens >= 0
 
     def _fill(self, limit: float, now: float) -> None:

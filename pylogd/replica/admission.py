@@ -1,4 +1,4 @@
-"""Registers a broker at its start; it becomes live only when the cluster no longer counts on copies that it has lost.
+"""Register a broker at its start. It becomes live only when the cluster no longer relies on copies that it has lost.
 
 Strategy: only the broker itself knows which copies it has, once its logs are loaded. It compares its data directories
 with those that it registered last: some may be missing, and some may lack what its machine had not written when it
@@ -6,10 +6,11 @@ stopped. If there are any, it registers as fenced: it is not live, and every wri
 fails. Then it removes itself from the in-sync and eligible sets to which its lost copies belonged, and becomes live.
 
 Rules:
-- A copy is lost if no data directory has its log, and a former directory is missing. If none is missing, the log was
-  never made.
-- A copy is suspect if its directory is (`LogManager.suspect`), or if no directory has its log and it may have been made
-  in a suspect one. The only replica of a partition is never suspect, since no other one has more.
+- A copy is lost if no data directory has its log, and a former directory is missing. If no directory is missing, the
+  log was never made.
+- A copy is suspect if its directory is suspect (`LogManager.suspect`), or if no directory has its log and it may have
+  been made in a suspect directory. The only replica of a partition is never suspect, since no other one has more
+  records.
 - A crash in between does no harm: the former directories stay registered, and each suspect directory keeps its boot id,
   until everything is written.
 
@@ -44,12 +45,13 @@ _NO_ID = bytes(16)
 async def admit(
     cluster: Cluster, topics: TopicRegistry, logs: LogManager, broker: Broker, in_thread: Callable[..., Deferred[Any]]
 ) -> None:
-    """Register a broker, whose logs are loaded, and make it live once its lost copies are not counted on any more.
+    """Register a broker, whose logs are loaded, and make it live once the cluster no longer relies on its lost copies.
 
     Fails with `NodeIdInUse` or the store's errors.
     """
     former, present = await cluster.former_directories(), logs.directory_ids
-    if len(logs.healthy) < len(logs.directories):  # the id of a failed one can't be read: its copies may return
+    # The id of a failed directory can't be read, and its copies may return.
+    if len(logs.healthy) < len(logs.directories):
         present |= former
     gone, suspect = former - present, logs.suspect
     fenced = bool(gone or suspect)

@@ -1,13 +1,12 @@
-"""Appends that wait their turn: while records are inspected in a thread, written in one, or a log is opened in one.
+"""Appends that wait for their turn, while a thread inspects records, writes them, or opens a log.
 
-Strategy: a partition with such an append has a queue; what is appended to it meanwhile is added to the queue, so that
-appends are done in the order in which they came. What an append needs from a thread is awaited; everything else is done
-on the reactor's thread. The queue is removed when it is empty. Where appends are written in threads, because the disk
-is slow or always, every append passes through here, and those that wait together are written together
-(`staged_writes`).
+Strategy: a partition with such an append has a queue. Later appends to the partition join the queue, so that appends
+are done in the order of their arrival. Work for threads is awaited; everything else is done on the reactor's thread.
+The queue is removed when it is empty. If appends are written in threads, always or while a disk is slow, every append
+passes through here, and appends that wait together are written together (`staged_writes`).
 
-Rules: few appends are inspected concurrently (`AT_ONCE`), since an inspection may need many times the batch's size in
-memory. An append is done even if its client has gone, since later ones may rely on it.
+Rules: at most `AT_ONCE` appends are inspected concurrently, since an inspection may need many times the batch's size in
+memory. An append is done even if its client has disconnected, since later ones may rely on it.
 """
 
 from __future__ import annotations
@@ -30,15 +29,17 @@ if TYPE_CHECKING:
     from pylogd.replica.partition import Partition
     from pylogd.wire.records import Buffer
 
-#: Appends of all partitions that are looked into at the same time.
+#: How many appends, of all partitions together, are inspected at the same time.
 AT_ONCE = 2
 
 
 class QueuedAppend(WaitingAppend):
     """An append in a queue.
 
-    at_once: whether a short inspection may be done on the reactor's thread. context: of its request, to which the
-    thread's time is charged. done: the caller's. staged: whether it has to be written in a thread.
+    at_once: whether a short inspection may be done on the reactor's thread.
+    context: the context of its request, to which a thread's time is charged.
+    done: the caller's Deferred.
+    staged: whether a thread has to write it.
     """
 
     __slots__ = ("at_once", "context", "done", "staged")
@@ -78,10 +79,11 @@ class _Staged:
 
 
 class AppendQueues:
-    """The appends of a broker's partitions that wait.
+    """The waiting appends of a broker's partitions.
 
-    taken: the partitions of which further appends have to come here, to stay in order: all, where writes are staged; at
-        times, where they are staged on slow disks only. on_repeats: see `repeats`.
+    taken: the partitions whose further appends must be queued here to keep their order. If all writes are staged, it
+        has all partitions.
+    on_repeats: called when `repeats` may have changed.
     """
 
     def __init__(
@@ -92,9 +94,13 @@ class AppendQueues:
         open_log: Callable[[Partition], Deferred[None]],
         staged: StagedWrites | None = None,
     ) -> None:
-        """`append`: as `ReplicaManager.append`. `append_followed`: append a leader's batches of a leader epoch.
+        """Queue appends.
 
-        in_thread: runs a function in a thread. open_log: opens a log at rest. staged: writes in threads.
+        append: the function `ReplicaManager.append`.
+        append_followed: appends a leader's batches of a leader epoch.
+        in_thread: runs a function in a thread.
+        open_log: opens a log at rest.
+        staged: writes appends in threads.
         """
         self._queues: dict[Partition, deque[QueuedAppend]] = {}
         self.taken: Container[Partition] = self._queues
@@ -114,9 +120,9 @@ class AppendQueues:
 
     @property
     def repeats(self) -> Container[Partition]:
-        """What `taken` contains, for appends that take `Log.writing` by themselves: cheaper while all disks are quick.
+        """The same as `taken`, for appends that take `Log.writing` themselves. It is cheaper while all disks are quick.
 
-        It is another object at times, and `on_repeats` is called then.
+        The object may change; `on_repeats` is called then.
         """
         if self._staged is None or not self._staged.adaptive or self._staged.any_wanted:
             return self.taken
@@ -126,11 +132,13 @@ class AppendQueues:
         self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True, *, own: bool = False,
         terms: TransactionTerms | None = None,
     ) -> Deferred[AppendResult]:  # fmt: skip
-        """Append after the waiting appends, and after an inspection if it is needed. Fails as `ReplicaManager.append`.
+        """Append after the waiting appends, and after an inspection if one is needed.
 
-        at_once: whether a short inspection may be done on the reactor's thread. own: the records are the broker's.
-        terms: of batches of a transaction, and markers.
-        Cancelling the Deferred does not cancel the append.
+        at_once: whether a short inspection may be done on the reactor's thread.
+        own: whether the records are the broker's own.
+        terms: describes the transaction of transactional batches and markers.
+
+        Fails with the errors of `ReplicaManager.append`. Cancelling the Deferred does not cancel the append.
         """
         append = QueuedAppend(records, acks_all, at_once=at_once, own=own, follows=None, terms=terms)
         if self._staged is not None and partition in self.taken:
@@ -138,7 +146,7 @@ class AppendQueues:
             if refusal is not None:
                 return fail(refusal)
             try:
-                partition.check_append(acks_all)  # now, not when those before it have been written
+                partition.check_append(acks_all)  # check now, not when the earlier appends have been written
                 leave = self._staged.enter(partition, len(records))
             except PylogdError as error:
                 return fail(error)
@@ -147,7 +155,10 @@ class AppendQueues:
         return self._add(partition, append)
 
     def append_fetched(self, partition: Partition, batches: Buffer) -> Deferred[AppendResult]:
-        """Append a leader's batches, unchanged, after the waiting appends. Fails as `ReplicaManager.append_fetched`."""
+        """Append a leader's batches, unchanged, after the waiting appends.
+
+        Fails with the errors of `ReplicaManager.append_fetched`.
+        """
         follows = partition.leader_epoch
         return self._add(partition, QueuedAppend(batches, False, at_once=True, own=False, follows=follows))
 
@@ -173,12 +184,12 @@ class AppendQueues:
                     append.done.callback(outcome)
 
     async def _make(self, partition: Partition, queue: Sequence[QueuedAppend]) -> Sequence[Outcome]:
-        """Make the first append, and the following ones that can be made with it; return their results."""
+        """Make the first append, and the following ones that can be made with it. Return their results."""
         first = queue[0]
         try:
             if first.wants_inspection:
                 first.inspections = await self._inspect(partition, first)
-            while True:  # settings may change meanwhile, and with them what has to be known
+            while True:  # settings may change meanwhile, and with them which batches need an inspection
                 try:
                     if self._staged is not None and (first.staged or self._staged.wanted(partition)):
                         return await self._staged.write(partition, _ready(queue))

@@ -1,4 +1,4 @@
-"""Read what read_committed consumers may see of a partition, with the transactions in it that were aborted."""
+"""Read the records of a partition that read_committed consumers may see, with their aborted transactions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class CommittedRead:
-    """Reads as `Partition.read` does, up to the last stable offset at the time when this object is made.
+    """Reads like `Partition.read`, but only up to the last stable offset at the time when this object is made.
 
-    aborted: after a read, the aborted transactions of what it returned, in the order of their markers.
+    aborted: after a read, the aborted transactions in the result, in the order of their markers.
     """
 
     __slots__ = ("aborted", "partition", "stable_end")

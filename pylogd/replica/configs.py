@@ -1,4 +1,4 @@
-"""Makes the configurations of logs, partitions and the cleaner from settings. Only here setting names become fields."""
+"""Make the configurations of logs, partitions and the cleaner from settings. Only here settings become fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _FIELDS: Final = frozenset(LogConfig._fields)
 
 
 def log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
-    """Return the configuration of a topic's logs. overrides: the topic's own settings. Raises ConfigError."""
+    """Return the configuration of a topic's logs. Raises ConfigError.
+
+    overrides: the topic's own settings.
+    """
     given: dict[str, Any] = settings.log_config_values(overrides)
     values = {name: value for name, value in given.items() if name in _FIELDS}
     small = given["internal_segment_bytes"]
@@ -46,7 +49,8 @@ def cleaner_config(settings: Settings) -> CleanerConfig:
 class HostedConfig(NamedTuple):
     """The configuration of a topic's partitions.
 
-    log: of each log. leader_throttled, follower_throttled: replicas whose rate is limited, see `throttle`.
+    log: the configuration of each log.
+    leader_throttled, follower_throttled: replicas whose rate is limited; see `throttle`.
     """
 
     log: LogConfig
@@ -56,7 +60,10 @@ class HostedConfig(NamedTuple):
 
 
 def hosted_config(settings: Settings, overrides: Mapping[str, str]) -> HostedConfig:
-    """Return the configuration of a topic's partitions. overrides: the topic's own settings. Raises ConfigError."""
+    """Return the configuration of a topic's partitions. Raises ConfigError.
+
+    overrides: the topic's own settings.
+    """
     values = settings.topic_config(overrides)
     in_sync = values["min.insync.replicas"]
     by_leader = values["leader.replication.throttled.replicas"]

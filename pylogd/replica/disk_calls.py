@@ -1,7 +1,7 @@
-"""Calls that may wait for a disk: in the broker's threads, or in the threads of the disk concerned.
+"""Calls that may wait for a disk. They run in the broker's threads, or in threads of the disk concerned.
 
-With `log.write.queues` each data directory has threads of its own, so that a disk that hangs holds up no other. What
-concerns all directories is then done for each of them separately.
+With `log.write.queues` each data directory has its own threads, so that a disk that hangs does not hold up the others.
+Work that concerns all directories is then done for each of them separately.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ InThread = Callable[..., "Deferred[Any]"]
 class DiskCalls:
     """Makes calls in threads.
 
-    parts: what to call a function for that concerns all data directories: each of their paths, or None for all at once.
+    parts: arguments for a function that handles all data directories. It is called for each path, or once with None if
+        one call handles all directories.
     """
 
     def __init__(self, in_thread: InThread, disks: Disks | None = None) -> None:
-        """in_thread: runs a function in one of the broker's threads. disks: None if disks have no threads."""
+        """in_thread: runs a function in one of the broker's threads.
+
+        disks: None if disks do not have their own threads.
+        """
         self._in_thread = in_thread
         self._disks = disks
         self.parts: Sequence[str | None] = (None,) if disks is None else [disk.path for disk in disks]
@@ -37,11 +41,11 @@ class DiskCalls:
         return self._disks is not None
 
     def directory_of(self, path: str) -> str | None:
-        """Return the data directory of a log, for `at`; None if disks do not have their own threads."""
+        """Return the data directory of a log, as an argument of `at`; None if disks do not have their own threads."""
         return None if self._disks is None else self._disks.at(path).path
 
     def at(self, path: str | None, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        """Call a function in a thread of the disk that has `path`, or in one of the broker's threads."""
+        """Call a function in a thread of the disk that contains `path`, or in one of the broker's threads."""
         if self._disks is None or path is None:
             return self._in_thread(function, *args)
         return self._disks.call(path, timed(function), *args)
@@ -51,6 +55,6 @@ class DiskCalls:
         return 0 if self._disks is None else self._disks.stuck.get(path, 0)
 
     def reopened(self, path: str) -> None:
-        """Give a data directory that had failed new threads."""
+        """Give new threads to a data directory that had failed."""
         if self._disks is not None:
             self._disks.reopened(path)

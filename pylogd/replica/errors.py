@@ -1,4 +1,4 @@
-"""The reasons for which a partition refuses a request. `pylogd.api.errors` has the error code of each."""
+"""The reasons for which a partition refuses a request. `pylogd.api.errors` maps each to an error code."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pylogd.errors import PylogdError
 
 
 class NotEnoughReplicas(PylogdError):
-    """Nothing was appended: fewer are in sync than `min.insync.replicas` demands, or a disk's write queue is full."""
+    """Nothing was appended: fewer replicas are in sync than `min.insync.replicas` demands, or a write queue is full."""
 
 
 class QueueFull(NotEnoughReplicas):
-    """Nothing was appended, because the write queue of the disk is full: try again later.
+    """Nothing was appended, because the write queue of the disk is full. The client should try again later.
 
-    pause: seconds for which nothing more should be taken from the client; 0 if few are refused at present.
+    pause: seconds for which nothing more should be read from the client; 0 if few appends are being refused.
     """
 
     def __init__(self, message: str, pause: float) -> None:
@@ -21,19 +21,19 @@ class QueueFull(NotEnoughReplicas):
 
 
 class FencedLeaderEpoch(PylogdError):
-    """The client's leader epoch is older than ours: it should refresh its metadata."""
+    """The client's leader epoch is older than ours. The client should refresh its metadata."""
 
 
 class UnknownLeaderEpoch(PylogdError):
-    """The client's leader epoch is newer than ours: our metadata is behind."""
+    """The client's leader epoch is newer than ours, since our metadata is outdated."""
 
 
 class NotLeader(PylogdError):
-    """Another broker leads the partition, or none does."""
+    """Another broker leads the partition, or no broker does."""
 
 
 class OffsetNotAvailable(PylogdError):
-    """A new leader does not know yet how far its log is committed (KIP-207): ask again soon."""
+    """A new leader does not know yet how far its log is committed (KIP-207). The client should ask again soon."""
 
 
 class PartitionOffline(PylogdError):

@@ -1,8 +1,9 @@
 """The follower's half of an incremental fetch session (KIP-227): requests name only the partitions that changed.
 
 Strategy: the position that was last sent for each partition is remembered. A request names the partitions whose
-position is another one now, and those that are no longer wanted. A leader that has no free slot for a session is sent
-all partitions each time. It serves them in this order, so those that moved, because they gave records, go to the end.
+position has changed, and those that are no longer wanted. If the leader has no free slot for a session, each request
+names all partitions. The leader serves them in this order, so partitions that moved, since they gave records, go to the
+end.
 
 Must not know: connections, logs.
 """
@@ -22,7 +23,10 @@ _LAST_EPOCH = 0x7FFFFFFF
 
 
 class FetchSessionHandler:
-    """A session with one leader. positions: the offsets that the leader was told last, by partition."""
+    """A session with one leader.
+
+    positions: the last offset that was sent to the leader, by partition.
+    """
 
     __slots__ = ("_epoch", "_session_id", "positions")
 
@@ -51,8 +55,9 @@ class FetchSessionHandler:
     ) -> tuple[list[FetchTopic], list[ForgottenTopic]]:
         """Return the topics and the forgotten topics of the next request.
 
-        changed: the present positions; those that equal what was sent last are left out. gone: partitions to forget.
-        most_bytes: what the leader may return for each partition.
+        changed: the present positions. Those that equal the last ones sent are left out.
+        gone: the partitions to forget.
+        most_bytes: the most bytes that the leader may return for each partition.
         """
         forgotten: dict[bytes, ForgottenTopic] = {}
         for topic_id, index in gone:
@@ -69,14 +74,14 @@ class FetchSessionHandler:
     def answered(self, response: FetchResponse) -> None:
         """Note a response without an error."""
         if not response.session_id:
-            self._session_id, self._epoch = 0, INITIAL_EPOCH  # the leader has no free slot: send everything again
+            self._session_id, self._epoch = 0, INITIAL_EPOCH  # the leader has no free slot: send all partitions again
         else:
             self._session_id = response.session_id
             self._epoch = next_epoch(self._epoch)
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch of the request that follows a request with `epoch`."""
+    """Return the epoch of the request after the one with `epoch`."""
     return 1 if epoch == _LAST_EPOCH else epoch + 1
 
 

@@ -1,19 +1,19 @@
 """Fetches from one leader for all partitions that this broker follows there, over one connection.
 
 Strategy: a loop of long polls in one incremental fetch session. The loop is the machine of `fetcher_machine`: each
-state has a coroutine here that does its work and returns the event that ends it. What an answer means for a partition
-is decided by `followed_partition`; here records are appended in parts, with a turn of the reactor between them, logs
-are truncated in threads, and partitions that failed or are throttled are left out for a while.
+state has a coroutine here that does its work and returns the event that ends it. `followed_partition` decides what an
+answer means for a partition; here records are appended in parts, with a turn of the reactor between them, logs are
+truncated in threads, and partitions that failed or are throttled are left out for a while.
 
 Rules:
 - A partition with an error is paused, and the others continue. A connection that fails is opened again.
-- While a log is truncated the partition is not fetched, and the manager defers changes of its state. It is not fetched
-  either while a write of it, in a thread, takes longer than `_WRITE_SECONDS`: its disk must not hold up the others.
+- While a log is truncated, its partition is not fetched, and the manager defers changes of its state. The same holds
+  while a write in a thread takes longer than `_WRITE_SECONDS`: its disk must not hold up the others.
 - A partition that is added again, in another leader epoch, forgets its pauses and positions.
-- A partition that is added need not wait for a long poll to end: a second request in the same session, a nudge, makes
-  the leader answer both at once.
+- A partition that is added need not wait for a long poll to end: a second request in the same session, called a nudge,
+  makes the leader answer both at once.
 
-It must not know how brokers are found and connected to, or what a partition's state in the metadata is.
+Must not know: how brokers are found and connected to, a partition's state in the metadata.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 log = Logger()
 
-_FIRST_BACKOFF = 0.05  # seconds, after a connection failed; doubled up to `FetcherConfig.backoff`
+_FIRST_BACKOFF = 0.05  # seconds after a connection failed; doubled with each failure up to `FetcherConfig.backoff`
 _THROTTLED_SECONDS = 1.0  # the longest pause of a throttled replica before the quota is looked at again
 _WRITE_SECONDS = 0.05  # how long partitions on other disks wait for a write in a thread
-_UNTIL_DONE = float("inf")  # the end of a pause that lasts as long as the log is truncated, or written to
+_UNTIL_DONE = float("inf")  # ends when the log's truncation or write ends
 _SESSION_LOST = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
 Connect = Callable[[int], "Deferred[Any]"]
@@ -62,7 +62,7 @@ Connect = Callable[[int], "Deferred[Any]"]
 
 
 class FetcherConfig(NamedTuple):
-    """The `replica.*` settings of a fetcher; times in seconds. broker_epoch: returns this broker's epoch."""
+    """The `replica.*` settings of a fetcher; times are in seconds. `broker_epoch` returns this broker's epoch."""
 
     node_id: int
     max_bytes: int
@@ -76,7 +76,7 @@ class FetcherConfig(NamedTuple):
 
 
 class ReplicaFetcher:
-    """Copies the records of partitions from one leader: those between `follow` and `unfollow`, until `stop`."""
+    """Copies the records of partitions from one leader. `follow` adds a partition, `unfollow` removes it."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class ReplicaFetcher:
         self._config = config
         self._quota = quota
         self._followed: dict[Key, FollowedPartition] = {}
-        self._paused: dict[Key, float] = {}  # until when, in seconds of the clock
-        self._lost: dict[Key, FollowedPartition] = {}  # whose position the leader does not have
-        self._changed: dict[Key, None] = {}  # what the next request has to name, in order
+        self._paused: dict[Key, float] = {}  # the end of the pause, by the clock in seconds
+        self._lost: dict[Key, FollowedPartition] = {}  # partitions whose position the leader lacks
+        self._changed: dict[Key, None] = {}  # partitions that the next request names, in order
         self._session = FetchSessionHandler()
         self._machine = FETCHER.machine()
         self._steps: Mapping[FetcherState, Callable[[], Awaitable[FetcherEvent]]] = {
@@ -113,14 +113,14 @@ class ReplicaFetcher:
             FetcherState.BACKING_OFF: self._back_off,
         }
         self._connection: IConnection | None = None
-        self._request: FetchRequest | None = None  # to be sent next
-        self._response: FetchResponse | None = None  # to be applied next
+        self._request: FetchRequest | None = None  # the next request to send
+        self._response: FetchResponse | None = None  # the next response to apply
         self._nudge: Deferred[Any] | None = None
-        self._woken: Deferred[None] | None = None  # what an idle fetcher waits for
+        self._woken: Deferred[None] | None = None  # fires when an idle fetcher is woken
         self._pending: Deferred[Any] | None = None  # a connection that is being opened, or a back-off
         self._wake_call: IDelayedCall | None = None
         self._failures = 0
-        self._broker_epoch = NO_EPOCH  # as the leader was told
+        self._broker_epoch = NO_EPOCH  # the epoch that the leader knows
         self._unyielded = 0  # bytes appended in this turn of the reactor
         self._ended = Deferred.fromCoroutine(self._run())
 
@@ -131,7 +131,7 @@ class ReplicaFetcher:
     # -- what to fetch
 
     def follow(self, partition: Partition) -> None:
-        """Start to fetch a partition, in its present leader epoch."""
+        """Start to fetch a partition in its present leader epoch."""
         followed = FollowedPartition(partition, self._config.backoff)
         self._followed[followed.key] = followed
         if self._paused.get(followed.key) != _UNTIL_DONE:
@@ -150,7 +150,7 @@ class ReplicaFetcher:
             self._changed[key] = None
 
     def stop(self) -> Deferred[None]:
-        """Stop fetching; nothing is appended any more. Fires when the loop has ended."""
+        """Stop fetching; nothing more is appended. Fires when the loop has ended."""
         self._machine.handle(FetcherEvent.STOP)
         self._followed.clear()
         if self._wake_call is not None and self._wake_call.active():
@@ -185,7 +185,7 @@ class ReplicaFetcher:
             request = self._fetch_request([], [], session_id, next_epoch(epoch))
             request.max_wait_ms = 0
             self._nudge = self._connection.request(request, timeout=self._config.timeout)
-            self._nudge.addErrback(lambda _: None)  # the request before it has failed too
+            self._nudge.addErrback(lambda _: None)  # then the request before it has failed too
 
     def _wake(self) -> None:
         woken, self._woken = self._woken, None
@@ -244,7 +244,7 @@ class ReplicaFetcher:
         return FetcherEvent.CONNECTED
 
     async def _locate(self) -> FetcherEvent:
-        """Ask for both ends of the leader's logs where a position is lost, and act on them."""
+        """Ask for both ends of the leader's logs where a position is lost, and act on the answer."""
         if not self._lost:
             return FetcherEvent.LOCATED
         assert self._connection is not None
@@ -282,7 +282,7 @@ class ReplicaFetcher:
     async def _apply_answer(self) -> FetcherEvent:
         response, self._response = self._response, None
         assert response is not None
-        # No nudge is sent in this state: there is one more answer to come if one was sent before.
+        # No nudge is sent in this state. If one was sent before, one more answer is to come.
         if not response.error_code:
             self._session.answered(response)
             await self._apply(response)
@@ -327,7 +327,7 @@ class ReplicaFetcher:
         epoch = self._config.broker_epoch()
         if epoch != self._broker_epoch:
             self._broker_epoch = epoch
-            self._restart_session()  # the leader has to be told for every partition
+            self._restart_session()  # every partition has to be sent again
         changed: dict[Key, FetchPosition] = {}
         gone: list[Key] = []
         for key in self._changed:
@@ -342,7 +342,7 @@ class ReplicaFetcher:
         self._changed.clear()
         topics, forgotten = self._session.request(changed, gone, self._config.max_bytes)
         if not self._session.positions:
-            self._session.restart()  # the leader evicts its session after a while
+            self._session.restart()  # the leader evicts an idle session
             return None
         return self._fetch_request(topics, forgotten, *self._session.next)
 
@@ -396,7 +396,7 @@ class ReplicaFetcher:
                 if followed is None or asked is None or asked.leader_epoch != followed.epoch:
                     continue
                 if key in self._paused:
-                    continue  # the answer to a nudge has what the answer before it had: it is still being written
+                    continue  # this answers a nudge and repeats the answer before it, which is still being written
                 self._changed[key] = None
                 step = followed.answered(data, asked)
                 if step.kind is not StepKind.FETCH or data.error_code:
@@ -425,7 +425,7 @@ class ReplicaFetcher:
         self._refuse(followed, failure.value)
 
     def _parts(self, followed: FollowedPartition, data: PartitionData, asked: FetchPosition) -> list[memoryview]:
-        """Return the answer's records in parts; one empty part if there are none, since it has offsets to apply too."""
+        """Return the answer's records in parts; one empty part without records, since it has offsets to apply."""
         if not followed.current or followed.partition.log.log_end_offset != asked.offset:
             return []
         records: Any = data.records
@@ -496,5 +496,5 @@ class ReplicaFetcher:
         if self._replica_throttle.holds_itself_back(followed.partition):
             self._quota.record(count)
             wait = self._quota.wait
-            if wait > 0:  # not for longer: another rate has to take effect soon
+            if wait > 0:  # a short pause: a new rate has to take effect soon
                 self._pause(followed, min(wait, _THROTTLED_SECONDS))

@@ -8,7 +8,7 @@ from pylogd.machine import MachineTable
 
 
 class FetcherState(Enum):
-    """The state of a fetcher, and the events that end it."""
+    """The state of a fetcher."""
 
     STARTING = "Partitions are collected for one turn of the reactor, so that all are in the first request."
     CONNECTING = "A connection to the leader is being opened."

@@ -1,19 +1,19 @@
 """Flushes partitions: when their logs are written to disk by fsync.
 
 Strategy: an append compares its offset with `Partition.flush_at`; everything else happens here. A flush runs in a
-thread, one at a time for a partition. Batches that are appended meanwhile are flushed by the next one, so that under
-load one fsync serves many appends (group commit).
+thread, one at a time for a partition. Batches that are appended during a flush are flushed by the next one, so that
+under load one fsync serves many appends (group commit).
 
 Rules:
 - `flush.messages` and `flush.ms` count from the last flush.
 - With `flush.visible` every append is followed by a flush, and the high watermark is the end of what was flushed.
 - Segments that were rolled are flushed at once.
-- A partition of which only rolled segments are to be flushed gets its flusher at its first roll: most partitions of a
-  broker with many never roll, and cost nothing here.
-- A flush that fails is reported to `on_failure`, which returns whether to give up: so after a failed fsync, after
-  which nobody knows what is on the disk. If the disk was full, the flush is tried again.
+- If only rolled segments of a partition have to be flushed, it gets its flusher at its first roll. Most partitions of a
+  large broker never roll, and so cost nothing here.
+- A flush that fails is reported to `on_failure`, which returns whether to give up. It does after a failed fsync, since
+  then nobody knows what is on the disk. If the disk was full, the flush is tried again.
 
-It must not know requests, or which thread pool it is.
+Must not know: requests, which thread pool runs flushes.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 log = Logger()
 
 NEVER = NO_LIMIT
-_RETRY_SECONDS = 1.0  # after a flush that found no room
+_RETRY_SECONDS = 1.0  # the pause after a flush that failed because the disk was full
 _WAITING = (FlusherState.IDLE, FlusherState.SCHEDULED)
 
 InThread = Callable[..., "Deferred[Any]"]
 
 
 class PartitionFlusher:
-    """Flushes one partition. It is used on the reactor's thread only.
+    """Flushes one partition. Reactor thread only.
 
-    on_visible: called when the high watermark has moved. on_failure: called when a flush failed; returns whether to
-    give up.
+    on_visible: called when the high watermark has moved.
+    on_failure: called when a flush has failed; returns whether to give up.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class PartitionFlusher:
         self._on_visible = on_visible
         self._on_failure = on_failure
         self._machine = FLUSHER.machine()
-        self._rolled = False  # segments are to be sealed: the next thread does it, whatever the state is
+        self._rolled = False  # whether segments have to be sealed, which the next thread does in any state
         self._timer: IDelayedCall | None = None
         self._config = config
         self._log = partition.log
@@ -93,11 +93,11 @@ class PartitionFlusher:
         self.appended()
 
     def close(self) -> None:
-        """Flush no more: the partition is removed, or the broker stops and flushes all logs itself."""
+        """Flush no more, because the partition is removed, or the broker stops and flushes all logs."""
         self._machine.handle(FlusherEvent.CLOSE)
         self._stop_timer()
         self._partition.flush_at = NEVER
-        self._log.on_roll = _ignore  # or the log, its partition and this would keep each other
+        self._log.on_roll = _ignore  # otherwise the log, its partition and this object would keep each other alive
 
     def appended(self) -> None:
         """Flush or schedule a flush, after an append at `flush_at` or later, or after another change."""
@@ -119,7 +119,7 @@ class PartitionFlusher:
         config, partition = self._config, self._partition
         state = self._machine.state
         if state not in _WAITING:
-            partition.flush_at = NEVER  # the end of the flush looks what is due
+            partition.flush_at = NEVER  # the end of the flush finds out what is due
         elif config.flush_visible or (config.flush_ms < NO_LIMIT and state is FlusherState.IDLE):
             partition.flush_at = 0
         else:
@@ -132,7 +132,7 @@ class PartitionFlusher:
         self._arm()
 
     def note_roll(self, _: object = None) -> None:
-        """Note that an append rolled a segment; at its end it will call `appended`."""
+        """Note that an append rolled a segment. At its end the append calls `appended`."""
         self._rolled = True
         if self._machine.state in _WAITING:
             self._partition.flush_at = 0
@@ -155,7 +155,7 @@ class PartitionFlusher:
         state = self._machine.handle(FlusherEvent.DONE)
         if state is FlusherState.STOPPED or not partition.online or partition.log.closed:
             return
-        if self._timer is not None:  # only segments were sealed: the time of the next flush stays
+        if self._timer is not None:  # only segments were sealed, so the time of the next flush stays
             self._machine.handle(FlusherEvent.SCHEDULE)
         if partition.flush_visible:
             self._show()
@@ -181,19 +181,19 @@ class PartitionFlusher:
 
 
 def _ignore(_: object) -> None:
-    """Note no roll."""
+    """Ignore a roll."""
 
 
 def _flushes(config: LogConfig) -> bool:
-    """Return whether the active segment, not only rolled segments, must be flushed."""
+    """Return whether the active segment has to be flushed, and not only rolled segments."""
     return config.flush_visible or config.flush_messages < NO_LIMIT or config.flush_ms < NO_LIMIT
 
 
 class Flushers:
     """The flushers of all partitions that have a log.
 
-    by_key: those that there are by the partition's key, for `PartitionFlusher.appended`: one for each partition with a
-    `Partition.flush_at` that an offset can reach.
+    by_key: the existing flushers, by the partition's key, for `PartitionFlusher.appended`. Each partition with a
+        `Partition.flush_at` that an offset can reach has one.
     """
 
     def __init__(
@@ -205,11 +205,13 @@ class Flushers:
         report: Callable[[StorageError], bool],
         partitions: Mapping[tuple[str, int], Partition],
     ) -> None:
-        """Use at most half of `threads` for flushes (of each disk, if disks have their own threads): reads need the
-        others.
+        """Use at most half of `threads` for flushes, since reads need the others.
 
-        on_visible: told when a high watermark has moved. report: told what storage raised; returns whether the log
-        directory is offline, so that nothing is flushed again. partitions: those that are hosted, by key.
+        threads: how many threads there are; for each disk, if disks have their own threads.
+        on_visible: called when a high watermark has moved.
+        report: called with errors of storage. It returns whether the log directory is offline, so that nothing is
+            flushed again.
+        partitions: the hosted partitions, by key.
         """
         self.by_key: dict[tuple[str, int], PartitionFlusher] = {}
         self._clock = clock
@@ -223,12 +225,12 @@ class Flushers:
         self._on_first_roll = self._first_roll  # one object for all logs
 
     def resize(self, threads: int) -> None:
-        """Use at most half of `threads` for flushes that begin from now on."""
+        """Use at most half of `threads` for flushes that begin after this call."""
         self._at_once = max(threads // 2, 1)
-        self._slots = {}  # flushes that wait keep the slots that they wait for
+        self._slots = {}  # flushes that wait keep the old slots
 
     def add(self, partition: Partition, config: LogConfig) -> None:
-        """Flush a partition, which has a log, as `config` says."""
+        """Flush a partition, which has a log, by the settings in `config`."""
         if _flushes(config):
             self._make(partition, config)
         else:

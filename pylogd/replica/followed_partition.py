@@ -1,4 +1,5 @@
-"""One partition that this broker follows: where to fetch next, and how to apply the leader's answer. No network I/O.
+"""One partition that this broker follows: where to fetch next, and how to apply the leader's answer. Without network
+I/O.
 
 Strategy: a follower fetches from the end of its log and sends the leader epoch of its last record. A leader whose log
 has another record there answers where the two logs diverge (KIP-595); the follower truncates its log there and fetches
@@ -6,8 +7,8 @@ again, until its log is a prefix of the leader's. Only then does the leader send
 
 Rules:
 - An answer is used only if the log still ends at the offset that was asked for, in the same leader epoch.
-- Only whole batches are appended, unchanged, each at the end of the log and of no later epoch than the leader's.
-  Others are refused and fetched again later, so that the log never differs from its leader's.
+- Only whole batches are appended, unchanged. Each must start at the end of the log and have no later epoch than the
+  leader's. Other batches are refused and fetched again later, so that the log never differs from its leader's.
 - If the leader does not have the offset, it is asked where its log starts and ends (`LOCATE`) before anything is
   removed: its log may start after the end of ours, or end before it (after an unclean election).
 
@@ -28,13 +29,13 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.wire.messages.fetch import FetchPartition, PartitionData
 
-#: Most bytes and batches that are appended in one turn of the reactor: about as much as a large Produce request has.
+#: The most bytes and batches that are appended in one turn of the reactor: about those of a large Produce request.
 PART_BYTES = 1 << 20
 PART_BATCHES = 256
 
-_BATCH_START = struct.Struct(">qi")  # base offset, length of what follows it
-_BATCH_RANGE = struct.Struct(">q15xi")  # base offset; how far behind it the last offset is
-_SOON = 0.02  # seconds, after errors that last until the leader or this broker hears of a change
+_BATCH_START = struct.Struct(">qi")  # the base offset, and the length of what follows the length
+_BATCH_RANGE = struct.Struct(">q15xi")  # the base offset, and the last offset less the base offset
+_SOON = 0.02  # the pause in seconds after errors that last until the leader or this broker hears of a change
 
 _PASSING = frozenset(
     {
@@ -60,7 +61,8 @@ class StepKind(Enum):
 class Step(NamedTuple):
     """The next action, with its arguments.
 
-    why: the reason, for the operator; a pause is logged only if it is `loud`.
+    why: the reason, for the operator.
+    loud: whether a pause is logged.
     """
 
     kind: StepKind
@@ -84,7 +86,10 @@ class FetchPosition(NamedTuple):
 
 
 class FollowedPartition:
-    """One partition that this broker follows, in one leader epoch. backoff: seconds of the longest pause."""
+    """One partition that this broker follows, in one leader epoch.
+
+    backoff: the longest pause in seconds.
+    """
 
     __slots__ = ("_backoff", "_failures", "epoch", "key", "partition", "starts_at_latest")
 
@@ -95,8 +100,9 @@ class FollowedPartition:
         self._backoff = backoff
         self._failures = 0
         state, log = partition.state, partition.log
-        #: Whether this is a new replica that skips the old records (smooth expansion). Once the wait was ended, because
-        #: the groups had passed the begin of an earlier copy, one that lost its disk has to copy what groups may need.
+        #: Whether this is a new replica that skips the old records (smooth expansion). Once the wait has ended, a
+        #: replica that lost its disk must copy the records that groups may need: the groups had only passed the begin
+        #: of its earlier copy.
         self.starts_at_latest = (
             state is not None
             and bool(state.latest_until_ms)
@@ -115,7 +121,7 @@ class FollowedPartition:
         return FetchPosition(log.log_end_offset, log.epochs.latest, log.log_start_offset, self.epoch)
 
     def answered(self, data: PartitionData, asked: FetchPosition) -> Step:
-        """Return the next action after an answer, except for its records: `parts` splits them, and they are appended.
+        """Return the next action after an answer, but do not append its records: `parts` splits them for that.
 
         asked: the position that the request had.
         """
@@ -131,9 +137,9 @@ class FollowedPartition:
         return FETCH
 
     def begin_for(self, batches: memoryview) -> int | None:
-        """Return the offset at which this empty log has to begin to take `batches`; None if it can take them as it is.
+        """Return the offset at which this empty log must begin to take `batches`; None if it can take them unchanged.
 
-        After DeleteRecords (KIP-107) the leader's log may start inside a batch, which it sends whole.
+        After DeleteRecords (KIP-107) the leader's log may start inside a batch, which the leader sends whole.
         """
         end = self.partition.log.log_end_offset
         if self.partition.log.log_start_offset != end or len(batches) < _BATCH_RANGE.size:
@@ -152,7 +158,10 @@ class FollowedPartition:
         return self.pause(why, quick=code in _PASSING)
 
     def pause(self, why: str, quick: bool = False) -> Step:
-        """Return a pause, longer each time. quick: the error is expected to pass soon and not worth logging."""
+        """Return a pause, longer each time.
+
+        quick: whether the error is expected to pass soon, and is not logged.
+        """
         self._failures += 1
         first = _SOON if quick else self._backoff
         seconds = min(first * 2.0 ** min(self._failures - 1, 16), self._backoff)
@@ -183,7 +192,9 @@ class FollowedPartition:
 def truncation_offset(log: Log, leader_epoch: int, leader_end: int) -> int:
     """Return the offset at which to truncate a follower's log that diverges from its leader's.
 
-    leader_epoch: the leader's newest epoch that is not newer than the follower's last. leader_end: where it ends.
+    leader_epoch: the leader's newest epoch that is not newer than the follower's last.
+    leader_end: the end of this epoch in the leader's log.
+
     The result is the end of the follower's newest epoch that is not newer than `leader_epoch`, at most `leader_end`.
     """
     ours, end = log.end_offset_for_epoch(leader_epoch)
@@ -192,9 +203,10 @@ def truncation_offset(log: Log, leader_epoch: int, leader_end: int) -> int:
 
 
 def parts(records: memoryview, most_bytes: int = PART_BYTES, most_batches: int = PART_BATCHES) -> Iterator[memoryview]:
-    """Split records into parts of whole batches. A part has at most so many bytes (or one batch) and so many batches.
+    """Split records into parts of whole batches.
 
-    An incomplete batch at the end is left out. Raises InvalidAppend for an impossible length.
+    A part has at most the given numbers of bytes (or one larger batch) and of batches. An incomplete batch at the end
+    is left out. Raises InvalidAppend for an impossible length.
     """
     at = start = count = 0
     end = len(records)

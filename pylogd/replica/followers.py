@@ -1,9 +1,9 @@
-"""A leader's view of its followers: their log ends, which of them lag, and the high watermark that follows.
+"""A leader's view of its followers: their log ends, which of them lag, and the resulting high watermark.
 
-Strategy: a follower tells with each fetch how far it has come. It was last caught up when it had all that the leader
-had at that time, so a follower can be caught up though the leader is written to without a pause. The committed end is
-the lowest log end of the *maximal* in-sync set: that of the metadata, with replicas that were proposed to join it
-(KIP-497). So every replica in the set of the metadata has all committed records.
+Strategy: each fetch tells how far a follower has copied the log. A follower is caught up at a time if it later has
+everything that the leader had at that time. So a follower can be caught up although the leader is written to without a
+pause. The committed end is the lowest log end of the *maximal* in-sync set: the set in the metadata, and the replicas
+that were proposed to join it (KIP-497). So every replica in the metadata's set has all committed records.
 
 Must not know: the log, requests, the metadata store.
 
@@ -16,19 +16,19 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-#: In place of an offset or a broker epoch that is not known.
+#: Stands for an offset or a broker epoch that is not known.
 UNKNOWN = -1
 
 
 class Follower:
-    """How far one follower has come. Offsets are -1 until its first fetch in this leader epoch; times in seconds."""
+    """How far one follower has copied. Offsets are -1 until its first fetch in this leader epoch; times in seconds."""
 
     __slots__ = ("broker_epoch", "caught_up_at", "fetched_at", "leader_end_then", "log_end", "log_start")
 
     def __init__(self, now: float) -> None:
         self.log_end = UNKNOWN
         self.log_start = UNKNOWN
-        #: When it last had all that the leader had. A new leader counts from its election.
+        #: The last time at which it was caught up. A new leader begins with the time of its election.
         self.caught_up_at = now
         self.fetched_at = now
         self.leader_end_then = UNKNOWN
@@ -46,7 +46,7 @@ class Follower:
         self.fetched_at = now
 
     def had_all_at(self, then: float) -> None:
-        """Note that it was caught up at `then`, when it fetched in a session without naming this partition."""
+        """Note that it was caught up at `then`, the time of a fetch in a session that did not name this partition."""
         self.caught_up_at = max(self.caught_up_at, then)
         self.fetched_at = max(self.fetched_at, then)
 
@@ -60,9 +60,10 @@ class PendingIsr(NamedTuple):
 
     It ends only when a newer state of the partition is known, since a write without an answer may have been done.
 
-    asked_at: when it was last written, in seconds. epochs: the broker epoch in which each joining replica was seen to
-    be caught up. counted: replicas of earlier proposals that may have been written. unanswered: whether a write of any
-    of the proposals had no answer.
+    asked_at: when it was last written, in seconds.
+    epochs: for each joining replica, the broker epoch in which it was seen to be caught up.
+    counted: replicas of earlier proposals that may have been written.
+    unanswered: whether a write of any of the proposals had no answer.
     """
 
     isr: tuple[int, ...]
@@ -73,7 +74,7 @@ class PendingIsr(NamedTuple):
 
 
 def committed_end(own_end: int, isr: Iterable[int], followers: Mapping[int, Follower]) -> int:
-    """Return the offset up to which the leader and all of `isr` have all records; -1 if a member's log end is unknown.
+    """Return the offset up to which the leader and all of `isr` have all records; -1 if a log end is unknown.
 
     own_end: the leader's log end. The leader is not among `followers`.
     """

@@ -1,8 +1,9 @@
 """Write high watermarks to disk, so that a restarted replica can serve committed records at once.
 
 Strategy: every `replica.high.watermark.checkpoint.interval.ms`, and at a stop, the high watermarks of all replicated
-partitions are written to `replication-offset-checkpoint` in each data directory, if any has moved. After a crash they
-may be too low, which does no harm: the leader, or the followers, raise them again.
+partitions are written to `replication-offset-checkpoint` in each data directory, if any has moved. After a crash the
+written values may be too low. This does no harm: a leader computes its high watermark again, and followers learn it
+from their leader.
 
 Must not know: roles.
 """
@@ -27,7 +28,11 @@ log = Logger()
 
 
 class HighWatermarkCheckpoint:
-    """Writes high watermarks. partitions: the replicated ones. seconds: the time between two writes."""
+    """Writes high watermarks.
+
+    partitions: the replicated partitions.
+    seconds: the time between two writes.
+    """
 
     def __init__(
         self,
@@ -47,7 +52,7 @@ class HighWatermarkCheckpoint:
         self._stopped = False
 
     def watch(self) -> None:
-        """Start to write periodically: there are replicated partitions now."""
+        """Start to write periodically, since there are replicated partitions now."""
         if self._timer is None and not self._stopped:
             self._timer = self._clock.callLater(self._seconds, self._due)
 

@@ -1,17 +1,17 @@
-"""From the topic registry to the partitions that this broker hosts.
+"""Host the partitions that the topic registry assigns to this broker.
 
-Strategy: the topic registry says which partitions should be here; `topic_changed` makes it so, one topic's changes
-after the other and different topics concurrently, with files made and deleted in threads.
+Strategy: `topic_changed` hosts and removes a topic's partitions according to the topic registry. Changes of one topic
+are made one after the other, those of different topics concurrently; threads create and delete files.
 
 Rules:
 - Everything here runs on the reactor's thread; only calls into the log that may wait for a disk go to a thread.
-- A partition is in the look-ups once its log is open, and out of them before its log is deleted. Whatever waits on it
-  is woken then and finds its role to be Deleted.
-- A log is deleted only because its topic was deleted, or its replica moved, while this broker followed the metadata.
-  A log that the metadata does not know after all topics were read again (at a start, in a new session) is kept aside:
-  see `strays`.
+- A partition is in the look-ups once its log is open, and out of them before its log is deleted. Operations that wait
+  on the partition are woken then, and find its role to be Deleted.
+- A log is deleted only because its topic was deleted, or its replica moved, while this broker followed the metadata. A
+  log that the metadata does not know after all topics were read again (at a start, in a new session) is kept aside; see
+  `strays`.
 
-It must not know requests or error codes.
+Must not know: requests, error codes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 log = Logger()
 
-#: New partitions that are hosted in one turn of the reactor: so many take some milliseconds.
+#: The most new partitions that are hosted in one turn of the reactor; this takes some milliseconds.
 _AT_ONCE = 500
 
 
@@ -70,7 +70,7 @@ class PartitionHosting:
         watermarks: HighWatermarkCheckpoint,
         configs: dict[str, HostedConfig],
     ) -> None:
-        """`registry` and `configs`, which has the hosted topics' settings by name, are kept up to date here."""
+        """Keep `registry` and `configs` up to date. `configs` has the settings of hosted topics, by name."""
         self._logs = logs
         self._topics = topics
         self._settings = settings
@@ -84,11 +84,12 @@ class PartitionHosting:
         self._watermarks = watermarks
         self._configs = configs
         self._strays = StrayLogs(logs, topics, node_id, disk_calls)
-        #: Logs to remove, by topic: deleted where the reason is None, else kept aside as strays.
+        #: The logs to remove, by topic, each with a reason. A log without a reason is deleted, others are kept aside as
+        #: strays.
         self._to_remove: dict[str, list[tuple[tuple[str, int], str | None]]] = {}
         self._locks: dict[str, DeferredLock] = {}
-        #: Topics as they were hosted last; None while one is being hosted. One of which a partition was removed since
-        #: is missing: all its partitions have to be looked at.
+        #: The topics as they were hosted last; None while a topic is being hosted. A topic is missing if one of its
+        #: partitions was removed since: then all its partitions have to be looked at.
         self._hosted: dict[str, Topic | None] = {}
         self._unsubscribe: list[Callable[[], object]] = []
         self._starting = False
@@ -97,9 +98,9 @@ class PartitionHosting:
     # -- start and stop
 
     async def start(self) -> None:
-        """Host what the topic registry says, and keep logs aside that it does not know.
+        """Host the partitions in the topic registry, and keep logs aside that the registry does not know.
 
-        The logs have to be loaded and the registry started. Returns when every partition is hosted.
+        The logs must be loaded and the registry started. Returns when every partition is hosted.
         """
         self._unsubscribe = [
             self._topics.subscribe(self._registry_changed),
@@ -125,7 +126,7 @@ class PartitionHosting:
     # -- changes of topics
 
     def topic_changed(self, change: TopicChange) -> Deferred[None]:
-        """Host a topic's partitions as the topic registry has them now; fires when that is done."""
+        """Host a topic's partitions according to the topic registry. Fires when that is done."""
         topic = change.after or change.before
         assert topic is not None
         if change.found_out:
@@ -170,7 +171,7 @@ class PartitionHosting:
             self._to_remove.setdefault(key[0], []).append((key, reason))
 
     def _drop_removed(self, name: str, stray_reason: str | None = None) -> None:
-        """Stop hosting a topic's partitions that the topic registry does not have on this broker.
+        """Stop hosting the partitions of a topic that the topic registry does not have on this broker.
 
         Their logs are deleted later, or kept aside if there is a `stray_reason`.
         """
@@ -187,7 +188,7 @@ class PartitionHosting:
         self._unhost(partition)
 
     def _unhost(self, partition: Partition) -> None:
-        """Serve the partition no longer; its log stays."""
+        """Stop serving the partition; its log stays."""
         self._set_replicated(partition, False)
         self._registry.remove(partition)
         self._hosted.pop(partition.topic, None)
@@ -245,7 +246,8 @@ class PartitionHosting:
             self._add(topic, state, None, config)
         missing = [state for state in missing if not self._awaits_directory(state)]
         if missing and self._starting and len(self._logs.healthy) < len(self._logs.directories):
-            # They may be in the offline directory: new, empty logs would give the offsets of their records out again.
+            # Their logs may be in the offline directory. New, empty logs would assign the offsets of existing records
+            # again.
             for state in missing:
                 log.error("{t}-{i} is offline, since its data directory is offline", t=topic.name, i=state.index)
                 self._add(topic, state, None, config)
@@ -253,10 +255,10 @@ class PartitionHosting:
             for start in range(0, len(missing), _AT_ONCE):
                 some = missing[start : start + _AT_ONCE]
                 await self._host_new(topic, some, config)
-            self._drop_removed(topic.name)  # it may have been deleted meanwhile
+            self._drop_removed(topic.name)  # the topic may have been deleted meanwhile
 
     async def _host_new(self, topic: Topic, states: Sequence[PartitionState], config: HostedConfig) -> None:
-        """Host partitions with new logs: of each disk apart, if disks have threads of their own."""
+        """Host partitions with new logs. If disks have their own threads, each disk is handled separately."""
         chosen: Sequence[str | None] = [None] * len(states)
         if self._disk_calls.separate:
             chosen = self._logs.choose_directories(len(states))
@@ -279,14 +281,14 @@ class PartitionHosting:
             self._add(topic, state, stored, config)
 
     def _awaits_directory(self, state: PartitionState) -> bool:
-        """Return whether only a missing directory of this broker has the partition's records.
+        """Return whether the partition's records are only in a directory of this broker that is missing.
 
-        A new, empty log would give their offsets out again.
+        A new, empty log would assign the offsets of these records again.
         """
         return bool(state.lost) and state.last_known_leader == self._node_id
 
     def _is_given_up(self, partition: Partition, state: PartitionState) -> bool:
-        """Return whether the records that a missing directory has were given up, so that a new log may be made."""
+        """Return whether the records in a missing directory were given up, so that a new log may be made."""
         return partition.key in self._registry.awaiting_directory and not self._awaits_directory(state)
 
     def _forget(self, partition: Partition) -> None:
@@ -335,7 +337,7 @@ class PartitionHosting:
                 partition.log.config = config.log
                 self._flushers.configure(partition, config.log)
         if partition.state is state or self._replicas.defer_state(partition, state):
-            if config is not None:  # another min.insync.replicas may commit more, or refuse what waits
+            if config is not None:  # a new min.insync.replicas may commit more, or refuse waiting appends
                 self._replicas.became_visible(partition)
             return
         self._set_replicated(partition, len(state.replicas) > 1)
@@ -345,7 +347,7 @@ class PartitionHosting:
             self._replicas.became_visible(partition)
 
     def isr_written(self, partition: Partition, state: PartitionState | None) -> None:
-        """Apply a state with a new in-sync set that was written; None if a proposed set was withdrawn."""
+        """Apply a state with a new in-sync set that was written; None means that a proposed set was withdrawn."""
         if state is not None and self._registry.by_name.get(partition.key) is partition:
             self.refresh(partition, state)
         self._replicas.became_visible(partition)
@@ -361,7 +363,7 @@ class PartitionHosting:
         self._registry.announce(partition)
 
     def _set_replicated(self, partition: Partition, replicated: bool) -> None:
-        """Note whether other brokers have replicas of the partition too."""
+        """Note whether other brokers also have replicas of the partition."""
         key, isr = partition.key, self._isr_updater
         if replicated:
             self._registry.replicated[key] = partition
@@ -373,7 +375,7 @@ class PartitionHosting:
     def _config(self, topic: Topic) -> HostedConfig:
         try:
             config = hosted_config(self._settings, topic.configs)
-            # The object that logs are opened with: equal ones would be compared field by field for each log.
+            # The object that logs are opened with: an equal copy would be compared field by field for each log.
             return config._replace(log=self._logs.config) if config.log == self._logs.config else config
         except ConfigError as error:
             log.error("Topic {name} has invalid settings; using the broker's: {error}", name=topic.name, error=error)
@@ -391,7 +393,7 @@ class PartitionHosting:
     # -- log directories
 
     def went_offline(self, keys: Sequence[tuple[str, int]]) -> None:
-        """Take partitions offline whose log directory has failed; what waits on them is answered."""
+        """Take partitions offline whose log directory has failed. Operations that wait on them are answered."""
         for key in keys:
             partition = self._registry.by_name.get(key)
             if partition is not None and partition.online:
@@ -402,14 +404,14 @@ class PartitionHosting:
     def reopen(self, path: str) -> Deferred[None]:
         """Use a log directory again that was offline or full. Fires when its partitions are hosted again.
 
-        Fails as `LogManager.reopen`.
+        Fails with the errors of `LogManager.reopen`.
         """
         return Deferred.fromCoroutine(self._reopen(path))
 
     async def _reopen(self, path: str) -> None:
         path = os.path.abspath(path)
         stuck = self._disk_calls.stuck(path)
-        if stuck:  # they would write into files that others use by then
+        if stuck:  # they could write into files that others use by then
             why = f"{stuck} calls to it have not returned yet: its disk still hangs"
             raise StorageFailure(path, OSError(errno.EBUSY, why))
         self._disk_calls.reopened(path)

@@ -1,7 +1,8 @@
 """Periodic work on all logs: retention, rolling by age, flushing and checkpoints.
 
-A round does all that is due, in a thread; the next one does not start before it has ended. The most frequent of the
-settings below says how often rounds are. Where disks have threads of their own, each data directory has its own rounds.
+A round does all that is due, in a thread. The next round does not start before it has ended. The interval of rounds is
+the shortest of the intervals in the settings below. If disks have their own threads, each data directory has its own
+rounds.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _INTERVALS = (
 class Housekeeping:
     """Runs `LogManager.tick` at intervals.
 
-    partitions: the hosted ones, by (topic, index). log_start_moved: called with each whose log start has moved.
+    partitions: the hosted partitions, by (topic, index).
+    log_start_moved: called with each partition whose log start has moved.
     """
 
     def __init__(
@@ -58,12 +60,12 @@ class Housekeeping:
         self._ended: list[Deferred[LoopingCall]] = []
 
     def start(self) -> None:
-        """Have the first round after one interval."""
+        """Begin the first round after one interval."""
         interval_ms = min(self._settings.integer(name) for name in _INTERVALS)
         self._ended = [rounds.start(interval_ms / 1000, now=False) for rounds in self._rounds]
 
     async def stop(self) -> None:
-        """Have no more rounds; return when the present ones have ended."""
+        """Start no more rounds. Return when the present ones have ended."""
         for rounds in self._rounds:
             if rounds.running:
                 rounds.stop()
@@ -81,5 +83,5 @@ class Housekeeping:
                 self._log_start_moved(partition)
 
     def _failed(self, failure: Failure) -> None:
-        if not failure.check(StorageError):  # of a data directory that was given up
+        if not failure.check(StorageError):  # other errors are expected of a data directory that was given up
             log.failure("Unexpected error in housekeeping (retention, checkpoints)", failure)

@@ -1,9 +1,8 @@
 """Read one partition of an internal topic when this broker becomes its leader.
 
 Strategy: threads of the pool read the log in slices, from its start to the log end offset at the time of the election,
-and decode the records; the subclass keeps what the last record of each key says, and makes the result in a thread too,
-so the reactor is not held up by a large partition. After each slice the loader asks whether this broker still leads
-the partition.
+and decode the records. The subclass keeps the last record of each key. It makes the result in a thread too, so a large
+partition does not hold up the reactor. After each slice the loader asks whether this broker still leads the partition.
 
 Rules: a record that can't be decoded is logged and skipped, since others do not depend on it. A batch whose length is
 invalid, or a disk failure, ends the load with an error. Nothing is visible before the load is complete.
@@ -30,10 +29,12 @@ R = TypeVar("R")
 class InternalTopicLoader(Generic[R]):
     """Loads one partition once. It may be used by one thread at a time.
 
-    end: the offset up to which it reads. records, unreadable: how many records were read, and how many were skipped.
+    end: the offset up to which it reads.
+    records: how many records were read.
+    unreadable: how many records were skipped.
     """
 
-    #: What a record holds, for the log message about one that is skipped.
+    #: What a record contains, for the log message about a skipped record.
     contents = "what it says"
 
     def __init__(self, partition: Partition, slice_bytes: int) -> None:
@@ -46,7 +47,7 @@ class InternalTopicLoader(Generic[R]):
         self.unreadable = 0
 
     def apply(self, header: BatchHeader, record: Record) -> None:
-        """Note what a record says. Raises InvalidRecord. Called in a thread."""
+        """Note the contents of a record. Raises InvalidRecord. Called in a thread."""
         raise NotImplementedError
 
     def apply_control(self, header: BatchHeader, batch: Any) -> None:
@@ -75,7 +76,7 @@ class InternalTopicLoader(Generic[R]):
 
     def _read_slice(self) -> None:
         found = self._log.read(self._position, self._slice_bytes, allow_cold=True)
-        if found is None:  # compaction has removed everything from here on
+        if found is None:  # compaction has removed all records from here on
             self._position = self.end
             return
         position = self._position

@@ -1,8 +1,8 @@
 """Encode and decode the fields of records in internal topics: big-endian numbers, length-prefixed strings.
 
 Keys and the older values are plain: the length of a string is an int16, of bytes an int32. Newer values are flexible,
-as the protocol's newer messages: a length is a varint, one more than the length, with 0 for null, and each structure
-ends with its tagged fields.
+like the protocol's newer messages. A length is encoded as a varint of the length plus one, with 0 for null, and each
+structure ends with its tagged fields.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class RecordCursor:
             raise InvalidRecord("a string is not UTF-8") from error
 
     def sized(self) -> bytes:
-        """Return the next bytes; null counts as none."""
+        """Return the next bytes; null is returned as empty bytes."""
         return self.take(self.number(INT)) or b""
 
     def take(self, length: int) -> bytes | None:
-        """Return `length` bytes; None for -1."""
+        """Return the next `length` bytes; None for -1."""
         if length == -1:
             return None
         end = self._at + length
@@ -97,7 +97,7 @@ class RecordCursor:
         raise InvalidRecord("a length has more than 5 bytes")
 
     def exactly(self, length: int) -> bytes:
-        """Return `length` bytes."""
+        """Return the next `length` bytes."""
         taken = self.take(length)
         if taken is None:
             raise InvalidRecord("a field is null that must not be")

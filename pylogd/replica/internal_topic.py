@@ -1,8 +1,8 @@
 """A compacted topic in which brokers keep state: create it, find the partition of a key, append to it.
 
-Strategy: what has a name (a group, a transactional id) is stored in the same partition as with Kafka, so that tools
-find it. The topic is created when it is first needed. An append waits for every in-sync replica, as a producer with
-acks=all does; if this broker is the only one in sync that is at once, and no Deferred is made.
+Strategy: the state of a group or transactional id is stored in the same partition as in Kafka, so that tools find it.
+The topic is created when it is first needed. An append waits for every in-sync replica, like a producer with acks=all.
+If this broker is the only in-sync replica, it does not wait and makes no Deferred.
 
 Must not know: what is stored, requests.
 """
@@ -44,10 +44,10 @@ from pylogd.wire.records import encode_batch
 
 log = Logger()
 
-#: How many tombstones one batch holds: a batch has a maximum size, and many keys may be deleted at once.
+#: The most tombstones in one batch: a batch has a maximum size, and many keys may be deleted at once.
 MOST_RECORDS: Final = 1000
 
-#: Of a name that no partition stores.
+#: Stands for the partition of a name that no partition stores.
 NO_PARTITION: Final = -1
 KeyValue = tuple[bytes, bytes | None]
 
@@ -58,18 +58,19 @@ _REFUSED: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
     (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (StorageError, ErrorCode.NOT_COORDINATOR),
 )
-#: The length of names, in UTF-16 units, up to which powers of 31 are computed once. Longer ones are refused by now.
+#: Powers of 31 are computed once for names of up to this many UTF-16 units. Longer names are refused nowadays.
 _MOST_UNITS: Final = 2048
-#: For how many names the partition that stores them is cached.
+#: The number of names whose partition is cached.
 _MOST_NAMES: Final = 1024
 
 
 class InternalTopicOptions(NamedTuple):
     """The name and settings of an internal topic.
 
-    partitions, replication_factor: the settings with which it is created. timeout: the setting that says for how many
-    milliseconds an append waits for the replicas. configs: its own settings. too_large: the error for records that do
-    not fit into one batch.
+    partitions, replication_factor: the settings with which it is created.
+    timeout: the setting that limits, in milliseconds, how long an append waits for the replicas.
+    configs: the topic's own settings.
+    too_large: the error for records that do not fit into one batch.
     """
 
     name: str
@@ -103,9 +104,9 @@ class InternalTopic:
         self._creating: list[Deferred[None]] | None = None  # callers that wait for the topic to be created
 
     def index_of(self, name: str) -> int:
-        """Return the partition that stores `name` (a group or transactional id), also before the topic exists.
+        """Return the partition that stores `name` (a group or transactional id), even before the topic exists.
 
-        NO_PARTITION if `coordinator.labels` names partitions for it that the topic does not have.
+        The result is NO_PARTITION if `coordinator.labels` names only partitions for it that the topic does not have.
         """
         topic = self._topics.get(self.name)
         if topic is None:
@@ -127,7 +128,7 @@ class InternalTopic:
         return self.leader_of(name)
 
     def leader_of(self, name: str) -> int | ErrorCode:
-        """Return the leader's node id of the partition that stores `name`, or an error code if it has no leader."""
+        """Return the node id of the leader of the partition that stores `name`; an error code if there is no leader."""
         topic = self.get()
         index = self.index_of(name)
         leader = NO_LEADER if topic is None or index == NO_PARTITION else topic.partitions[index].leader
@@ -146,7 +147,7 @@ class InternalTopic:
         return self._creating is not None
 
     def ensure(self) -> Deferred[None]:
-        """See that the topic is there. Fails as `TopicAdmin.create_topic` does."""
+        """Ensure that the topic exists. Fails with the errors of `TopicAdmin.create_topic`."""
         waiting: Deferred[None] = Deferred()
         if self._creating is not None:
             self._creating.append(waiting)
@@ -178,12 +179,13 @@ class InternalTopic:
         on_append: Callable[[int], object] | None = None,
         **fields: Any,
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Append records as one batch. Returns NONE once they are committed, or why they were not. Never fails: whoever
-        waits for the answer has marked what it changes, and takes the mark away with any answer.
+        """Append records as one batch. Returns NONE once they are committed, or an error code. Never fails.
 
-        on_append: called with the offset of the first record once they are in the log, before they are committed.
-        fields: of the batch, as `encode_batch` takes them.
+        on_append: called with the offset of the first record once the records are in the log, before they are
+            committed.
+        fields: fields of the batch, for `encode_batch`.
 
+        There is always an answer, since the caller has marked what it changes, and removes the mark with the answer.
         The Deferred must not be cancelled when a client disconnects: appended records may still be committed.
         """
         now_ms = self._now_ms()
@@ -241,7 +243,9 @@ class InternalTopic:
 def labelled_partition_of(name: str, count: int, labels: str) -> int:
     """Return which of `count` partitions stores `name`, among those that `coordinator.labels` gives it.
 
-    labels: that setting of the topic; "" for all partitions. NO_PARTITION if the topic has none of those.
+    labels: the value of that setting of the topic; "" for all partitions.
+
+    The result is NO_PARTITION if the topic has none of these partitions.
     """
     if not labels:
         return partition_of(name, count)
@@ -259,7 +263,8 @@ def partition_of(name: str, count: int) -> int:
     """
     raw = name.encode("utf-16-be")
     units = struct.unpack(f">{len(raw) // 2}H", raw)
-    powers = _POWERS if len(units) <= len(_POWERS) else _powers_of_31(len(units))  # stored by an earlier release
+    # A longer name was stored by an earlier release.
+    powers = _POWERS if len(units) <= len(_POWERS) else _powers_of_31(len(units))
     code = sum(map(mul, reversed(units), powers)) & 0xFFFFFFFF
     signed = code - (1 << 32) if code >= 1 << 31 else code
     return 0 if signed == -(1 << 31) else abs(signed) % count
@@ -272,7 +277,7 @@ def _powers_of_31(count: int) -> list[int]:
     return powers
 
 
-_POWERS: Final = _powers_of_31(_MOST_UNITS)  # of 31; a character takes up to two units
+_POWERS: Final = _powers_of_31(_MOST_UNITS)  # a character takes up to two units
 
 
 def _outcome(late: list[PendingAppend]) -> ErrorCode:

@@ -1,13 +1,14 @@
 """Remove lagging followers from the in-sync sets of partitions led here, and add followers that have caught up.
 
-Strategy: a follower is added when it fetches and has caught up. Every half of `replica.lag.time.max.ms`, at most a
-second, followers that lag are removed; only partitions that changed since all in-sync followers were caught up are
-looked at, and while there are none the timer is off. In both cases the partition proposes a new set, the metadata is
-written with the version on which the proposal is based, and the new set counts when it comes back as a state of the
-partition. Proposals of one turn of the reactor, or that are made while a write is in progress, are written together.
+Strategy: a follower is added when it fetches and has caught up. Followers that lag are removed by a timer, whose
+interval is half of `replica.lag.time.max.ms`, at most a second. It looks only at partitions that changed since all
+in-sync followers were caught up, and is off while there are none. In both cases the partition proposes a new set, the
+metadata is written with the version on which the proposal is based, and the new set counts when it comes back as a
+state of the partition. Proposals that are made in one turn of the reactor, or while a write is in progress, are written
+together.
 
 Rules: a proposal stays until a newer state of the partition is known, since a write without an answer may have been
-done; it is written again once a second. A proposal that is refused because the replica may not join is withdrawn if
+done. It is written again once a second. A proposal that is refused because the replica may not join is withdrawn if
 every write of it was answered. Otherwise the present set is written: that makes a newer state, and any write that is
 still in progress fails by its version.
 
@@ -40,10 +41,10 @@ AlterIsr = Callable[[Sequence[IsrChange]], "Deferred[Any]"]
 
 
 class IsrUpdater(Watcher):
-    """Keeps in-sync sets up to date. It watches every partition that may have followers, under its key."""
+    """Keeps in-sync sets up to date. It watches every partition that may have followers, under the partition's key."""
 
     state = OperationState.WAITING
-    shrinks = expands = 0  # in-sync sets that were written here with replicas less, or more
+    shrinks = expands = 0  # how many written sets had fewer replicas, and how many had more
 
     def __init__(
         self,
@@ -54,10 +55,13 @@ class IsrUpdater(Watcher):
         most_lag: Callable[[], float],
         now_ms: Callable[[], int],
     ) -> None:
-        """alter: writes in-sync sets. partitions: the partitions that may have followers.
+        """Watch partitions.
 
-        written: called with a partition and its new state after a write, or None after a proposal was withdrawn.
-        most_lag: returns `replica.lag.time.max.ms`, in seconds. now_ms: the wall clock, for smooth expansions.
+        alter: writes in-sync sets.
+        partitions: the partitions that may have followers.
+        written: called with a partition and its new state after a write, or with None after a proposal was withdrawn.
+        most_lag: returns `replica.lag.time.max.ms`, in seconds.
+        now_ms: the wall clock, for smooth expansions.
         """
         self._alter = alter
         self._clock = clock
@@ -65,8 +69,9 @@ class IsrUpdater(Watcher):
         self._written = written
         self._most_lag = most_lag
         self._now_ms = now_ms
-        self._unsettled: dict[Hashable, None] = {}  # keys where a follower may lag, or a proposal is not decided
-        self._proposed: dict[tuple[str, int], Partition] = {}  # to be written
+        # Keys of partitions where a follower may lag, or a proposal is not decided.
+        self._unsettled: dict[Hashable, None] = {}
+        self._proposed: dict[tuple[str, int], Partition] = {}  # the partitions whose proposals are to be written
         self._refused: dict[tuple[str, int], float] = {}  # when a replica was last refused, in seconds
         self._writing = False
         self._stopped = False
@@ -81,11 +86,11 @@ class IsrUpdater(Watcher):
         return False
 
     def fail(self, error: Exception) -> bool:
-        """Do nothing: no caller waits for this watcher."""
+        """Do nothing, since no caller waits for this watcher."""
         return False
 
     def stop(self) -> None:
-        """Propose and write nothing more."""
+        """Stop proposing and writing."""
         for call in (self._look, self._flush):
             if call is not None and call.active():
                 call.cancel()
@@ -107,7 +112,7 @@ class IsrUpdater(Watcher):
             self._look_later()
 
     def look(self) -> None:
-        """Propose to remove followers that lag, and write proposals again that were not decided."""
+        """Propose to remove lagging followers, and write undecided proposals again."""
         now, most = self._clock.seconds(), self._most_lag()
         lost = 0
         for key in list(self._unsettled):
@@ -136,7 +141,7 @@ class IsrUpdater(Watcher):
         until = state.latest_until_ms
         refused = self._refused.get(partition.key)
         if refused is not None and self._clock.seconds() - refused < RETRY_SECONDS:
-            return  # it would be proposed again with each of its fetches
+            return  # each of its fetches would propose it again
         if until is not None and node_id in state.adding and self._now_ms() < until:
             return
         self._propose(partition, (*partition.isr, node_id))
@@ -173,7 +178,7 @@ class IsrUpdater(Watcher):
     ) -> None:
         """Apply the results of a write.
 
-        sizes: of the in-sync sets before the write; partitions may have the new sets already.
+        sizes: the sizes of the in-sync sets before the write; partitions may have the new sets already.
         """
         self._writing = False
         for partition, result, size in zip(proposed, results, sizes, strict=True):
@@ -183,7 +188,7 @@ class IsrUpdater(Watcher):
                 self._written(partition, result)
                 continue
             if not isinstance(result, TopicError):
-                partition.unanswered_isr()  # an error of the store: it may have been written
+                partition.unanswered_isr()  # after an error of the store the set may have been written
                 log.warn(
                     "Could not write the in-sync set of {partition!r}, retrying: {error}",
                     partition=partition,

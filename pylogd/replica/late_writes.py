@@ -1,4 +1,4 @@
-"""Wait for several writes, but not longer than the slowest disk deserves."""
+"""Wait for several writes, but not longer than the slowest disk may take."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ K = TypeVar("K")
 
 
 async def unfinished(writes: Mapping[K, Deferred[Any]], clock: IReactorTime, seconds: float) -> list[K]:
-    """Wait until all Deferreds have fired, or for so many seconds; return the keys of the Deferreds that have not
-    fired.
+    """Wait until all Deferreds have fired, or `seconds` are over. Return the keys of those that have not fired.
 
     A failure counts as fired, and stays with its Deferred.
     """

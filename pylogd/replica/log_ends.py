@@ -13,7 +13,7 @@ from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsR
 Offsets = dict[tuple[str, int], int]
 """By topic name and partition index."""
 
-_LATEST, _EARLIEST_LOCAL = -1, -4  # time stamps that stand for the end of a log, and for its start
+_LATEST, _EARLIEST_LOCAL = -1, -4  # the time stamps that ask for a log's end and start
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
@@ -33,7 +33,10 @@ async def ask_log_ends(
     """Return the log starts and the log ends that the leader answers. A partition with an error is in neither.
 
     For a replica that skips old records the end is the last stable offset, so that no undecided transaction begins
-    before its first record. node_id: of the follower. timeout: seconds for each request.
+    before its first record.
+
+    node_id: the follower's node id.
+    timeout: seconds for each request.
     """
     skipping = [one for one in partitions if one.starts_at_latest]
     others = [one for one in partitions if not one.starts_at_latest]

@@ -1,15 +1,15 @@
 """Operations of requests and followers on hosted partitions: append, truncate, and wait.
 
-Strategy: an append goes to the partition's log and wakes what waits for records. What has to wait for other replicas is
-kept in a purgatory until they have followed. Partitions are added and removed by `replica.hosting`; they are found in
-`replica.partition_registry`.
+Strategy: an append goes to the partition's log and wakes the operations that wait for records. Operations that wait for
+other replicas are kept in a purgatory until these have followed. Partitions are added and removed by `replica.hosting`;
+they are found in `replica.partition_registry`.
 
 Rules:
 - Everything here runs on the reactor's thread; only calls into the log that may wait for a disk go to a thread.
-- While a log is truncated, its partition does not change its role: a state that comes meanwhile is applied
+- While a log is truncated, its partition does not change its role: a state that arrives during this time is applied
   afterwards.
 
-It must not know requests, error codes or the metadata store.
+Must not know: requests, error codes, the metadata store.
 """
 
 from __future__ import annotations
@@ -46,23 +46,25 @@ if TYPE_CHECKING:
     from pylogd.replica.storage_failures import StorageFailures
     from pylogd.wire.records import Buffer
 
-_LOOK_UPS = 2  # of which each may have a batch of up to 128 MB decompressed
+_LOOK_UPS = 2  # each may have a batch of up to 128 MB decompressed in memory
 
 
 class ReplicaManager:
     """Appends to partitions, and waits for their replicas.
 
-    fetch_waits, append_waits: operations that wait for records, and for replicas, under (topic name, index).
-    became_visible: looks again at what waits on a partition whose high watermark or log start has moved.
-    in_thread: runs a function in a thread and returns a Deferred of its result. disk_calls: does so for functions that
-        may wait for a disk. seconds: a monotonic clock.
-    append_in_turn: `append` for batches that have to be inspected or written in a thread, or that come after such; see
+    fetch_waits: operations that wait for records, under (topic name, index).
+    append_waits: operations that wait for replicas, under (topic name, index).
+    became_visible: completes waits on a partition whose high watermark or log start has moved.
+    in_thread: runs a function in a thread and returns a Deferred of its result.
+    disk_calls: the same for functions that may wait for a disk.
+    seconds: a monotonic clock.
+    append_in_turn: `append` for batches that a thread has to inspect or write, or that come after such batches; see
         `append_queues`.
-    writes_in_threads: whether appends are written in threads, all or at times.
-    append_queues: the partitions of which further appends are for `append_in_turn`. repeats_queued: the same, for
-    appends that take `Log.writing` by themselves.
+    writes_in_threads: whether appends are written in threads, always or sometimes.
+    append_queues: the partitions whose further appends need `append_in_turn`.
+    repeats_queued: the same, for appends that take `Log.writing` themselves.
     verifications: the requests that wait for a transaction coordinator.
-    on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
+    on_truncated: called with a partition whose log was truncated, and the newest state that arrived meanwhile, if any.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class ReplicaManager:
         seconds: Callable[[], float],
         disks: Disks | None = None,
     ) -> None:
-        """`disks`: in whose threads appends are written; None to write on the reactor's."""
+        """disks: their threads write appends; None to write on the reactor's thread."""
         self.fetch_waits, self.append_waits = waits.fetches, waits.appends
         self.became_visible = waits.check
         self.in_thread, self.disk_calls = in_thread, disk_calls
@@ -88,7 +90,7 @@ class ReplicaManager:
         self._logs = logs
         self._flushers = flushers.by_key
         self._storage_failed = failures.report
-        #: Partitions whose log is being truncated, and the newest state that came meanwhile.
+        #: Partitions whose log is being truncated, each with the newest state that arrived meanwhile.
         self._truncating: dict[Partition, PartitionState | None] = {}
         self.writes_in_threads = disks is not None
         self._staged = None
@@ -115,10 +117,12 @@ class ReplicaManager:
         own: bool = False,
         terms: TransactionTerms | None = None,
     ) -> AppendResult:
-        """Append a client's batches, or the broker's `own`, and wake who waits for them.
+        """Append a client's batches, or the broker's `own`, and wake operations that wait for them.
 
-        terms: of batches of a transaction, and markers. Raises as `Partition.append` does; after InspectionNeeded, and
-        while the partition is in `append_queues`, a client's batches are for `append_in_turn`.
+        terms: describes the transaction of transactional batches and markers.
+
+        Raises the errors of `Partition.append`. After InspectionNeeded, and while the partition is in `append_queues`,
+        use `append_in_turn` for a client's batches.
         """
         try:
             result = partition.append(records, acks_all, inspections, own=own, terms=terms)
@@ -131,17 +135,17 @@ class ReplicaManager:
         return result
 
     def refusal(self, partition: Partition, records: Buffer) -> QueueFull | None:
-        """Return the error with which a client's batches are refused at once; None if they may enter the write queue.
+        """Return the error that refuses a client's batches at once; None if they may enter the write queue.
 
-        The error is returned, not raised, since that is cheaper for many.
+        The error is returned and not raised, since that is cheaper for many.
         """
         return None if self._staged is None else self._staged.refusal(partition, records)
 
     def append_batches(self, partition: Partition, run: BatchRun, acks_all: bool) -> int:
-        """Append with one write as many of a client's batches, from the first on, as need no closer look.
+        """Append a client's batches with one write, up to the first batch that needs the general path.
 
-        Return how many, and wake who waits for them. What is left is for `append`. Raises StorageFailure: nothing was
-        appended.
+        Return how many were appended, and wake operations that wait for them. The others are for `append`. Raises
+        StorageFailure: nothing was appended.
         """
         try:
             count = partition.append_batches(run, acks_all)
@@ -153,20 +157,20 @@ class ReplicaManager:
         return count
 
     def appended(self, partition: Partition) -> None:
-        """Flush if enough was appended, and wake who waits for the batches."""
+        """Flush if enough was appended, and wake operations that wait for the batches."""
         if partition.log.log_end_offset > partition.flush_at:
             self._flushers[partition.key].appended()
         self.fetch_waits.check(partition.key)
 
     def append_failed(self, partition: Partition, failure: StorageFailure) -> None:
-        """Note that nothing of an append was written, as `append_batches` does."""
+        """Note that nothing of an append was written. `append_batches` does this itself."""
         log = partition.log
         with log.lock:
             log.write_failures.note(failure, log.log_end_offset, log.storage.seconds())
         self._storage_failed(failure)
 
     def _appended(self, partition: Partition, last_offset: int) -> None:
-        """Flush and wake who waits, after a staged write was committed."""
+        """Flush, and wake waiting operations, after a staged write was committed."""
         if last_offset >= partition.flush_at:
             self._flushers[partition.key].appended()
         self.fetch_waits.check(partition.key)
@@ -174,10 +178,10 @@ class ReplicaManager:
     def append_fetched(
         self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int
     ) -> Deferred[None] | None:
-        """Append whole batches from the leader, and wake the requests that wait for them. Return a Deferred if a thread
-        has to write the batches, or to open the log first.
+        """Append whole batches from the leader, and wake the requests that wait for them.
 
-        Raises, or fails, as `Partition.append_fetched` does.
+        Return a Deferred if a thread has to write the batches, or to open the log first. Raises, or fails with, the
+        errors of `Partition.append_fetched`.
         """
         if len(batches) and partition in self.append_queues:
             return self._append_fetched_in_turn(partition, batches, leader_hw, leader_start)
@@ -230,10 +234,12 @@ class ReplicaManager:
             self.fetch_waits.check(partition.key)
 
     def look_up(self, share: Share, path: str | None, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        """Search logs for a client in a thread, few at a time, so that searches leave threads and memory to others.
+        """Search logs for a client in a thread. Few searches run at a time, to leave threads and memory to others.
 
-        share: clients take turns by it. path: of the data directory, None if disks have no threads of their own. Fails
-        with Crowded if too many searches wait.
+        share: clients take turns by their shares.
+        path: the path of the data directory; None if disks do not have their own threads.
+
+        Fails with Crowded if too many searches wait.
         """
         work = self._look_ups.get(path)
         if work is None:
@@ -277,21 +283,22 @@ class ReplicaManager:
     # -- waiting for replicas
 
     def wait_for_replicas(self, appends: list[PendingAppend], timeout_ms: int) -> Deferred[list[PendingAppend]]:
-        """Return a Deferred of the appends that are not committed, once all are or `timeout_ms` have passed."""
+        """Return a Deferred of the appends that are not committed when all others are, or `timeout_ms` have passed."""
         return self.append_waits.watch(
             ReplicationWait(appends), [append.partition.key for append in appends], max(timeout_ms, 0) / 1000
         )
 
     def wait_for_log_starts(self, partition: Partition, offset: int, timeout_ms: int) -> Deferred[bool]:
-        """Wait until the logs of all in-sync replicas start at `offset` or later; fires with False on timeout."""
+        """Wait until the logs of all in-sync replicas start at `offset` or later. Fires with False on timeout."""
         wait = LogStartWait(partition, offset)
         self.append_waits.watch(wait, [partition.key], max(timeout_ms, 0) / 1000)
-        # Followers that wait are answered, so that they hear of the new start. It may also be reached already.
+        # Waiting followers are answered, so that they learn the new start. The replicas may also have reached it
+        # already.
         self.became_visible(partition)
         return wait.done
 
 
 def _in_context(calls: DiskCalls, path: str | None, run: Callable[..., Any], *call: Any) -> Deferred[Any]:
-    """Make a call in the context of the request that waits for it, or it would count as that of another one."""
+    """Make a call in the context of the request that waits for it. Otherwise it would count for another request."""
     done: Deferred[Any] = run(calls.at, path, *call)
     return done

@@ -2,13 +2,14 @@
 
 Strategy: a broker's registration names the replicas that its disks keep from serving (`metadata.image.Outages`), as
 Kafka's brokers tell their controller of failed log directories (KIP-112, KIP-858), and whether it takes new replicas
-(KIP-1066). The controller then moves leaders away and takes the replicas out of in-sync sets; see
-`controller.decisions`. A directory is looked at whenever it is used, and every `log.dir.check.interval.ms` in a thread,
-so that a failure under idle replicas is found too. Disks that have threads of their own are checked in those.
+(KIP-1066). The controller then moves leaders away and removes the replicas from in-sync sets; see
+`controller.decisions`. A failure shows whenever a directory is used. Besides, a thread checks each directory every
+`log.dir.check.interval.ms`, so that a failure under idle replicas is found too. Disks with their own threads are
+checked in these.
 
-Rules: what changes together is reported together. A report that the store refused is sent again until it is there. The
-check costs a `stat` of each directory; only every tenth one writes a byte, which is left to the page cache.
-Must not know: why a directory failed, what the cluster makes of a report.
+Rules: changes at the same time are reported together. A report that the store refused is sent again until it is stored.
+The check costs a `stat` of each directory; only every tenth one writes a byte, which is left to the page cache. Must
+not know: why a directory failed, what the cluster makes of a report.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ log = Logger()
 
 #: Seconds before a report that failed is sent again.
 RETRY_SECONDS = 1.0
-#: Every so many checks write to the directory.
+#: Every how many checks a check also writes to the directory.
 _WRITING = 10
 
 
 class OutageReporter:
-    """Finds outages of this broker's log directories and reports them by `report`, which returns a Deferred.
+    """Finds outages of this broker's log directories and reports them.
 
+    report: reports outages, and returns a Deferred.
     seconds: the time between two checks of the directories.
     """
 
@@ -67,24 +69,25 @@ class OutageReporter:
         self._running = False
         self._checks = 0
         self._next_check: IDelayedCall | None = None
-        self._checking: dict[str | None, Deferred[None]] = {}  # those under way
+        self._checking: dict[str | None, Deferred[None]] = {}  # the checks under way
 
     def at_registration(self) -> Outages:
-        """Return the offline replicas for the broker's registration, before its partitions are hosted; `start` reports
-        later ones.
+        """Return the offline replicas for the broker's registration, before its partitions are hosted.
+
+        `start` reports later ones.
         """
         self._reported = Outages(cordoned=self._logs.cordoned)
         return self._reported
 
     def start(self) -> None:
-        """Report the present outages, and each change. The partitions have to be hosted."""
+        """Report the present outages, and each change. The partitions must be hosted."""
         self._running = True
         self._partitions.subscribe(self._partition_changed)
         self.changed()
         self._check_later()
 
     def stop(self) -> Deferred[None]:
-        """Check and report nothing more. Fires when a check under way is done."""
+        """Stop checking and reporting. Fires when a check under way is done."""
         self._running = False
         for call in (self._call, self._next_check):
             if call is not None:
@@ -93,7 +96,7 @@ class OutageReporter:
         return DeferredList(list(self._checking.values())).addCallback(lambda _: None)
 
     def changed(self) -> None:
-        """Report in the next turn of the reactor, together with what else changes until then."""
+        """Report in the next turn of the reactor, together with other changes until then."""
         if self._running and self._call is None:
             self._call = self._clock.callLater(0, self._send)
 
@@ -103,7 +106,7 @@ class OutageReporter:
             self.changed()
 
     def outages(self) -> Outages:
-        """Return the present outages. Copies lost with a directory are not among them: see `PartitionState`."""
+        """Return the present outages, without the copies that were lost with a directory; see `PartitionState`."""
         partitions, lost = self._partitions.by_name, self._partitions.awaiting_directory
         full = filter(None, map(partitions.get, self._logs.in_full_directories))
         return Outages(
@@ -119,7 +122,7 @@ class OutageReporter:
     def _send(self) -> None:
         self._call = None
         if self._sending:
-            return  # when that is done, changes are looked for again
+            return  # once that is done, changes are searched again
         found = self.outages()
         if found == self._reported:
             return
@@ -163,7 +166,7 @@ class OutageReporter:
         self._check_later()
 
     def _check_failed(self, failure: Failure) -> None:
-        if not failure.check(StorageError):  # of a data directory that was given up
+        if not failure.check(StorageError):  # other errors are expected of a data directory that was given up
             log.failure("Could not check the log directories", failure)
 
     def _checked(self, _: None, part: str | None) -> None:

@@ -1,21 +1,21 @@
 """One partition that this broker hosts: its log, its role, its in-sync replicas, and what is committed.
 
-Strategy: the log stores; the partition decides what of it may be read and who may change it. `apply` follows the
+Strategy: the log stores records; the partition decides which may be read and who may change them. `apply` follows the
 partition's state in the metadata. A leader appends what clients send and moves the high watermark to the lowest log end
-of the in-sync replicas: at once if it is the only one, otherwise as followers fetch. A follower appends what its leader
-has, unchanged, and takes over the leader's high watermark.
+of the in-sync replicas: at once if it is the only one, otherwise as followers fetch. A follower appends its leader's
+batches unchanged, and adopts the leader's high watermark.
 
 Rules:
 - The role changes only as `replica.roles` declares.
 - Leader epochs only grow: a state that is older than the one known here changes nothing.
 - The high watermark moves back only if a follower truncates its log after an unclean election. It does not move while
   fewer replicas are in sync than `min.insync.replicas` demands (KIP-966, `metadata.eligibility`).
-- With `flush.visible` the leader's own end is that of what it has flushed (`replica.flushing`).
+- With `flush.visible` the leader's own end is the end of what it has flushed (`replica.flushing`).
 - Consumers see offsets below the high watermark. An offset between it and the log's end is valid and has no records.
 - A leader epoch that a client sends has to be the partition's: an older one is fenced, a newer one is unknown here
   (KIP-320).
 
-It must not know requests, error codes or the reactor.
+Must not know: requests, error codes, the reactor.
 """
 
 from __future__ import annotations
@@ -52,24 +52,25 @@ if TYPE_CHECKING:
     from pylogd.wire.records import Buffer
 
 _NO_FOLLOWERS: Mapping[int, Follower] = MappingProxyType({})
-#: In place of a leader epoch or a broker epoch: none is known, or the client sent none.
+#: Stands for a leader epoch or a broker epoch that is not known, or that the client did not send.
 NO_EPOCH = -1
 
 
 class Partition(Traffic):
     """One hosted partition, with the totals of its traffic. It has no log while it is offline.
 
-    key: (topic, index), under which operations wait in a purgatory. led_log: its log, while this broker leads.
-    state: the partition's state in the metadata that was applied last, None before the first.
+    key: (topic, index), under which operations wait in a purgatory.
+    led_log: its log, while this broker leads.
+    state: the last state in the metadata that was applied, None before the first.
     high_watermark: the offset after the last committed record, as far as this broker knows.
     isr: broker ids of the in-sync replicas, as in the metadata.
-    alone: of a leader, whether no other replica counts for the high watermark, not even a proposed one, so that what it
-        appends is committed at once.
-    committing: of a leader, whether the high watermark may move: enough replicas are in sync (KIP-966).
-    enough_in_sync: whether acks=all is accepted: as many are in sync as `min.insync.replicas` demands, or all.
-    followers: of a leader, by broker id. epoch_start: of a leader, its log end when it was elected.
-    announced_epoch: the leader epoch in which its leadership was announced (`partition_registry`), None if it was not.
-    flush_at: an append of this offset or a later one has to call the partition's flusher.
+    alone: at a leader, whether no other replica counts for the high watermark, so that an append is committed at once.
+    committing: at a leader, whether the high watermark may move, since enough replicas are in sync (KIP-966).
+    enough_in_sync: whether acks=all is accepted: `min.insync.replicas` or all replicas are in sync.
+    followers: at a leader, its followers by broker id.
+    epoch_start: at a leader, its log end when it was elected.
+    announced_epoch: the leader epoch in which its leadership was announced (`partition_registry`), None without one.
+    flush_at: an append at this offset or a later one must call the partition's flusher.
     flush_visible: whether the high watermark is limited to what has been flushed.
     """
 
@@ -89,11 +90,11 @@ class Partition(Traffic):
         on_failure: Callable[[StorageError], object] | None = None,
         high_watermark: int = 0,
     ) -> None:
-        """on_failure: called, in whatever thread, with errors of the storage. high_watermark: as last checkpointed."""
+        """on_failure: called with storage errors, in any thread. high_watermark: the value in the last checkpoint."""
         super().__init__()
         self._on_failure = on_failure
         self.topic, self.topic_id, self.index = topic, topic_id, index
-        self.key = (topic, index) if log is None else log.key  # one object for both
+        self.key = (topic, index) if log is None else log.key  # both share one object
         self.node_id = node_id
         self.state: PartitionState | None = None
         self.leader_id = self.leader_epoch = NO_EPOCH
@@ -135,7 +136,7 @@ class Partition(Traffic):
     # -- roles
 
     def change_role(self, event: RoleEvent) -> None:
-        """Take the role to which `event` leads. Raises UnexpectedEvent."""
+        """Change to the role to which `event` leads. Raises UnexpectedEvent."""
         role = self.role = ROLES.next(self.role, event)
         self.led_log = self._log if role is Role.LEADING else None
         if role is not Role.LEADING:
@@ -144,7 +145,7 @@ class Partition(Traffic):
             self.pending_isr = None
 
     def go_offline(self) -> None:
-        """Note that the log can't be used any more. The caller has to check the waits on the partition."""
+        """Note that the log can't be used any more. The caller has to check operations that wait on the partition."""
         self.change_role(RoleEvent.FAIL)
         self._log = None
         self.flush_at = NO_LIMIT
@@ -152,9 +153,9 @@ class Partition(Traffic):
     def apply(self, state: PartitionState, now: float) -> bool:
         """Apply the partition's state in the metadata; return whether the leader epoch or the role has changed.
 
-        A state that is older than the one known is ignored. One of the same age may name other replicas: they are in
-        another node than the rest, and a write may come between the reads of the two. now: in seconds of the clock by
-        which followers' fetches are timed.
+        A state that is older than the known one is ignored. A state of the same age may name other replicas: these are
+        in another node, and a write may come between the reads of both nodes. `now` is in seconds of the clock for
+        fetches.
         """
         known = self.state
         age = state.leader_epoch, state.partition_epoch
@@ -192,7 +193,7 @@ class Partition(Traffic):
         self._count()
 
     def configure(self, min_insync_replicas: int) -> None:
-        """Use another `min.insync.replicas`."""
+        """Use another value of `min.insync.replicas`."""
         self.min_insync_replicas = min_insync_replicas
         self._count_in_sync()
         if self.led_log is not None:
@@ -203,7 +204,7 @@ class Partition(Traffic):
         self.enough_in_sync = state is not None and (count >= least or count >= state.effective_min_insync(least))
 
     def _count(self) -> None:
-        """Compute what is committed, after the in-sync set or a proposal of one has changed."""
+        """Compute what is committed, after the in-sync set or a proposed set has changed."""
         self.committing = self.state is not None and commits(self.state, self.min_insync_replicas)
         self.alone = self.committing and {self.node_id}.issuperset(self._maximal_isr())
         self.advance()
@@ -215,7 +216,7 @@ class Partition(Traffic):
     def propose_isr(self, isr: tuple[int, ...], now: float) -> None:
         """Propose an in-sync set to the metadata. Replicas that are new in it count for the high watermark from now on.
 
-        Those of earlier proposals, which may have been written, still count.
+        Replicas of earlier proposals, which may have been written, still count.
         """
         pending = self.pending_isr
         if pending is not None and pending.isr == isr:
@@ -234,12 +235,12 @@ class Partition(Traffic):
             self.pending_isr = self.pending_isr._replace(unanswered=True)
 
     def withdraw_isr(self) -> None:
-        """Withdraw the proposed in-sync set: it was not written, and won't be."""
+        """Withdraw the proposed in-sync set, which was not and will not be written."""
         self.pending_isr = None
         self._count()
 
     def check_epoch(self, epoch: int) -> None:
-        """Check a client's leader epoch. Raises FencedLeaderEpoch or UnknownLeaderEpoch if it is another one."""
+        """Check a client's leader epoch. Raises FencedLeaderEpoch or UnknownLeaderEpoch if it differs."""
         if epoch in (self.leader_epoch, NO_EPOCH):
             return
         if epoch < self.leader_epoch:
@@ -247,7 +248,7 @@ class Partition(Traffic):
         raise UnknownLeaderEpoch(f"leader epoch {epoch} is not known here yet, only {self.leader_epoch}")
 
     def check_leading(self) -> None:
-        """Raise NotLeader or PartitionOffline unless this broker leads."""
+        """Raise NotLeader or PartitionOffline unless this broker leads the partition."""
         if self.role is not Role.LEADING:
             if self.role is Role.OFFLINE:
                 raise PartitionOffline(f"the log of {self.topic}-{self.index} is offline; see the broker's log")
@@ -256,7 +257,7 @@ class Partition(Traffic):
     # -- what is committed
 
     def advance(self) -> bool:
-        """Move a leader's high watermark to the end of what all counted replicas have; return whether it moved."""
+        """Move a leader's high watermark to the lowest end of all counted replicas; return whether it moved."""
         log = self.led_log
         if log is None or not self.committing:
             return False
@@ -283,10 +284,7 @@ class Partition(Traffic):
 
     @property
     def last_stable_offset(self) -> int:
-        """The last stable offset: all below it is committed and in no open transaction. It follows the high watermark.
-
-        Raises PartitionOffline. Reactor thread only.
-        """
+        """The end of what is committed and in no open transaction. Raises PartitionOffline. Reactor thread only."""
         log, high_watermark = self.log, self.high_watermark
         return max(log.producers.unstable.stable_end(high_watermark), min(log.log_start_offset, high_watermark))
 
@@ -301,11 +299,13 @@ class Partition(Traffic):
         self, records: Buffer, acks_all: bool, inspections: Inspections | None = None, *, own: bool = False,
         terms: TransactionTerms | None = None,
     ) -> AppendResult:  # fmt: skip
-        """Append batches that get their offsets here, all or none.
+        """Append batches, which get their offsets here, all or none.
 
-        inspections: what `Log.inspect` found in them. own: they are the broker's, and not looked into. terms: of
-        batches of a transaction, and markers. Raises NotEnoughReplicas, NotLeader, PartitionOffline and the log's
-        errors, of which InspectionNeeded means that `inspections` can't be done without.
+        inspections: the result of `Log.inspect`.
+        own: whether the records are the broker's own, which are not inspected.
+        terms: describes the transaction of transactional batches and markers.
+        Raises NotEnoughReplicas, NotLeader, PartitionOffline and the log's errors (InspectionNeeded without
+        inspections).
         """
         log = self.led_log
         if log is None or (acks_all and not self.enough_in_sync):
@@ -317,7 +317,7 @@ class Partition(Traffic):
             terms=terms,
         )  # fmt: skip
         if self.alone and not self.flush_visible:
-            # The log's end, not the result's: a duplicate is answered with the offsets that it got the first time.
+            # The log's end, not the result's: a duplicate is answered with the offsets of the first append.
             self.high_watermark = log.log_end_offset
         return result
 
@@ -334,7 +334,7 @@ class Partition(Traffic):
             self.high_watermark = log.log_end_offset
 
     def append_batches(self, run: BatchRun, acks_all: bool) -> int:
-        """As `Log.append_batches`. Append nothing, and return 0, where `append` would refuse."""
+        """Append as `Log.append_batches` does. Append nothing, and return 0, where `append` would refuse."""
         log = self.led_log
         if log is None or (acks_all and not self.enough_in_sync):
             return 0
@@ -344,7 +344,7 @@ class Partition(Traffic):
         return count
 
     def check_follower(self, node_id: int, epoch: int) -> None:
-        """Check a follower's leader epoch, and that it has a replica. Raises as `check_epoch`, or NotLeader."""
+        """Check a follower's leader epoch, and that it has a replica. Raises as `check_epoch` does, or NotLeader."""
         if epoch != self.leader_epoch:
             self.check_epoch(epoch)
             raise UnknownLeaderEpoch(f"follower {node_id} sent no leader epoch")
@@ -356,8 +356,9 @@ class Partition(Traffic):
     ) -> bool:
         """Note a follower's fetch from `offset`, in this leader epoch and with a log that does not diverge.
 
-        log_start: of the follower. broker_epoch: as the follower sent it (KIP-903). Returns whether the high watermark
-        or the follower's log start has moved.
+        log_start: the follower's log start.
+        broker_epoch: the epoch that the follower sent (KIP-903).
+        Returns whether the high watermark or the follower's log start has moved.
         """
         follower = self.followers.get(node_id)
         log = self.led_log
@@ -369,7 +370,7 @@ class Partition(Traffic):
         return (moved and not self.alone and self.advance()) or started
 
     def may_join(self, node_id: int) -> bool:
-        """Return whether a follower may join: it has all committed records, and all of earlier epochs."""
+        """Return whether a follower may join: it has all committed records, and all records of earlier epochs."""
         follower = self.followers.get(node_id)
         return (
             follower is not None
@@ -395,7 +396,7 @@ class Partition(Traffic):
         return all(self.followers[n].log_end >= end for n in self.isr if n in self.followers)
 
     def read_for_follower(self, offset: int, max_bytes: int, *, min_one: bool, allow_cold: bool) -> FileSlice | None:
-        """As `read`, but up to the log's end and with batches that compaction emptied. Raises NotLeader too."""
+        """Read like `read`, but up to the log's end, with batches that compaction emptied. Raises NotLeader too."""
         self.check_leading()
         return self.read_before(offset, max_bytes, None, min_one, allow_cold, empty=True)
 
@@ -412,7 +413,7 @@ class Partition(Traffic):
         return self.heard(leader_hw, leader_start)
 
     def heard(self, leader_hw: int, leader_start: int) -> bool:
-        """Take over the leader's high watermark and log start; return whether one of them moved here."""
+        """Adopt the leader's high watermark and log start; return whether one of them moved here."""
         log = self.log
         end = min(leader_hw, log.log_end_offset)
         moved = end > self.high_watermark
@@ -435,8 +436,9 @@ class Partition(Traffic):
     def read(self, offset: int, max_bytes: int, *, min_one: bool, allow_cold: bool) -> FileSlice | None:
         """Return committed batches from the one that has `offset` on, or None if there are none.
 
-        min_one: return a first batch that is larger than `max_bytes` whole. allow_cold: read from disk if need be,
-        instead of raising ColdRead. Raises OffsetOutOfRange, ColdRead, StorageFailure or PartitionOffline.
+        min_one: whether the first batch is returned even if it is larger than `max_bytes`.
+        allow_cold: whether to wait for the disk; otherwise ColdRead is raised.
+        Raises OffsetOutOfRange, ColdRead, StorageFailure or PartitionOffline.
         """
         high_watermark = self.high_watermark
         if offset >= high_watermark:
@@ -449,7 +451,7 @@ class Partition(Traffic):
     def read_before(
         self, offset: int, max_bytes: int, end: int | None, min_one: bool, allow_cold: bool, empty: bool = False
     ) -> FileSlice | None:
-        """As `read`, but up to offset `end`, None for the log's end. empty: see `Log.read`."""
+        """Read like `read`, but up to offset `end`, None for the log's end. empty: see `SegmentsView.look_up`."""
         try:
             return self.log.read(offset, max_bytes, end_offset=end, min_one=min_one, allow_cold=allow_cold, empty=empty)
         except StorageFailure as error:
@@ -457,7 +459,7 @@ class Partition(Traffic):
             raise
 
     def note_failure(self, error: PylogdError) -> None:
-        """Report an error of the log, if it is one of the storage."""
+        """Report an error of the log, if it is an error of the storage."""
         if self._on_failure is not None and isinstance(error, StorageFailure):
             self._on_failure(error)
 
@@ -473,14 +475,13 @@ class Partition(Traffic):
         latest = log.epochs.latest
         if epoch == self.leader_epoch:
             return epoch, log.log_end_offset
-        if latest < epoch < self.leader_epoch:  # there is no record of it here, nor of the current epoch yet
+        if latest < epoch < self.leader_epoch:  # no record here has it, nor the current epoch yet
             has_records = log.log_start_offset < log.log_end_offset
             return (latest if latest >= 0 and has_records else epoch), log.log_end_offset
         return log.end_offset_for_epoch(epoch)
 
     def divergence(self, epoch: int, offset: int) -> tuple[int, int] | None:
-        """Return where the log of a client diverges from this one (KIP-595): its last record is of `epoch`, and its end
-        is `offset`.
+        """Return where a client's log, whose last record has `epoch` and whose end is `offset`, diverges (KIP-595).
 
         The result is the newest epoch that both have, with its end offset, or None if the client's log is a prefix of
         this one. Raises OffsetOutOfRange for an epoch that is not known here.

@@ -5,11 +5,11 @@ Strategy: requests find partitions in two flat dicts, so a look-up costs the sam
 
 Rules:
 - Everything here runs on the reactor's thread.
-- A partition is added once its log is open, and removed before its log is deleted. Whoever still has it then finds its
-  role to be Deleted.
-- A listener is given the partition as it is now, not what it was before.
+- A partition is added once its log is open, and removed before its log is deleted. Code that still has the partition
+  then finds its role to be Deleted.
+- A listener is given the partition as it is now, and not its former state.
 
-It must not know logs, the metadata or requests.
+Must not know: logs, the metadata, requests.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _NONE: Mapping[int, Partition] = MappingProxyType({})
 class PartitionRegistry:
     """Every partition hosted by this broker.
 
-    by_name: by (topic name, index). by_id: by (topic id, index).
-    replicated: those of `by_name` that other brokers host too.
+    by_name: all partitions, by (topic name, index).
+    by_id: all partitions, by (topic id, index).
+    replicated: the partitions of `by_name` that other brokers host too.
     awaiting_directory: keys of partitions whose only complete copy is in a log directory that is missing.
     """
 

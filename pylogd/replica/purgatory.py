@@ -1,22 +1,22 @@
 """Where requests wait: for records to fetch, for replicas to catch up, for members to join.
 
-Strategy: a `Wait` says what it waits for, and takes the result; an `Operation` has a Deferred for it. A `Purgatory`
-registers it under the keys whose changes may end the wait (a partition, a group) and starts its timer. Code that
-changes something calls `check(key)`, which tries the operations under that key, and only those. A `Watcher` that is no
-operation stays under its keys until it is removed: a fetch session has one for each partition, so that a fetch that
-waits need not be registered under all of them.
+Strategy: a `Wait` knows what it waits for, and takes the result. An `Operation` is a wait with a Deferred of the
+result. A `Purgatory` registers a wait under the keys whose changes may end it (a partition, a group) and starts its
+timer. Code that changes something calls `check(key)`, which tries the operations under that key, and only those. A
+`Watcher` that is no operation stays under its keys until it is removed. A fetch session has a watcher for each
+partition, so that a waiting fetch need not be registered under all of them.
 
 Rules:
 - An operation ends once: completed, expired, withdrawn (its Deferred was cancelled) or failed. It is then removed from
   every key, and its timer is stopped, before its result is taken.
-- `watch` and `enter` register a wait and then look whether it is over already (`Wait.look`). So a change between the
-  caller's own look and its call is not missed. There are such changes: what the caller did meanwhile may have ended
-  another wait, whose result was used at once, and whoever used it may have appended. The caller may also have let other
-  requests run. A wait may therefore end before `watch` or `enter` returns.
+- `watch` and `enter` register a wait and then check whether it is over already (`Wait.look`). So a change between the
+  caller's own check and its call is not missed. There are such changes: the caller may have ended another wait, whose
+  result was used at once for an append, or may have let other requests run. A wait may therefore end before `watch` or
+  `enter` returns.
 - `check` on a key that nobody watches costs one dict look-up, since every append calls it.
-- An operation that raises fails alone; the others under the same key are still tried.
+- An operation that raises an error fails alone; the others under the same key are still tried.
 
-It must not know what a partition, a log or a request is.
+Must not know: what a partition, a log or a request is.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OperationState(Enum):
 
 
 class Watcher(ABC):
-    """Is called after changes of the keys to which it was added (`Purgatory.add`), while its state is WAITING."""
+    """Called after changes of the keys to which it was added (`Purgatory.add`), while its state is WAITING."""
 
     __slots__ = ()
 
@@ -53,15 +53,15 @@ class Watcher(ABC):
 
     @abstractmethod
     def try_complete(self, key: Hashable) -> bool:
-        """Look at a change of `key`; return whether that ended a wait."""
+        """Check a change of `key`. Return whether the change ended a wait."""
 
     @abstractmethod
     def fail(self, error: Exception) -> bool:
-        """Handle an error that `try_complete` raised; return whether that ended a wait."""
+        """Handle an error that `try_complete` raised. Return whether this ended a wait."""
 
 
 class Wait(Watcher, Generic[T]):
-    """A request that waits, and ends once: `ended` or `failed` is called then."""
+    """A request that waits. It ends once, with a call of `ended` or `failed`."""
 
     __slots__ = ("_keys", "_purgatory", "_timer", "state")
 
@@ -73,25 +73,23 @@ class Wait(Watcher, Generic[T]):
 
     @abstractmethod
     def try_complete(self, key: Hashable) -> bool:
-        """Look at a change of `key`: call `complete` and return True if the wait is over."""
+        """Check a change of `key`: call `complete` and return True if the wait is over."""
 
     def look(self) -> bool:
-        """Look at everything that is waited for: as `try_complete` after a change of all keys. `Purgatory.enter` calls
-        it.
-        """
+        """Check everything that the request waits for, like `try_complete` for all keys. `Purgatory.enter` calls it."""
         return any(self.try_complete(key) for key in self._keys)
 
     @abstractmethod
     def on_expire(self) -> T:
-        """Return the result for when the time is up."""
+        """Return the result of a wait whose time is up."""
 
     @abstractmethod
     def ended(self, result: T) -> None:
-        """Use the result. Called once, when the wait has ended with one."""
+        """Use the result. Called once, when the wait has ended with a result."""
 
     @abstractmethod
     def failed(self, error: Exception) -> None:
-        """Use the error. Called once, when the wait has ended with one."""
+        """Use the error. Called once, when the wait has ended with an error."""
 
     def complete(self, result: T) -> bool:
         """End the wait with `result`; return False if it had ended already."""
@@ -139,7 +137,10 @@ class Wait(Watcher, Generic[T]):
 
 
 class Operation(Wait[T]):
-    """A wait for a Deferred. done: fires once, with the result or the error; cancelling it withdraws the operation."""
+    """A wait with a Deferred.
+
+    done: fires once, with the result or the error. Cancelling it withdraws the operation.
+    """
 
     __slots__ = ("done",)
 
@@ -178,14 +179,14 @@ class Purgatory:
         return set(self._watched)
 
     def watch(self, operation: Operation[T], keys: Iterable[Hashable], timeout: float | None) -> Deferred[T]:
-        """Do as `enter`; return the operation's `done`."""
+        """Do the work of `enter`. Return the operation's `done`."""
         self.enter(operation, keys, timeout)
         return operation.done
 
     def enter(self, operation: Wait[Any], keys: Iterable[Hashable], timeout: float | None) -> None:
-        """Register a new operation under `keys` until it ends, or for `timeout` seconds; end it now if it is over.
+        """Register a new operation under `keys`, for at most `timeout` seconds. If it is over already, end it now.
 
-        A caller that has looked before need not look again.
+        A caller that has just checked need not check again.
         """
         if operation.state is not OperationState.NEW:
             return
@@ -217,12 +218,12 @@ class Purgatory:
         self._take_off(watcher, (key,))
 
     def check(self, key: Hashable) -> int:
-        """Try the operations under `key`, which has changed; return how many that completed."""
+        """Try the operations under `key`, which has changed. Return how many of them ended."""
         under_key = self._watched.get(key)
         if under_key is None:
             return 0
         completed = 0
-        for operation in tuple(under_key):  # a copy: completing one may add or end others
+        for operation in tuple(under_key):  # iterate over a copy, since completing an operation may add or end others
             if operation.state is not OperationState.WAITING:
                 continue
             try:

@@ -1,7 +1,7 @@
 """Follows the partitions that other brokers lead, with one fetcher for each leader.
 
-Rules: a partition belongs to one fetcher at most, that of its leader in the newest epoch known here. A fetcher without
-partitions is stopped.
+Rules: a partition belongs to at most one fetcher: the fetcher of its leader in the newest epoch known here. A fetcher
+without partitions is stopped.
 
 Must not know: requests, how a fetcher works.
 """
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class Replication:
-    """Assign partitions to fetchers, and remove them. connect: takes a broker's id, returns a connection to it."""
+    """Assigns partitions to fetchers, and removes them.
+
+    connect: takes a broker's id, and returns a connection to the broker.
+    """
 
     def __init__(
         self,
@@ -58,11 +61,11 @@ class Replication:
         )
         self._quota = ReplicationQuota(lambda: integer("follower.replication.throttled.rate"), clock.seconds)
         self._fetchers: dict[int, ReplicaFetcher] = {}
-        self._leader_of: dict[tuple[bytes, int], int] = {}  # which fetcher has a partition
+        self._leader_of: dict[tuple[bytes, int], int] = {}  # the leader whose fetcher has the partition
         self._running = False
 
     def start(self, cluster_id: str | None = None) -> None:
-        """Follow partitions from now on. Leaders refuse a `cluster_id` that is not theirs."""
+        """Follow partitions from now on. Leaders refuse a `cluster_id` of another cluster."""
         self._config = self._config._replace(cluster_id=cluster_id)
         self._running = True
         self._partitions.subscribe(self._changed)

@@ -10,7 +10,7 @@ from pylogd.machine import MachineTable
 class Role(Enum):
     """The role of this broker for a partition."""
 
-    __hash__ = object.__hash__  # that of Enum is a function in Python, and many partitions change their roles
+    __hash__ = object.__hash__  # Enum's method is written in Python, and many partitions change their roles
 
     LEADING = "This broker takes the partition's appends and serves its reads."
     FOLLOWING = "This broker copies the leader's log, or waits for a leader."

@@ -1,7 +1,7 @@
-"""Chooses the replica from which a consumer should read: one in its own rack, if `replica.selector.class` asks for it.
+"""Choose the replica from which a consumer should read: one in its own rack, if `replica.selector.class` asks for it.
 
-Rules: only live in-sync followers that have the requested offset are chosen; of several the one with the most records.
-A consumer in the leader's rack stays with the leader.
+Rules: only live in-sync followers that have the requested offset are chosen. If there are several, the one with the
+most records is chosen. A consumer in the leader's rack stays with the leader.
 
 Source: KIP-392.
 """
@@ -16,12 +16,15 @@ from pylogd.replica.partition import Partition
 if TYPE_CHECKING:
     from pylogd.metadata.image import Broker
 
-#: In place of a replica: the consumer stays with the leader.
+#: Returned in place of a replica: the consumer stays with the leader.
 NO_PREFERENCE = -1
 
 
 class RackAwareSelector:
-    """Chooses replicas by rack. brokers: returns the live brokers by id."""
+    """Chooses replicas by rack.
+
+    brokers: returns the live brokers by id.
+    """
 
     def __init__(self, brokers: Callable[[], Mapping[int, Broker]]) -> None:
         self._brokers = brokers

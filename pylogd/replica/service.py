@@ -1,4 +1,4 @@
-"""The parts of the replica package, put together: what a broker creates, starts and stops."""
+"""The parts of the replica package together, as a broker creates, starts and stops them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,19 @@ if TYPE_CHECKING:
 
 
 class Replicas:
-    """A broker's replicas: `partitions` to look up, `manager` for appends and waits, `hosting` and `housekeeping`.
+    """A broker's replicas.
 
-    fetch_waits: the fetches that wait for records. fetch_sessions: what clients with sessions fetch.
-    isr_updater: updates the in-sync sets of partitions led here. throttle: which replicas replicate at a limited rate.
+    partitions: finds partitions.
+    manager: appends, and waits for replicas.
+    hosting: hosts partitions.
+    housekeeping: maintains logs.
+    clock: times all waits.
+    now_ms: the wall clock, for times in the metadata.
+    disks: the threads of the disks; None if disks do not have their own threads.
+    fetch_waits: the fetches that wait for records.
+    fetch_sessions: the fetch sessions of clients.
+    isr_updater: updates the in-sync sets of partitions led here.
+    throttle: tells which replicas replicate at a limited rate.
     """
 
     def __init__(
@@ -51,10 +60,7 @@ class Replicas:
         now_ms: Callable[[], int],
         disks: Disks | None = None,
     ) -> None:
-        """clock: times all waits. now_ms: the wall clock, for dates in the metadata.
-
-        disks: None if they have no threads of their own.
-        """
+        """Make the parts. The class describes the arguments."""
         integer = settings.integer
         disk_calls = self.disk_calls = DiskCalls(in_thread, disks)
         self.partitions = PartitionRegistry()
@@ -100,13 +106,13 @@ class Replicas:
         self.hosting.isr_written(partition, state)
 
     def resize(self, threads: int, /) -> None:
-        """Use a part of so many threads for flushes from now on (`background.threads`)."""
+        """Use a part of `threads` for flushes from now on (`background.threads`)."""
         self._flushers.resize(threads)
 
     def start(self) -> Deferred[None]:
-        """Host the partitions that the topic registry says, and begin the housekeeping.
+        """Host the partitions in the topic registry, and begin the housekeeping.
 
-        The logs have to be loaded and the registry started. Fires when every partition is hosted.
+        The logs must be loaded and the registry started. Fires when every partition is hosted.
         """
         return Deferred.fromCoroutine(self._start())
 
@@ -115,9 +121,9 @@ class Replicas:
         self.housekeeping.start()
 
     def stop(self) -> Deferred[None]:
-        """End the housekeeping and every wait, as if its time were up, and finish the changes of topics under way.
+        """End the housekeeping, end every wait as if its time were up, and finish the topic changes under way.
 
-        The logs stay open for their owner to close.
+        The logs stay open; their owner closes them.
         """
         return Deferred.fromCoroutine(self._stop())
 

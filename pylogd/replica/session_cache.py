@@ -1,14 +1,15 @@
 """The fetch sessions of a broker (`replica.sessions`): how many there are, and which one gives way to another.
 
-Strategy: at most `slots` sessions, and at most `most_partitions` in those of clients together. When a bound is reached,
-the principal (or address) that has most sessions, or partitions, gives way (`limits.shares`): strangers before
-principals. So whoever opens thousands of sessions takes them from itself, and not from others.
+Strategy: there are at most `slots` sessions, and the sessions of clients have at most `most_partitions` partitions
+together. When a bound is reached, the principal (or address) that has most sessions, or partitions, gives way
+(`limits.shares`): unauthenticated clients before principals. So a client that opens thousands of sessions takes them
+from itself, and not from others.
 
 Rules, when a bound is reached:
-- Sessions that were unused for two minutes go first, the one unused for longest before others; but a principal's does
-  not go for a stranger's.
-- Then the share with most gives way to one that has less: its smallest session where slots are wanted, its largest
-  where partitions are.
+- Sessions that were unused for two minutes go first, the one unused for longest before others. But a principal's
+  session does not go for that of an unauthenticated client.
+- Then the largest share gives way to a smaller one. If slots are wanted, its smallest session is closed; if partitions
+  are wanted, its largest.
 - A share that has most itself may replace its own smallest session, if that is two minutes old and the new one has more
   partitions (KIP-227).
 - A follower's session replaces any client's, or a smaller one of a follower that is two minutes old. A client's session
@@ -31,9 +32,11 @@ from pylogd.replica.purgatory import Purgatory
 from pylogd.replica.sessions import FetchSession, SessionOwner, SessionPartition, Wanted
 
 _LAST_EPOCH = _LAST_ID = 0x7FFFFFFF
-#: A session unused for this long gives way to a new one, and one that is so old to a larger one.
+#: A session that is unused for this long gives way to a new one. A session that was made this long ago gives way to a
+#: larger one.
 EVICTABLE_AFTER_MS = 120_000
-#: For so long after a session was refused, others of its share with no more partitions are refused without a search.
+#: After a session was refused, sessions of its share with no more partitions are refused for this long without a
+#: search.
 _REFUSAL_HOLDS_MS = 1000
 
 W = TypeVar("W", bound=Wanted)
@@ -42,9 +45,10 @@ W = TypeVar("W", bound=Wanted)
 class FetchSessions(Generic[W]):
     """The sessions of this broker.
 
-    evictions: how many were closed to make room for others. slots: the most sessions
-    (`max.incremental.fetch.session.cache.slots`). waits: the purgatory in which partitions are watched.
-    most_partitions: of all sessions but those of followers.
+    slots: the most sessions (`max.incremental.fetch.session.cache.slots`).
+    waits: the purgatory in which partitions are watched.
+    most_partitions: the most partitions of all clients' sessions together, without those of followers.
+    evictions: how many sessions were closed to make space for others.
     """
 
     __slots__ = (
@@ -61,10 +65,11 @@ class FetchSessions(Generic[W]):
         self._owned: dict[SessionOwner, set[int]] = {}  # ids of the sessions that end with a connection
         self._now_ms = now_ms
         self._waits = waits
-        self._sessions: dict[int, FetchSession[W]] = {}  # the one unused for longest first
+        self._sessions: dict[int, FetchSession[W]] = {}  # in the order of their last use
         self._places: Places[int] = Places()  # the sessions of clients
-        self._sizes: Places[int] = Places()  # the same, each with the number of its partitions
-        self._refused = (0, -1, "")  # until when, in ms, a share's sessions of up to so many partitions are refused
+        self._sizes: Places[int] = Places()  # the sessions of clients, each weighted with the number of its partitions
+        # (until when in ms, size, share): sessions of that share up to that size are refused.
+        self._refused = (0, -1, "")
 
     def __len__(self) -> int:
         """The number of sessions."""
@@ -78,10 +83,11 @@ class FetchSessions(Generic[W]):
         owner: SessionOwner | None = None,
         share: Share = NOBODY,
     ) -> FetchSession[W] | None:
-        """Create a session with `entries`; return None if there is no space for it.
+        """Create a session with `entries`. Return None if there is no space for it.
 
-        privileged: whether it is a follower's. owner: the connection with which it ends. share: in which it counts, if
-        it is a client's.
+        privileged: whether it is a follower's session.
+        owner: the connection with which it ends.
+        share: the share in which a client's session counts.
         """
         now_ms = self._now_ms()
         wanted = {(entry.topic, entry.wanted.partition): entry for entry in entries}
@@ -125,7 +131,7 @@ class FetchSessions(Generic[W]):
     def resume(self, session_id: int, epoch: int, by_id: bool, asking: SessionOwner | None = None) -> FetchSession[W]:
         """Return the session that a fetch continues, with its epoch raised.
 
-        asking: the connection of the fetch. A session of another principal is as good as unknown.
+        asking: the connection of the fetch. A session of another principal counts as unknown.
 
         Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
@@ -140,8 +146,9 @@ class FetchSessions(Generic[W]):
         return session
 
     def expecting(self, session_id: int, epoch: int, asking: SessionOwner) -> FetchSession[W] | None:
-        """Return the session that a fetch by topic ids continues, if nothing of it waits; None otherwise, or for any
-        error. Nothing is changed: call `advance` if the fetch is answered.
+        """Return the session that a fetch by topic ids continues, if no fetch of it waits. Return None for any error.
+
+        This changes nothing: call `advance` if the fetch is answered.
         """
         session = self._sessions.get(session_id)
         if session is None or session.epoch != epoch or not session.by_id or session.wait is not None:
@@ -149,7 +156,7 @@ class FetchSessions(Generic[W]):
         return session if session.owner is asking or _may_use(session, asking) else None
 
     def advance(self, session: FetchSession[W]) -> None:
-        """Raise the epoch of a session, which is in use. A fetch of it that waits is answered."""
+        """Raise the epoch of a session, which is in use. A waiting fetch of the session is answered."""
         epoch, session_id = session.epoch, session.session_id
         session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
         session.used_ms = self._now_ms()
@@ -165,7 +172,7 @@ class FetchSessions(Generic[W]):
             self.close(session_id)
 
     def close(self, session_id: int) -> None:
-        """Close a session. An unknown one is ignored, since it may have been evicted."""
+        """Close a session. An unknown session is ignored, since it may have been evicted."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
@@ -178,7 +185,7 @@ class FetchSessions(Generic[W]):
     # -- who gives way
 
     def _find_partitions(self, now_ms: int, share: Share, more: int) -> bool:
-        """Close sessions of other clients until `more` partitions of a share fit; return whether they do."""
+        """Close sessions of other clients until `more` partitions of a share fit. Return whether they do."""
         sizes = self._sizes
         while sizes.weight + more > self._most_partitions:
             gives_way = self._unused(now_ms, share)
@@ -215,7 +222,7 @@ class FetchSessions(Generic[W]):
         return None
 
     def _of_another(self, share: Share | None) -> FetchSession[W] | None:
-        """Return the smallest session of the share that has to give way to a newcomer; None if none has to."""
+        """Return the smallest session of the share that has to give way to a new session; None if no share has to."""
         places = self._places
         if share is not None:
             name = places.share_that_gives_way(share)

@@ -1,31 +1,31 @@
 """Incremental fetch sessions (KIP-227): a client names its partitions once, then requests and answers name changes.
 
-Strategy: for each partition a session keeps the last request entry, and the offsets that the client was told last. A
-fetch that continues a session changes those entries; the answer has only partitions with records, an error or other
+Strategy: for each partition a session keeps the last request entry, and the last offsets that were sent to the client.
+A fetch that continues a session changes some entries; the answer has only partitions with records, an error or changed
 offsets. Partitions that gave records move to the end, so that under a response limit each gets its turn.
 
-A fetch costs what changed since the last one, not what the session has. `dirty` has the partitions that the next fetch
-has to look at: those whose request entry changed, those that changed since they were last looked at, and those that
-were not finished. An entry watches its partition in the purgatory; each change of it, an append, another high
-watermark, leader epoch or log start, adds it to `dirty`. It is removed when a look finds nothing to tell and nothing
-held back (`settle`), so a look at any other entry would find nothing either.
+The cost of a fetch depends on what changed since the last one, not on the size of the session. `dirty` has the entries
+that the next fetch has to check: those whose request entry changed, those whose partition changed since the last check,
+and those that were not finished. An entry watches its partition in the purgatory. Each change of the partition (an
+append, another high watermark, leader epoch or log start) adds the entry to `dirty`. The entry is removed when a check
+finds no news and holds nothing back (`settle`). So checks of entries that are not in `dirty` would find nothing.
 
 Rules:
 - A session is created with its first answer, never while the fetch waits, so that a client that leaves early leaves
   none behind.
 - Every fetch raises the epoch by one (1 to 2^31-1, then 1 again). A wrong epoch or an unknown id is refused; the
   client then begins again with a full fetch.
-- How many there may be, and which one gives way to another, is said in `replica.session_cache`.
+- `replica.session_cache` decides how many sessions there may be, and which one gives way to another.
 - A session ends with the connection on which it was created: clients then begin a new one.
-- Only the principal that created a session continues or closes it: who guesses the id of another's learns nothing and
-  disturbs nobody.
+- Only the principal that created a session can continue or close it. A client that guesses another's session id learns
+  nothing and disturbs nobody.
 - A fetch that waits is answered when the next one of its session comes, since that changes what the client waits for.
   It is also answered when its session is closed.
 - A session uses topic names or topic ids, as its first fetch did.
-- A follower's fetch says that it still has all records of each partition that is not dirty. The time of that is kept
-  once, in the session, and given to the partition's `Follower` when the entry becomes dirty.
+- A follower's fetch proves that it still has all records of each partition that is not dirty. The time of the fetch is
+  kept once, in the session, and given to the partition's `Follower` when the entry becomes dirty.
 
-It must not know the messages: an entry is any object with the fields of `Wanted`.
+Must not know: messages. A request entry is any object with the fields of `Wanted`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from pylogd.replica.followers import Follower
 from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.replica.purgatory import OperationState, Purgatory, Wait, Watcher
 
-#: A request without a session, or one that ends its session.
+#: The epoch of a request without a session, or of one that ends its session.
 FINAL_EPOCH = -1
-#: A full request that asks for a session.
+#: The epoch of a full request that asks for a session.
 INITIAL_EPOCH = 0
 
 TopicKey: TypeAlias = "str | bytes"
@@ -61,7 +61,11 @@ W = TypeVar("W", bound=Wanted)
 
 
 class SessionOwner(Protocol):
-    """A connection, which can be hashed. on_lost: called when it has ended. principal: who the client is."""
+    """A connection, which is hashable.
+
+    on_lost: called when the connection has ended.
+    principal: the principal of the client.
+    """
 
     on_lost: Callable[[], object] | None
 
@@ -70,21 +74,23 @@ class SessionOwner(Protocol):
 
 
 class SessionWait(Wait[None]):
-    """A waiting fetch, which may be one of a session."""
+    """A waiting fetch, which may belong to a session."""
 
     __slots__ = ()
 
     @abstractmethod
     def look_again(self, entry: Any) -> bool:
-        """Look at a partition of the session that has changed; end the wait if it is over, and return whether it is."""
+        """Check a partition of the session that has changed. End the wait if it is over, and return whether it is."""
 
 
 class SessionPartition(Watcher, Generic[W]):
-    """One partition of a session: the client's position, and the offsets that the client was told last.
+    """One partition of a session: the client's position, and the last offsets that were sent to the client.
 
-    session: the one to which it belongs, None before and after. turn: entries with a lower one are served first.
-    partition, leader_epoch: as they were at the last look. key: the key that it watches, None while it watches none.
-    follower: in a follower's session, while the entry is not dirty, what the leader knows of that follower.
+    session: the session to which it belongs; None before and after.
+    turn: entries with a lower number are served first.
+    partition, leader_epoch: the partition and its leader epoch at the last check.
+    key: the key that it watches; None while it watches none.
+    follower: in a follower's session, what the leader knows of the follower; None while the entry is dirty.
     """
 
     __slots__ = (
@@ -107,7 +113,7 @@ class SessionPartition(Watcher, Generic[W]):
         self.follower: Follower | None = None
 
     def is_news(self, high_watermark: int, log_start: int) -> bool:
-        """Return whether the client was last told other offsets than the current ones."""
+        """Return whether the current offsets differ from those that the client was told last."""
         return high_watermark != self.sent_high_watermark or log_start != self.sent_log_start
 
     def told(self, high_watermark: int, log_start: int) -> None:
@@ -116,11 +122,11 @@ class SessionPartition(Watcher, Generic[W]):
         self.sent_log_start = log_start
 
     def told_error(self) -> None:
-        """Remember that the client is told an error, so that the end of the error is told even if no offset changes."""
+        """Remember that the client gets an error, so that the end of the error is news even if no offset changes."""
         self.sent_high_watermark = -1
 
     def try_complete(self, key: Hashable) -> bool:
-        """Have the waiting fetch check the partition, which has changed; if no fetch waits, the next one does."""
+        """Have the waiting fetch check the partition, which has changed. If no fetch waits, the next one checks it."""
         session = self.session
         if session is None:
             return False
@@ -128,7 +134,7 @@ class SessionPartition(Watcher, Generic[W]):
         wait = session.wait
         if wait is not None and wait.state is OperationState.WAITING:
             return wait.look_again(self)
-        session.unwatch(self)  # until the next look, so that an abandoned session costs nothing
+        session.unwatch(self)  # until the next check, so that an abandoned session costs nothing
         return False
 
     def fail(self, error: Exception) -> bool:
@@ -140,8 +146,11 @@ class SessionPartition(Watcher, Generic[W]):
 class FetchSession(Generic[W]):
     """One client's session.
 
-    epoch: of its next fetch. wait: its waiting fetch, if any. dirty: the entries that the next fetch has to look at.
-    owner: the connection with which it ends. fetched_at: the time of a follower's last fetch, in seconds.
+    epoch: the epoch of its next fetch.
+    wait: its waiting fetch, if any.
+    dirty: the entries that the next fetch has to check.
+    owner: the connection with which it ends.
+    fetched_at: the time of a follower's last fetch, in seconds.
     """
 
     __slots__ = (
@@ -152,7 +161,11 @@ class FetchSession(Generic[W]):
     def __init__(
         self, session_id: int, by_id: bool, now_ms: int, waits: Purgatory, share: Share | None = NOBODY
     ) -> None:
-        """waits: the purgatory in which partitions are watched. share: None if it is a follower's."""
+        """Arguments:
+
+        waits: the purgatory in which partitions are watched.
+        share: None for a follower's session.
+        """
         self.session_id = session_id
         self.share = share
         self.by_id = by_id
@@ -209,7 +222,7 @@ class FetchSession(Generic[W]):
     def answered(
         self, entry: SessionPartition[W], wanted: W, partition: Partition, high_watermark: int, log_start: int
     ) -> None:
-        """Do what a fetch does that names `entry` and is answered with records of it: `want`, `looks_at`, `served`."""
+        """Do the work of a fetch that names `entry` and is answered with records: `want`, `looks_at`, `served`."""
         entry.wanted = wanted
         if entry not in self.dirty:
             self.mark(entry)
@@ -218,13 +231,13 @@ class FetchSession(Generic[W]):
         self._to_end(entry)
 
     def has_nothing(self, entry: SessionPartition[W], wanted: W, partition: Partition) -> None:
-        """Do what a fetch does that names `entry` and finds nothing to tell of it: `want`, `looks_at`, `settle`."""
+        """Do the work of a fetch that names `entry` and finds no news: `want`, `looks_at`, `settle`."""
         entry.wanted = wanted
         self.looks_at(entry, partition)
         self.dirty.pop(entry, None)
 
     def served(self, entry: SessionPartition[W]) -> None:
-        """Note that `entry` gave records: the others are served before it the next time."""
+        """Note that `entry` gave records, so that the others are served before it the next time."""
         if entry.session is self:
             self._to_end(entry)
 
@@ -248,9 +261,7 @@ class FetchSession(Generic[W]):
         return view == self._view
 
     def see(self, view: object) -> None:
-        """Mark all entries to be checked by the next fetch, if `view` has changed: answers depend on it besides
-        partitions.
-        """
+        """Mark all entries to be checked by the next fetch if `view`, on which answers also depend, has changed."""
         if view != self._view:
             self._view = view
             for entry in self.partitions.values():
@@ -264,9 +275,9 @@ class FetchSession(Generic[W]):
             self._watch(entry)
 
     def park(self, wait: SessionWait, seconds: float) -> None:
-        """Have a fetch of the session wait, for at most `seconds`; it is told of changes.
+        """Let a fetch of the session wait, for at most `seconds`. Changes are reported to the wait.
 
-        Entries that have changed since the fetch looked at them are dirty: the wait looks at these (`look_at_dirty`).
+        Entries that have changed since the fetch checked them are dirty; the wait checks these with `look_at_dirty`.
         """
         self.wait = wait
         for entry in self.dirty:
@@ -274,7 +285,7 @@ class FetchSession(Generic[W]):
         self._waits.enter(wait, (), seconds)
 
     def look_at_dirty(self, wait: SessionWait) -> bool:
-        """Have a waiting fetch look at all entries that may have changed; return whether that ended the wait."""
+        """Have a waiting fetch check all entries that may have changed. Return whether that ended the wait."""
         dirty = self.dirty
         return bool(dirty) and any(wait.look_again(entry) for entry in tuple(dirty))
 
@@ -299,7 +310,7 @@ class FetchSession(Generic[W]):
             self._waits.remove(entry, key)
 
     def close(self) -> None:
-        """Close the session: its waiting fetch is answered."""
+        """Close the session. Its waiting fetch is answered."""
         if self.wait is not None:
             self.wait.expire()
         for entry in self.partitions.values():

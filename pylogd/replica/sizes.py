@@ -19,7 +19,7 @@ class Resizable(Protocol):
     """Threads whose number can change."""
 
     def resize(self, most: int, /) -> None:
-        """Use up to so many threads from now on."""
+        """Use up to this many threads from now on."""
 
 
 def follow_settings(

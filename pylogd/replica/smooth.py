@@ -3,15 +3,15 @@
 Strategy: in a reassignment new replicas may begin with the leader's latest offset (`PartitionState.latest_until_ms`),
 so that no old records are read from disk. Until that time they don't join the in-sync set, since a consumer that is
 further behind would lose records if one of them led. The partition's leader knows where they begin. Every
-`LOOK_SECONDS` it asks all brokers which offsets their groups have committed, and the metadata for those of groups in
-ZooKeeper. Once every group that has an offset of the partition is past that point, it ends the wait in the partition's
-state. When the time is over first, it asks once more and logs which groups were not waited for.
+`LOOK_SECONDS` it asks all brokers for the committed offsets of their groups, and the metadata for those of groups in
+ZooKeeper. Once every group with an offset of the partition is past that point, the leader ends the wait in the
+partition's state. If the time is over before, it asks once more and logs which groups were not waited for.
 
 Rules: no wait is ended while a broker can't be asked. Groups without an offset of the partition, and consumers outside
-of groups, are not waited for; the time is meant for them. Nor is a wait ended after a new replica's broker has
-registered again: its disk may be another one, where its log begins later, behind what groups have yet to read. Known
-idempotent producers of which the new replicas have no batch are waited for too, for `PRODUCER_SECONDS`: if they sent an
-earlier batch again, a new leader without it would append it a second time.
+of groups, are not considered; the time limit is for them. A wait is not ended either after a new replica's broker has
+registered again: it may have another disk, on which its log begins later, after offsets that groups have yet to read.
+Idempotent producers are waited for too, for `PRODUCER_SECONDS`, if the new replicas have no batch of theirs: if such a
+producer sent an earlier batch again, a new leader without that batch would append it a second time.
 
 Must not know: how groups are kept.
 """
@@ -37,10 +37,10 @@ from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchReq
 log = Logger()
 
 LOOK_SECONDS = 5.0
-#: How long a producer may send a batch again, whose answer was lost: Kafka's default of `delivery.timeout.ms`.
+#: How long a producer may send a batch again whose answer was lost: Kafka's default of `delivery.timeout.ms`.
 PRODUCER_SECONDS = 120.0
 _OFFSETS_TOPIC = "__consumer_offsets"
-#: Of OffsetFetch: the version with many groups and topics by name.
+#: The version of OffsetFetch with many groups and topics by name.
 _VERSION = 8
 
 Key = tuple[str, int]
@@ -57,7 +57,11 @@ class GroupsConnection(Protocol):
 
 @dataclass(slots=True)
 class _Wait:
-    """A wait. begin: the offset from which all new replicas have records. since: when it was first seen, in s."""
+    """A wait.
+
+    begin: the offset from which all new replicas have records.
+    since: when the wait was first seen, in seconds.
+    """
 
     begin: int
     state: SmoothWait
@@ -65,14 +69,14 @@ class _Wait:
 
 
 class AwaitedProducers(NamedTuple):
-    """The producers whose last batch is before an offset are waited for until a time, in ms since 1970."""
+    """Producers whose last batch is before an offset are waited for until a time, in ms since 1970."""
 
     before: int
     until_ms: int
 
 
 class SmoothJoins:
-    """Ends the waits of new replicas, of partitions that this broker leads."""
+    """Ends the waits of new replicas, for partitions that this broker leads."""
 
     def __init__(
         self,
@@ -87,12 +91,14 @@ class SmoothJoins:
         look_seconds: float = LOOK_SECONDS,
         producer_seconds: float = PRODUCER_SECONDS,
     ) -> None:
-        """Arguments:
+        """End waits.
 
-        connect: takes a broker's id, returns a connection to it. committed: returns the offsets that groups in
-        ZooKeeper have committed, for each partition of the given topics. release: ends the wait of partitions, and
-        fires with the error for each, or None. now_ms: the wall clock, by which waits end. look_seconds: the time
-        between two looks at the groups. producer_seconds: how long producers are waited for.
+        connect: takes a broker's id, and returns a connection to the broker.
+        committed: returns the offsets that groups in ZooKeeper have committed, for each partition of the given topics.
+        release: ends the wait of partitions, and fires with the error for each, or None.
+        now_ms: the wall clock, by which waits end.
+        look_seconds: the time between two checks of the groups.
+        producer_seconds: how long producers are waited for.
         """
         self._partitions = partitions
         self._cluster = cluster
@@ -109,11 +115,11 @@ class SmoothJoins:
         self._waits: dict[Key, _Wait] = {}
 
     def start(self) -> None:
-        """Look at the groups from time to time."""
+        """Check the groups periodically."""
         self._call = self._clock.callLater(self._look_seconds, self._look)
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         if self._call is not None and self._call.active():
             self._call.cancel()
         self._call = None
@@ -147,12 +153,12 @@ class SmoothJoins:
         return found
 
     async def _end_waits(self, waits: Mapping[Key, _Wait], late: Mapping[Key, _Wait]) -> None:
-        """End the waits that no group needs; report the groups that others no longer wait for."""
+        """End the waits that no group needs. Report the groups of waits whose time is over."""
         try:
             behind = await self._behind({key: wait.begin for key, wait in {**waits, **late}.items()})
         except PylogdError as error:
             log.info("Smooth expansion: the offsets of all consumer groups can't be read yet: {error}", error=error)
-            self._waits.update(late)  # report them at the next look
+            self._waits.update(late)  # report them at the next check
             return
         for key, wait in late.items():
             _report_late(key, wait.begin, behind.get(key, {}))
@@ -173,7 +179,7 @@ class SmoothJoins:
     def awaited_producers(self, key: Key) -> AwaitedProducers | None:
         """Return which producers the new replicas of a partition that is led here wait for, and until when.
 
-        None if they wait for none, or have not been seen yet.
+        Return None if they wait for none, or were not seen yet.
         """
         wait = self._waits.get(key)
         return None if wait is None else self._awaited(wait)

@@ -1,18 +1,18 @@
 """Writes of appends in the threads of their disk, so that a disk that hangs does not stop the broker.
 
-Strategy: an append enters the write queue of its topic and disk, or is refused at once if that is full. When it is its
-partition's turn, it is prepared together with those behind it, written in the queue's thread, and committed
-(`log.staged_append`). There is at most one write of a partition under way.
+Strategy: an append enters the write queue of its topic and disk, or is refused at once if the queue is full. When it is
+its partition's turn, the append is prepared together with those after it, written in the queue's thread, and committed
+(`log.staged_append`). A partition has at most one write under way.
 
 Rules:
-- A refusal is QueueFull, a NotEnoughReplicas: nothing was appended, clients try again after their back-off, and unlike
-  after a storage error they don't ask for metadata each time (librdkafka: RETRY and MSG_NOT_PERSISTED without REFRESH;
-  Java: retriable, but not an InvalidMetadataException).
-- Batches that an idempotent producer sent behind a refused one are refused too, until that one comes again. Otherwise
-  they would be out of order, or, from a producer that is not known yet, be taken for its first ones.
-- Where a disk has queues only while it is slow, a partition is written at once again when none of its appends waits and
-  none of its refused batches is missing: so its appends keep their order at each switch.
-- The role may change while a write is under way: what was being written then is committed as if it had been before.
+- A refusal is QueueFull, a NotEnoughReplicas. It means that nothing was appended. Clients try again after their
+  back-off. Unlike after a storage error, they don't ask for metadata each time (librdkafka: RETRY and MSG_NOT_PERSISTED
+  without REFRESH; Java: retriable, but not an InvalidMetadataException).
+- Batches that an idempotent producer sent after a refused one are refused too, until that one is sent again. Otherwise
+  they would be out of order. If the producer is not known yet, they would count as its first batches.
+- If a disk has queues only while it is slow, a partition is written at once again when none of its appends waits and
+  none of its refused batches is missing. So its appends keep their order at each switch.
+- The role may change while a write is under way. The write is then committed as if it had ended before the change.
 
 Must not know: requests, error codes.
 """
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from pylogd.replica.partition import Partition
     from pylogd.wire.records import Buffer
 
-#: What became of an append.
+#: The outcome of an append.
 Outcome = AppendResult | Exception
 
-#: How many seconds batches that were sent behind a refused one may still arrive: Kafka's `request.timeout.ms`.
+#: For how many seconds batches that were sent after a refused one may still arrive: Kafka's `request.timeout.ms`.
 _IN_FLIGHT_SECONDS = 30.0
 _MOST_REFUSALS = 10_000
 
@@ -51,9 +51,10 @@ _MOST_REFUSALS = 10_000
 class WaitingAppend:
     """An append that waits to be written.
 
-    inspections: of its records, once they were made. own: whether the records are the broker's. follows: of records
-    that were fetched from a leader, the leader epoch in which they were; None for all others. terms: of batches of a
-    transaction, and markers.
+    inspections: the inspections of its records, once they were made.
+    own: whether the records are the broker's own.
+    follows: for records that were fetched from a leader, the leader epoch of the fetch; None for all others.
+    terms: describes the transaction of transactional batches and markers.
     """
 
     __slots__ = ("acks_all", "follows", "inspections", "own", "records", "terms")
@@ -72,8 +73,8 @@ class WaitingAppend:
 class StagedWrites:
     """Writes appends in the threads of `disks`.
 
-    appended: called with a partition and the last offset of what was appended to it, after each write. adaptive:
-        whether only appends to slow disks are staged.
+    appended: called after each write with the partition and the last offset that was appended.
+    adaptive: whether only appends to slow disks are staged.
     """
 
     def __init__(
@@ -83,7 +84,11 @@ class StagedWrites:
         storage_failed: Callable[[StorageError], object],
         seconds: Callable[[], float],
     ) -> None:
-        """storage_failed: called with errors of the storage. seconds: a monotonic clock."""
+        """Arguments:
+
+        storage_failed: called with errors of the storage.
+        seconds: a monotonic clock.
+        """
         self.adaptive = disks.adaptive
         #: Called when `any_wanted` may have changed.
         self.on_change: Callable[[], object] = lambda: None
@@ -99,9 +104,9 @@ class StagedWrites:
 
     @property
     def any_wanted(self) -> bool:
-        """Whether appends to any partition may have to be staged although no earlier append of it waits.
+        """Whether an append may have to be staged although no earlier append to its partition waits.
 
-        It says nothing of a log that a thread is just rolling or truncating: that one holds `Log.writing`.
+        It does not cover a log that a thread is rolling or truncating at the moment; such a log holds `Log.writing`.
         """
         return self._disks.any_queued or bool(self._refusals.by_partition)
 
@@ -110,7 +115,7 @@ class StagedWrites:
         self.on_change()
 
     def wanted(self, partition: Partition) -> bool:
-        """Return whether an append to a partition must be staged although no earlier append of the partition waits."""
+        """Return whether an append to a partition must be staged although no earlier append to the partition waits."""
         try:
             log = partition.log
         except PartitionOffline:
@@ -122,11 +127,11 @@ class StagedWrites:
     def refusal(self, partition: Partition, records: Buffer) -> QueueFull | None:
         """Return the error that refuses an append before its batches are checked; None if it may enter the queue.
 
-        The error is not raised here: with a traceback it would be garbage that only the collector can free, which at
-        thousands of refusals a second is felt by everybody.
+        The error is not raised here: with a traceback only the garbage collector could free it, which at thousands of
+        refusals a second would slow down all clients.
         """
         if not partition.leading:
-            return None  # the client has to hear that first
+            return None  # the client has to be told that first
         queue = self._queue_of(partition)
         if self._refusals.refuse(partition, records):
             return QueueFull(
@@ -151,14 +156,14 @@ class StagedWrites:
         return lambda: queue.leave(size)
 
     async def write(self, partition: Partition, appends: Sequence[WaitingAppend]) -> Sequence[Outcome]:
-        """Write the first append, together with the following ones that fit; return their results.
+        """Write the first append, together with the following ones that fit. Return their results.
 
-        Raises as `Partition.append` if the first one is refused.
+        If the first one is refused, it raises the errors of `Partition.append`.
         """
         log = partition.log
         disk = self._disks.at(log.directory)
         queue = self._queue_of(partition)
-        if not log.writing.acquire(blocking=False):  # a log is truncated or rolled in another thread
+        if not log.writing.acquire(blocking=False):  # another thread truncates or rolls the log
             await queue.writer.run(wait_to_begin, log)
         try:
             staged = prepare(log, _requests(partition, appends))
@@ -183,7 +188,7 @@ class StagedWrites:
 
 
 def _requests(partition: Partition, appends: Sequence[WaitingAppend]) -> list[AppendRequest]:
-    """Return the appends, from the first on, that the partition accepts now. Raises if it accepts none of them."""
+    """Return the appends, from the first on, that the partition accepts now. Raises an error if it accepts none."""
     requests: list[AppendRequest] = []
     for append in appends:
         try:
@@ -212,9 +217,9 @@ def late_batches(epoch: int, partition: Partition) -> FencedLeaderEpoch:
 
 
 class _Refusals:
-    """The batches of idempotent producers that were refused: by partition and producer, the earliest one.
+    """The refused batches of idempotent producers: the earliest one for each partition and producer.
 
-    by_partition: for each producer when it was refused, its epoch and the sequence number.
+    by_partition: for each producer the time of the refusal, the epoch and the sequence number.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
@@ -236,7 +241,7 @@ class _Refusals:
         return False
 
     def expire(self) -> None:
-        """Forget refused batches that are so old that no batch behind them can still be on its way."""
+        """Forget refused batches that are so old that no later batch can still be on its way."""
         for partition in list(self.by_partition):
             self._is_awaited(partition)
 
@@ -256,7 +261,7 @@ class _Refusals:
         self.by_partition.setdefault(partition, {})[producer_id] = self._seconds(), epoch, sequence
 
     def refuse(self, partition: Partition, records: Buffer) -> bool:
-        """Return whether a batch follows a refused batch that has to be sent again first."""
+        """Return whether a batch comes after a refused batch that has to be sent again first."""
         found = _producer(records) if partition in self.by_partition else None
         if found is None:
             return False
@@ -265,7 +270,7 @@ class _Refusals:
         if refused is None:
             return False
         since, refused_epoch, first = refused
-        # What the log has or expects next is for the log to judge: the refused one may have been a copy.
+        # The log judges batches that it has or expects next: the refused batch may have been a copy.
         expected = partition.log.producers.next_sequence(producer_id, epoch)
         behind = _behind(sequence, first) and (expected < 0 or _behind(sequence, expected))
         if epoch == refused_epoch and behind and self._seconds() - since <= _IN_FLIGHT_SECONDS:

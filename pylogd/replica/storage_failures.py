@@ -15,14 +15,14 @@ log = Logger()
 
 
 class StorageFailures:
-    """Passes storage errors on to the log manager. Only the 1st, 2nd, 4th, 8th ... that is not fatal is logged."""
+    """Passes storage errors on to the log manager. Of those not fatal, only the 1st, 2nd, 4th, 8th ... is logged."""
 
     def __init__(self, logs: LogManager) -> None:
         self._logs = logs
         self._count = 0
 
     def report(self, error: StorageError) -> bool:
-        """Handle an error of the storage, in any thread; return whether its directory is offline."""
+        """Handle an error of the storage, in any thread. Return whether its directory is offline."""
         offline = self._logs.storage_failed(error)
         if not offline:
             self._count += 1

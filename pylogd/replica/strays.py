@@ -1,8 +1,8 @@
-"""Logs that the metadata does not know: found, and kept aside under another name.
+"""Logs that the metadata does not know. They are found, and kept aside under another name.
 
 A log is a stray if its topic does not exist, has another topic id or fewer partitions, or has no replica on this
-broker. It is renamed to `-stray` and kept: the metadata store may have been restored from an older copy, so a log is
-deleted only when its topic was seen to be deleted, or its replica to be moved.
+broker. It is renamed to `-stray` and kept, since the metadata store may have been restored from an older copy. A log is
+deleted only if this broker saw that its topic was deleted, or that its replica was moved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StrayLogs:
         self._disk_calls = disk_calls
 
     async def find(self) -> list[tuple[tuple[str, int], str]]:
-        """Return the (topic, index) of each stray log and why it is one, by metadata that is read again.
+        """Read the metadata again, and return the (topic, index) of each stray log with the reason.
 
         Returns none if the metadata can't be read.
         """
@@ -45,7 +45,7 @@ class StrayLogs:
         except StoreError as error:
             log.warn("Not looking for stray logs: the metadata can't be read at present: {error}", error=error)
             return []
-        # A copy, since a thread removes the logs of a directory that fails.
+        # Iterate over a copy, since a thread removes the logs of a directory that fails.
         get = self._topics.get
         reasons = [(key, self.reason(stored, get(key[0]))) for key, stored in list(self._logs.logs.copy().items())]
         return [(key, reason) for key, reason in reasons if reason is not None]

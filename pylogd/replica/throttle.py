@@ -1,8 +1,8 @@
-"""Limits the rate of replication during reassignments: `*.replication.throttled.rate` and `*.throttled.replicas`.
+"""Limit the rate of replication during reassignments: `*.replication.throttled.rate` and `*.throttled.replicas`.
 
-Strategy: bytes that are sent or fetched use up an allowance that grows with the time, up to that of one second. While
-there is none left, a leader leaves records of throttled replicas out of its answers, and a follower leaves them out of
-its fetches. Replicas in sync are never throttled.
+Strategy: bytes that are sent or fetched use up an allowance, which grows with time, up to the allowance of one second.
+While it is used up, a leader leaves records of throttled replicas out of its answers, and a follower leaves throttled
+partitions out of its fetches. Replicas in sync are never throttled.
 
 Must not know: partitions' roles, requests.
 """
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from pylogd.replica.configs import HostedConfig
     from pylogd.replica.partition import Partition
 
-#: In a list of throttled replicas: all replicas.
+#: Stands for all replicas in a list of throttled replicas.
 ALL_REPLICAS = "*"
 
 
 class ReplicationQuota:
     """The allowance of all throttled replicas in one direction.
 
-    rate: returns the present limit in bytes a second. seconds: a monotonic clock.
+    rate: returns the present limit in bytes per second.
+    seconds: a monotonic clock.
     """
 
     def __init__(self, rate: Callable[[], int], seconds: Callable[[], float]) -> None:
@@ -45,7 +46,7 @@ class ReplicationQuota:
 
     @property
     def wait(self) -> float:
-        """Seconds until bytes may be transferred again; 0 if they may now."""
+        """Return the seconds until bytes may be transferred again; 0 if they may now."""
         self._grow()
         return max(-self._left / self._rate(), 0.0) if self._left <= 0 else 0.0
 
@@ -56,14 +57,15 @@ class ReplicationQuota:
 
 
 def is_throttled(replicas: Sequence[str], index: int, node_id: int) -> bool:
-    """Return whether a list of `partition:broker`, or `*`, names the replica of partition `index` on a broker."""
+    """Return whether a list of `partition:broker`, or `*`, includes the replica of partition `index` on a broker."""
     return bool(replicas) and (ALL_REPLICAS in replicas or f"{index}:{node_id}" in replicas)
 
 
 class ReplicaThrottle:
     """Tells which replicas are throttled.
 
-    configs: settings of the hosted topics, by name. sent: the quota for what this broker sends.
+    configs: settings of the hosted topics, by name.
+    sent: the quota of the bytes that this broker sends.
     """
 
     def __init__(self, configs: Mapping[str, HostedConfig], node_id: int, sent: ReplicationQuota) -> None:

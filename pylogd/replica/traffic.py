@@ -1,4 +1,4 @@
-"""What clients and followers asked of a partition, as totals that never decrease. Metrics are made from them."""
+"""The requests of clients and followers for a partition, as totals that never decrease. Metrics are made from them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from __future__ import annotations
 class Traffic:
     """The totals of one partition since the broker hosts it.
 
-    produced: Produce requests that the fast path answered. appends: those of the general path. failed_appends: of
-    these, how many failed for another reason than Kafka's brokers take for the client's (`api.traffic`).
-    fetches, fetched_bytes: fetches of clients that found records. copies, copied_bytes: those of followers.
-    fetch_errors: fetches that were answered with an error. failed_fetches: of these, those as with `failed_appends`.
+    produced: Produce requests that the fast path answered.
+    appends: appends by the general path.
+    failed_appends: how many of `appends` failed, except for errors that Kafka's brokers blame on the client
+        (`api.traffic`).
+    fetches, fetched_bytes: fetches of clients that found records, and the bytes of these records.
+    copies, copied_bytes: the same for followers.
+    fetch_errors: fetches that were answered with an error.
+    failed_fetches: how many of `fetch_errors` count as failures, by the same rule as `failed_appends`.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
 """Keep the order of a producer's batches while its transaction is being verified.
 
-The first batch of a transaction on a partition waits for the transaction coordinator. What the producer sends to that
-partition meanwhile waits behind it: otherwise a later batch, which needs no question any more or gets its answer
-sooner, would be appended first and the earlier one be out of order.
+The first batch of a transaction on a partition waits for the transaction coordinator. Later batches of the producer to
+that partition wait until it is appended. Otherwise a later batch, which needs no verification or is verified sooner,
+would be appended first, and the earlier batch would be out of order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PendingVerifications:
     """The requests that wait for a verification, or for the requests before them."""
 
     def __init__(self) -> None:
-        self._last: dict[Sender, Deferred[None]] = {}  # of each sender: fires when its last request is done
+        self._last: dict[Sender, Deferred[None]] = {}  # by sender; fires when its last request is done
 
     def __len__(self) -> int:
         return len(self._last)
@@ -33,9 +33,9 @@ class PendingVerifications:
         return any(sender in self._last for sender in senders)
 
     async def take_turn(self, senders: Collection[Sender]) -> Callable[[], None]:
-        """Wait until all requests of the senders that came before are done.
+        """Wait until all earlier requests of the senders are done.
 
-        Return what has to be called when the batches of this one were appended, or refused.
+        Return the function to call when the batches of this request were appended, or refused.
         """
         before = {id(last): last for last in (self._last.get(sender) for sender in senders) if last is not None}
         done: Deferred[None] = Deferred()

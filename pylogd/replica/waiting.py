@@ -1,6 +1,6 @@
 """The waits on partitions: fetches wait for records; appends with acks=all and deletions wait for in-sync replicas.
 
-How waiting works is in `purgatory`.
+`purgatory` describes how waiting works.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ R = TypeVar("R")
 
 
 def shield(inner: Deferred[T]) -> Deferred[T]:
-    """Return a Deferred of the same result whose cancelling leaves `inner` alone."""
+    """Return a Deferred with the same result. Cancelling it does not cancel `inner`."""
     outer: Deferred[T] = Deferred()
     inner.addBoth(outer.callback)
     return outer
 
 
 def shielded(result: T | Deferred[T]) -> T | Deferred[T]:
-    """Return a Deferred for a client: cancelling it, as a disconnect does, leaves the work under way alone."""
+    """Return a Deferred for a client. Cancelling it, as a disconnect does, does not cancel the work under way."""
     return shield(result) if isinstance(result, Deferred) else result
 
 
 def branch(source: Deferred[T]) -> Deferred[T]:
-    """Return a Deferred that fires with the result of another one, which keeps this result for its later callbacks."""
+    """Return a Deferred that fires with the result of another one, which keeps the result for later callbacks."""
     branched: Deferred[T] = Deferred()
 
     def passed_on(result: T) -> T:
@@ -53,7 +53,8 @@ def then(result: T | Deferred[T], function: Callable[[T], R]) -> R | Deferred[R]
 class PendingAppend:
     """An append to the leader's log that is not yet committed.
 
-    committed_at: the high watermark that commits it. answer: the caller's answer to its client, kept for the caller.
+    committed_at: the high watermark that commits it.
+    answer: the caller's answer to its client, kept for the caller.
     """
 
     __slots__ = ("answer", "committed_at", "leader_epoch", "partition")
@@ -66,7 +67,7 @@ class PendingAppend:
 
     @property
     def committed(self) -> bool:
-        """Whether every in-sync replica has it. In another leader epoch the offset may be that of another record."""
+        """Whether every in-sync replica has it. In another leader epoch the offset may belong to another record."""
         return self.partition.high_watermark >= self.committed_at and not self.gone
 
     @property
@@ -81,10 +82,10 @@ class PendingAppend:
 
 
 class ReplicationWait(Operation[list[PendingAppend]]):
-    """Wait until appends are committed.
+    """Waits until appends are committed.
 
-    The result has the appends that are not: the time is up, too few replicas are in sync, or the partition is no longer
-    led here.
+    The result has the appends that are not committed: the time is up, too few replicas are in sync, or the partition is
+    no longer led here.
     """
 
     __slots__ = ("_appends",)
@@ -98,7 +99,7 @@ class ReplicationWait(Operation[list[PendingAppend]]):
         return self.look()
 
     def look(self) -> bool:
-        """See `try_complete`."""
+        """Do the work of `try_complete`."""
         if all(append.committed or append.gone or append.short for append in self._appends):
             return self.complete(self.on_expire())
         return False
@@ -109,7 +110,7 @@ class ReplicationWait(Operation[list[PendingAppend]]):
 
 
 class LogStartWait(Operation[bool]):
-    """Waits until the logs of all in-sync replicas start at `offset` or later. The result: whether they do."""
+    """Waits until the logs of all in-sync replicas start at `offset` or later. The result says whether they do."""
 
     __slots__ = ("_epoch", "_offset", "_partition")
 
@@ -120,26 +121,30 @@ class LogStartWait(Operation[bool]):
         self._offset = offset
 
     def try_complete(self, key: Hashable) -> bool:
-        """Complete when they do, or with False if this broker no longer leads the partition."""
+        """Complete when all logs do, or with False if this broker no longer leads the partition."""
         partition = self._partition
         if not partition.leading or partition.leader_epoch != self._epoch:
             return self.complete(False)
         return partition.low_watermark >= self._offset and self.complete(True)
 
     def on_expire(self) -> bool:
-        """Return False: they do not yet."""
+        """Return False, since the logs do not start there yet."""
         return False
 
 
 class PartitionWaits:
-    """The operations that wait on partitions, under their keys: `fetches` for records, `appends` for replicas."""
+    """The operations that wait on partitions, under their keys.
+
+    fetches: operations that wait for records.
+    appends: operations that wait for replicas.
+    """
 
     def __init__(self, clock: IReactorTime) -> None:
         self.fetches = Purgatory(clock)
         self.appends = Purgatory(clock)
 
     def check(self, partition: Partition) -> None:
-        """Look again at what waits on `partition`: its role, high watermark or log start has changed."""
+        """Check the operations that wait on `partition`, since its role, high watermark or log start has changed."""
         self.fetches.check(partition.key)
         self.appends.check(partition.key)
 

@@ -1,10 +1,10 @@
-"""Have new data written to a disk early while the disk is busy and lagging consumers are throttled.
+"""Write new data to a disk early while the disk is busy and lagging consumers are throttled.
 
-Strategy: ten times a second a thread of each such disk begins to write what is new (`pylogd.log.write_back`). So
-appends don't wait for the locks of pages that the kernel wants to write behind the laggards' reads, and the kernel
+Strategy: ten times a second a thread of each such disk begins to write new data (`pylogd.log.write_back`). So appends
+don't wait for the locks of pages that the kernel wants to write after the reads of lagging consumers, and the kernel
 finds clean pages when it needs memory.
 
-Rules: nothing is done for disks that are not busy, nor with a block cache, which hands over what is written by itself.
+Rules: nothing is done for disks that are not busy, nor with a block cache, which starts the writes of its data itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BusyDiskWriteBack:
         self._writing = False
 
     def start(self) -> None:
-        """Begin whenever a disk is busy."""
+        """Begin to write whenever a disk is busy."""
         self._laggards.on_sample = self._sampled
 
     def _sampled(self, directories: list[str]) -> None:
@@ -65,7 +65,7 @@ class BusyDiskWriteBack:
         self._writers[directory].write(logs)
 
     def _failed(self, failure: Failure) -> None:
-        if not failure.check(StorageError):  # a directory that was given up
+        if not failure.check(StorageError):  # other errors are expected of a directory that was given up
             _log.failure("Unexpected error while what was appended was handed to a busy disk", failure)
 
     def _written(self, _: object) -> None:

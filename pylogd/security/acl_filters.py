@@ -1,8 +1,8 @@
-"""Find which of many filters selects an ACL, without comparing it with each of them.
+"""Find which of many filters selects an ACL, without comparing the ACL with each of them.
 
 Strategy: filters that compare the same fields are kept in one table, by the values that they want. So an ACL takes one
-look-up for each set of fields that occurs, of which there are at most 128, however many filters there are. Filters of
-the pattern type MATCH select by prefixes too, and are compared one by one; so a request may have only a few of them.
+look-up for each set of compared fields, of which there are at most 128, however many filters there are. Filters of the
+pattern type MATCH also select by prefixes, and are compared one by one, so a request may have only a few of them.
 
 Must not know: requests, where ACLs are stored.
 """
@@ -17,13 +17,13 @@ from pylogd.errors import ErrorCode, KafkaError
 from pylogd.security.acls import AclBinding, AclEntry, AclFilter, PatternType, Permission, ResourcePattern
 from pylogd.security.authorizer import AclOperation, ResourceType
 
-#: How many filters of the pattern type MATCH, with different values, may come together.
+#: The most filters of the pattern type MATCH, with different values, in one request.
 MOST_MATCHING: Final = 100
 
 _ANY: Final = (ResourceType.ANY, None, PatternType.ANY, None, None, AclOperation.ANY, Permission.ANY)
-_PATTERN_FIELDS: Final = 3  # the fields of a filter that a pattern has; they come first
+_PATTERN_FIELDS: Final = 3  # the number of filter fields about the pattern; they come first
 
-#: Which fields are compared.
+#: For each field, whether it is compared.
 _Fields: TypeAlias = tuple[bool, ...]
 
 
@@ -31,7 +31,7 @@ class FilterTable:
     """Many filters, each identified by its position in the request."""
 
     def __init__(self, filters: Iterable[AclFilter] = ()) -> None:
-        """Raises KafkaError(INVALID_REQUEST) for too many of the pattern type MATCH."""
+        """Raises KafkaError(INVALID_REQUEST) for too many filters of the pattern type MATCH."""
         self._count = 0
         self._tables: dict[_Fields, dict[tuple[Any, ...], int]] = {}
         self._patterns: dict[_Fields, set[tuple[Any, ...]]] = {}
@@ -40,7 +40,7 @@ class FilterTable:
             self.add(one)
 
     def add(self, one: AclFilter) -> None:
-        """Add a filter at the end. Raises KafkaError as the constructor."""
+        """Add a filter at the end. Raises the errors of the constructor."""
         place, self._count = self._count, self._count + 1
         if one.pattern is PatternType.MATCH and one.name is not None:
             self._matching.setdefault(one, place)
@@ -50,7 +50,7 @@ class FilterTable:
                     f"A request may have at most {MOST_MATCHING} filters of the pattern type MATCH with a name.",
                 )
             return
-        if one.pattern is PatternType.MATCH:  # without a name it selects what ANY does
+        if one.pattern is PatternType.MATCH:  # without a name it selects the same as ANY
             one = one._replace(pattern=PatternType.ANY)
         fields = tuple(value != free for value, free in zip(one, _ANY, strict=True))
         self._tables.setdefault(fields, {}).setdefault(tuple(compress(one, fields)), place)
@@ -64,7 +64,7 @@ class FilterTable:
         )
 
     def first(self, pattern: ResourcePattern, entry: AclEntry) -> int | None:
-        """Return the place of the first filter that selects an ACL, None if none does."""
+        """Return the position of the first filter that selects an ACL, None if none does."""
         return min(self._found(pattern, entry), default=None)
 
     def _found(self, pattern: ResourcePattern, entry: AclEntry) -> Iterator[int]:

@@ -4,9 +4,9 @@ tree.
 A literal pattern is `/kafka-acl/<Type>/<name>`, a prefixed one `/kafka-acl-extended/prefixed/<Type>/<name>`. A node
 holds `{"version":1,"acls":[{"principal":"User:alice","permissionType":"Allow","operation":"Read","host":"*"}]}`.
 
-Names with characters that no path can have, such as a group id with a slash, are stored with those characters (and
-`%`) percent-encoded; Kafka refuses ACLs with a slash, and stores a percent sign as it is. Must not know: stores, what
-is decided by ACLs.
+Names with characters that no path can have, such as a group id with a slash, are stored with those characters (and `%`)
+percent-encoded; Kafka refuses ACLs with a slash, and stores a percent sign as it is.
+Must not know: stores, decisions by ACLs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LITERAL_ROOT: Final = "/kafka-acl"
 PREFIXED_ROOT: Final = "/kafka-acl-extended/prefixed"
 ROOTS: Final[Mapping[PatternType, str]] = {PatternType.LITERAL: LITERAL_ROOT, PatternType.PREFIXED: PREFIXED_ROOT}
 
-#: Names in the nodes, as `TransactionalId` for TRANSACTIONAL_ID.
+#: The types' names in paths, such as `TransactionalId` for TRANSACTIONAL_ID.
 _TYPES: Final[Mapping[ResourceType, str]] = {
     kind: kind.name.title().replace("_", "") for kind in ResourceType if kind is not ResourceType.ANY
 }
@@ -38,7 +38,7 @@ _OPERATIONS_BY_NAME: Final = {name: operation for operation, name in _OPERATIONS
 _PERMISSIONS: Final = {Permission.ALLOW: "Allow", Permission.DENY: "Deny"}
 _PERMISSIONS_BY_NAME: Final = {name: permission for permission, name in _PERMISSIONS.items()}
 
-#: What ZooKeeper allows in no path, the slash that separates names, and what marks the encoding.
+#: Characters that ZooKeeper does not allow in a path, the slash that separates names, and the mark of the encoding.
 _NOT_IN_NAMES: Final = re.compile("[/%\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
@@ -81,8 +81,8 @@ def encode_entries(entries: Sequence[AclEntry]) -> bytes:
 def decode_entries(path: str, data: bytes) -> tuple[AclEntry, ...]:
     """Decode the node of a pattern, whose entries come in order.
 
-    Entries for operations that this release does not know are left out: nobody can ask for those. Raises
-    `CorruptMetadata` for anything else that can't be read.
+    Entries for operations that this release does not know are left out, since no request can be for those operations.
+    Raises `CorruptMetadata` for anything else that can't be read.
     """
     if not data:
         return ()

@@ -1,13 +1,13 @@
 """The ACLs of a cluster: kept in the metadata store, read through the change feed, changed by any broker.
 
-Strategy: one node for each resource pattern. Every broker reads the nodes that a write names, puts their entries into
-the index that decisions are made from, and forgets the decisions it knew: a change is in force as soon as it is heard
-of, for open connections too. A write names the versions of the nodes it is based on, and is tried again if another
-came first.
+Strategy: there is one node for each resource pattern. Every broker reads the nodes that a write names, puts their
+entries into the index for decisions, and forgets earlier decisions. So a broker applies a change as soon as it learns
+of it, even for open connections. A write names the versions of the nodes on which it is based, and is repeated if
+another write came first.
 
-Rules: a node that can't be read denies everything that its pattern covers, to all but super users: it may hold a DENY.
-ACLs that other programs write to ZooKeeper directly are read with the next change of that node by a broker, and at
-the start of a session.
+Rules: a node that can't be read may have a DENY, so it denies everything that its pattern covers to all but super
+users. ACLs that other programs write to ZooKeeper directly are read with the next change of that node by a broker, and
+at the start of a session.
 
 Must not know: requests, who may change ACLs.
 """
@@ -48,22 +48,22 @@ from pylogd.security.rules import AclAuthorizer
 
 log = Logger()
 
-#: How often a change is tried, if each time another write came first.
+#: How often a change is tried if other writes keep coming first.
 ATTEMPTS = 10
-#: Patterns that are changed by one write.
+#: The most patterns that one write changes.
 PATTERNS_AT_ONCE = 100
 
 _NOTHING = FilterTable()
 _DENY_ALL = (AclEntry(EVERYONE, WILDCARD, AclOperation.ALL, Permission.DENY),)
 
-#: What a pattern's entries become.
+#: The change of each pattern's entries.
 Changes = Mapping[ResourcePattern, "_Edit"]
 
 
 class _Edit:
-    """A change to the entries of one pattern: first remove what filters select, then add.
+    """A change to the entries of one pattern: first remove those that filters select, then add.
 
-    removed: what the last `apply` removed, each with the place of the first filter that selects it.
+    removed: the entries that the last `apply` removed, each with the position of the first filter that selects it.
     """
 
     def __init__(self, pattern: ResourcePattern, add: Iterable[AclEntry] = (), remove: FilterTable = _NOTHING) -> None:
@@ -84,7 +84,7 @@ class AclStore:
     """Keeps an authorizer's index up to date, and changes ACLs."""
 
     def __init__(self, store: IMetadataStore, feed: ChangeFeed, authorizer: AclAuthorizer) -> None:
-        """To be made before the feed is started."""
+        """Make it before the feed is started."""
         self._store = store
         self._feed = feed
         self._authorizer = authorizer
@@ -99,20 +99,20 @@ class AclStore:
     ) -> Deferred[dict[AclBinding, KafkaError | None]]:
         """Store bindings; existing ones count as created. Return an error for each, None for success.
 
-        pause: awaited in loops over all bindings, so that others can have their turn.
+        pause: awaited in loops over all bindings, so that others get their turn.
 
-        The Deferred fails with what the store raises; then some bindings may have been stored.
+        The Deferred fails with the errors of the store; then some bindings may have been stored.
         """
         return Deferred.fromCoroutine(self._create(bindings, pause))
 
     def delete(self, filters: Sequence[AclFilter], pause: Pause = without_pause) -> Deferred[list[list[AclBinding]]]:
-        """Delete what any of the filters selects; return the bindings deleted, for each filter.
+        """Delete the bindings that any of the filters selects. Return the deleted bindings, for each filter.
 
-        A binding that several filters select is named with the first of them, as in Kafka. pause: awaited in loops over
-        all ACLs, so that others can have their turn.
+        pause: awaited in loops over all ACLs, so that others get their turn.
 
-        The Deferred fails with what the store raises, and with KafkaError for ACLs that can't be read, or for too many
-        filters of the pattern type MATCH.
+        As in Kafka, a binding that several filters select is returned for the first of them. The Deferred fails with
+        the errors of the store, and with KafkaError for ACLs that can't be read, or for too many filters of the pattern
+        type MATCH.
         """
         return Deferred.fromCoroutine(self._delete(filters, pause))
 
@@ -160,11 +160,11 @@ class AclStore:
         for one in filters:
             await pause()
             table.add(one)
-        await self._feed.catch_up()  # with what other brokers have created
+        await self._feed.catch_up()  # including the ACLs that other brokers have created
         edits = {}
         for pattern, entries in self.items():
             if entries is _DENY_ALL:
-                selected = table.may_select(pattern)  # nobody knows what is in the node
+                selected = table.may_select(pattern)  # nobody knows the content of the node
             else:
                 selected = await _selects(table, pattern, entries, pause)
             if selected:
@@ -180,7 +180,7 @@ class AclStore:
         return deleted
 
     async def _write(self, edits: Changes, pause: Pause) -> dict[ResourcePattern, KafkaError]:
-        """Make the changes; return why some could not be made."""
+        """Make the changes. Return why some of them could not be made."""
         failed: dict[ResourcePattern, KafkaError] = {}
         nodes: set[str] = set()
         patterns = [*edits]
@@ -194,7 +194,7 @@ class AclStore:
             for _ in some:
                 await pause()
             error = await self._write_some({pattern: edits[pattern] for pattern in some})
-            if error is not None and len(some) > 1:  # tell which, and do the others
+            if error is not None and len(some) > 1:  # find out which one fails, and make the others
                 for pattern in some:
                     single = await self._write_some({pattern: edits[pattern]})
                     if single is not None:
@@ -223,7 +223,7 @@ class AclStore:
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The ACLs are being changed by another request; try again.")
 
     async def _operation(self, pattern: ResourcePattern, edit: _Edit) -> Operation | None:
-        """Return what changes the node of a pattern, None if it is as it should be."""
+        """Return the operation that changes the node of a pattern; None if the node need not change."""
         path = pattern_path(pattern)
         node = await _get_or_none(self._store, path)
         if node is None:

@@ -3,8 +3,9 @@
 A *binding* is a pattern and an entry: "for topics whose names begin with `web-`: allow User:alice to read, from any
 address". Everything here is immutable; the codes are those of the protocol (KIP-11, KIP-290).
 
-Hosts are matched by address: `*`, an IPv4 or IPv6 address, or a network in CIDR notation such as `10.1.0.0/16` (ours;
-Kafka knows single addresses only). Must not know: where ACLs are stored, what is decided by them.
+Hosts are matched by address: `*`, an IPv4 or IPv6 address, or a network in CIDR notation such as `10.1.0.0/16`
+(particular to pylogd; Kafka knows single addresses only).
+Must not know: where ACLs are stored, decisions by ACLs.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from pylogd.errors import ErrorCode, KafkaError
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.security.principal import USER, Principal, parse_principal
 
-#: As the name of a literal pattern: every resource of the type. As a host: every address.
+#: As the name of a literal pattern it means every resource of the type, as a host every address.
 WILDCARD: Final = "*"
-#: In an entry: every principal, whatever its type.
+#: In an entry it means every principal, whatever its type.
 EVERYONE: Final = Principal(USER, "*")
 
-_MAPPED_BITS: Final = 96  # of an IPv6 address in front of the IPv4 address in it
+_MAPPED_BITS: Final = 96  # the bits of an IPv6 address before the IPv4 address in it
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -47,7 +48,7 @@ class Permission(IntEnum):
 
 
 class ResourcePattern(NamedTuple):
-    """The resources that an entry is about: one by its name, all whose names begin with it, or all (`*`)."""
+    """The resources that an entry is about: a resource with the name, all whose names begin with it, or all (`*`)."""
 
     resource: ResourceType
     name: str
@@ -61,7 +62,7 @@ class ResourcePattern(NamedTuple):
 
 
 class AclEntry(NamedTuple):
-    """A rule that allows or denies an operation to a principal, connected from a host."""
+    """A rule that allows or denies an operation to a principal that is connected from a host."""
 
     principal: Principal
     host: str
@@ -79,7 +80,7 @@ class AclBinding(NamedTuple):
 class AclFilter(NamedTuple):
     """Selects bindings. A field that is None or ANY selects every value.
 
-    pattern: MATCH selects the patterns that cover the resource `name`, the others compare names.
+    pattern: MATCH selects the patterns that cover the resource `name`; the other types compare names.
     principal: a text, which need not be a valid principal.
     """
 
@@ -117,7 +118,7 @@ class AclFilter(NamedTuple):
 
 @lru_cache(4096)
 def parse_network(host: str) -> Network | None:
-    """Return the addresses that an entry's host names; None for `*`. Raises ValueError for other texts."""
+    """Return the addresses that an entry's host means; None for `*`. Raises ValueError for other texts."""
     if host == WILDCARD:
         return None
     found = ip_network(host, strict=False)
@@ -130,11 +131,11 @@ def parse_network(host: str) -> Network | None:
 
 @lru_cache(4096)
 def parse_address(host: str) -> Address | None:
-    """Return a client's address, an IPv4 one even if it came in as IPv6 (`::ffff:10.0.0.1`); None if it has none."""
+    """Return a client's address, as IPv4 even if it came in as IPv6 (`::ffff:10.0.0.1`); None without an address."""
     try:
         found = ip_address(host)
     except ValueError:
-        return None  # a Unix socket
+        return None  # it is a Unix socket
     return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
 
 
@@ -143,8 +144,8 @@ def make_binding(
 ) -> AclBinding:
     """Return a binding from the codes and texts of a request.
 
-    Raises KafkaError(INVALID_REQUEST) for one that could not be created in Kafka either, and for a host that no
-    client's address can match.
+    Raises KafkaError(INVALID_REQUEST) for a binding that Kafka would refuse too, and for a host that no client's
+    address can match.
     """
     try:
         kind, pattern_type = ResourceType(resource), PatternType(pattern)

@@ -1,15 +1,15 @@
 """The audit log: denied and administrative operations, as lines of JSON in a file.
 
-Strategy: the reactor's thread only puts an event into a bounded queue; a thread makes lines of events and writes them.
-Where the queue is full, the client with most events in it loses some (`security.audit_queue`), which are counted, and a
-line says how many are missing. A client whose operations are denied
-over and over fills neither the file nor the memory: what it repeats within a minute is counted, and at most
-`audit.log.denials.per.minute` different denials are written; lines at the end of the minute have the counts.
+Strategy: the reactor's thread only puts an event into a bounded queue; another thread makes lines of events and writes
+them. If the queue is full, the client with most events in it loses some (`security.audit_queue`). Lost events are
+counted, and a line says how many are missing. A client whose operations are denied repeatedly fills neither the file
+nor the memory: denials that it repeats within a minute are only counted, and at most `audit.log.denials.per.minute`
+different denials are written. Lines at the end of the minute have the counts.
 
-Rules: the fields of a line are chosen by the caller, one by one; keys and passwords are never among them. Texts of
-clients are cut at `LONGEST` characters. The file is appended to, and opened again by `reopen` after logrotate has
-renamed it. If a write fails, the log of the broker says so once; a line says how many are missing as soon as the file
-can be written again.
+Rules: the caller chooses the fields of a line one by one; keys and passwords are never among them. Texts of clients are
+cut at `LONGEST` characters. The file is appended to, and opened again by `reopen` after logrotate has renamed it. If a
+write fails, this is logged once in the broker's log. As soon as the file can be written again, a line says how many are
+missing.
 
 Must not know: requests, the reactor.
 """
@@ -34,26 +34,26 @@ from pylogd.security.principal import Principal
 
 log = Logger()
 
-#: Over which repeated denials are counted.
+#: The time over which repeated denials are counted.
 WINDOW_SECONDS: Final = 60.0
-#: Clients whose denials are counted apart; those of others are counted together.
+#: The number of clients whose denials are counted separately; denials of other clients are counted together.
 MOST_CLIENTS: Final = 4096
-#: About how many bytes what is kept to be counted may take; what does not fit is counted without its text.
+#: About how many bytes counted denials may take; further denials are counted without their text.
 MOST_BYTES: Final = 1 << 24
-#: Characters of a text that are written. Names of topics have at most 249, ids of groups 1024.
+#: The most characters of a text that are written. Names of topics have at most 249, ids of groups 1024.
 LONGEST: Final = 1024
-_FIELDS_BYTES: Final = 500  # about what a denial takes besides its texts
+_FIELDS_BYTES: Final = 500  # about how many bytes a denial takes besides its texts
 _TICK_SECONDS: Final = 1.0
 _MODE: Final = 0o640
 
 #: The fields of a line, without its time.
 Fields: TypeAlias = Mapping[str, Any]
-#: Who caused events: a principal and an address.
+#: The client that caused events: a principal and an address.
 Client: TypeAlias = tuple[str, str]
 
 
 class _Window:
-    """The events of one client since a time, to count repeated events."""
+    """One client's events since a time, to count repeated events."""
 
     def __init__(self, since: float) -> None:
         self.since = since
@@ -66,17 +66,17 @@ class _Window:
 class Limiter:
     """Decides which events of clients are written, and counts the others.
 
-    most: different events of one client in `WINDOW_SECONDS`.
+    most: the most different events of one client in `WINDOW_SECONDS`.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._windows: dict[Client, _Window] = {}
-        self._size = 0  # of all windows
-        self._others = 0  # events of clients beyond MOST_CLIENTS
+        self._size = 0  # the size of all windows
+        self._others = 0  # how many events clients beyond MOST_CLIENTS had
 
     def admit(self, client: Client, key: Hashable, fields: Fields, now: float, size: int = 0) -> bool:
-        """Return whether to write an event of `client` now; if not, it is counted. Events with one key are the same.
+        """Return whether to write an event of `client` now; otherwise count it. Events with the same key are equal.
 
         size: about how many bytes the key and the fields take.
         """
@@ -99,7 +99,7 @@ class Limiter:
         return True
 
     def over(self, now: float) -> list[dict[str, Any]]:
-        """End the windows whose time is over. Return lines with their counts."""
+        """End the windows whose time has passed. Return lines with their counts."""
         lines: list[dict[str, Any]] = []
         for client, window in [*self._windows.items()]:
             if now - window.since < WINDOW_SECONDS:
@@ -117,7 +117,10 @@ class Limiter:
 
 
 class _Event(NamedTuple):
-    """An event in the queue. fields: the fields of its line, or a function that makes them; None: reopen the file."""
+    """An event in the queue.
+
+    fields: the fields of its line, or a function that makes them. None means to open the file again.
+    """
 
     time_ms: int
     client: Client
@@ -125,7 +128,7 @@ class _Event(NamedTuple):
 
 
 def make_audit_log(settings: Settings, now_ms: Callable[[], int], seconds: Callable[[], float]) -> AuditLog | None:
-    """Return the audit log that the settings ask for, if any. The clocks are as `AuditLog` takes them."""
+    """Return the audit log of the settings, if they want one. The clocks are those of `AuditLog`."""
     path = settings.text("audit.log.path")
     if path is None:
         return None
@@ -136,7 +139,7 @@ def make_audit_log(settings: Settings, now_ms: Callable[[], int], seconds: Calla
 
 
 class AuditLog:
-    """Write events to a file, in its own thread."""
+    """Writes events to a file, in its own thread."""
 
     def __init__(
         self,
@@ -147,7 +150,13 @@ class AuditLog:
         max_queued: int,
         denials_per_minute: int,
     ) -> None:
-        """now_ms: the wall clock. seconds: a monotonic clock. Both are called from the thread too."""
+        """Arguments:
+
+        now_ms: the wall clock.
+        seconds: a monotonic clock.
+
+        The thread calls both too.
+        """
         self.path = path
         self._now_ms = now_ms
         self._seconds = seconds
@@ -155,8 +164,8 @@ class AuditLog:
         self._queue: AuditQueue[_Event] = AuditQueue(max_queued)
         self._fd = -1
         self._failing = False
-        self._torn = False  # the last line was written in part
-        self._lost = 0  # lines that could not be written
+        self._torn = False  # whether the last line was written in part
+        self._lost = 0  # how many lines could not be written
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -175,7 +184,7 @@ class AuditLog:
         self._close()
 
     def reopen(self) -> None:
-        """Have the file opened again, by its name."""
+        """Open the file again by its name."""
         self._queue.put(_Event(0, ("", ""), None))
 
     def denied(
@@ -206,8 +215,8 @@ class AuditLog:
     ) -> None:
         """Record an administrative operation.
 
-        describe: called in the thread; returns what was asked with the results, and whether anything was done. Events
-        in which nothing was done are limited as denials are.
+        describe: called in the thread. It returns the request with its results, and whether anything was done. Events
+            in which nothing was done are limited like denials.
         """
         client = shorten(str(principal)), host
 
@@ -218,7 +227,7 @@ class AuditLog:
             if done:
                 return line
             text = json.dumps(found, default=str).encode()
-            key, size = (api, hashlib.sha256(text).digest()), 4 * len(text)  # objects take more than their text
+            key, size = (api, hashlib.sha256(text).digest()), 4 * len(text)  # objects take more memory than their text
             return line if self._limiter.admit(client, key, line, self._seconds(), size) else None
 
         self._queue.put(_Event(self._now_ms(), client, fields), share_of_client(principal, host))
@@ -251,7 +260,7 @@ class AuditLog:
                 continue
             try:
                 fields = self._fields(event)
-            except Exception:  # of one event: the others are written
+            except Exception:  # the error is about one event, and the others are written
                 log.failure("Unexpected error while describing an event for the audit log, which is lost")
                 self._lost += 1
                 continue

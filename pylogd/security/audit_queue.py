@@ -1,8 +1,8 @@
 """The queue of the audit log, from the reactor's thread to the log's: bounded, with a share for each client.
 
-If it is full, the client that has most in it loses its oldest event to one that has less, strangers before principals
-(`limits.shares`); a client that has most itself adds nothing. So a client whose operations are denied over and over
-loses its own events, and not those of others.
+If it is full, the client that has most events in it loses its oldest event to a client that has fewer, and
+unauthenticated clients lose theirs before principals (`limits.shares`). A client that has most itself adds nothing. So
+a client whose operations are denied repeatedly loses its own events, and not those of others.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 #: How many events are taken at once.
 MOST_TAKEN: Final = 1000
-#: How many of them while the lock is held, for which the reactor's thread may wait.
+#: How many of them are taken while the lock is held, for which the reactor's thread may have to wait.
 _UNDER_THE_LOCK: Final = 100
 
 
 class AuditQueue(Generic[T]):
-    """A bounded queue of events, which several threads may use. The module's docstring has its rules."""
+    """A bounded queue of events, which several threads may use. The module describes the rules."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -34,7 +34,7 @@ class AuditQueue(Generic[T]):
         self._changed = threading.Condition()
 
     def put(self, event: T, share: Share = NOBODY) -> None:
-        """Add an event, if there is space for it, or others give way to it."""
+        """Add an event, if there is space for it or another event gives way to it."""
         with self._changed:
             if len(self._events) >= self._most:
                 self._dropped += 1
@@ -48,7 +48,7 @@ class AuditQueue(Generic[T]):
             self._changed.notify()
 
     def take(self, seconds: float, most: int = MOST_TAKEN) -> list[T]:
-        """Remove the oldest events, at most `most`, and return them. Wait up to `seconds` if there are none."""
+        """Remove and return the oldest events, at most `most`. If there are none, wait up to `seconds`."""
         with self._changed:
             if not self._events and seconds > 0:
                 self._changed.wait(seconds)

@@ -1,13 +1,14 @@
-"""Authentication of connections by SASL (KIP-43, KIP-152), again after a while (KIP-368), with limits for attackers.
+"""Authentication of connections by SASL (KIP-43, KIP-152), re-authentication (KIP-368), and limits for attackers.
 
 Strategy: each SASL listener has an `Authenticator`, and each of its connections an `Authentication`: a state machine
 that says which requests are allowed, and that passes messages to the mechanism's conversation. Steps that take
 milliseconds run in threads of their own, so that neither the reactor nor disk work waits for a password to be hashed.
-Clients wait for these by address, and who gave the right password before does not wait for strangers (`limits.shares`).
+Clients take turns with these threads by address, and clients whose password was right before do not wait for unknown
+ones (`limits.shares`).
 
-Rules: clients hear that authentication failed, never why; the log says why, without credentials. A refusal is answered
-after `connection.failed.authentication.delay.ms`. Whoever authenticates again has to remain who it is. A session that
-has ended serves nothing but a new authentication.
+Rules: clients are told that authentication failed, never why; the log has the reason, without credentials. A refusal is
+answered after `connection.failed.authentication.delay.ms`. A client that authenticates again has to keep its principal.
+A session that has ended serves nothing but a new authentication.
 
 Must not know: requests and responses, sockets.
 """
@@ -41,15 +42,15 @@ from pylogd.security.sasl.conversation import (
 
 log = Logger()
 
-#: How often a client may authenticate again, at most (as in Kafka).
+#: The seconds after an authentication before a client may authenticate again (as in Kafka).
 _AGAIN_SECONDS = 1.0
-#: At most so many failures are logged in so many seconds.
+#: The most failures that are logged, and the seconds to which this applies.
 _LINES = 10
 _LINES_SECONDS = 10.0
 
 
 class AuthenticationState(Enum):
-    """How far the authentication of a connection has come."""
+    """The state of the authentication of a connection."""
 
     WAITING = "The client has not chosen a mechanism yet."
     CONVERSING = "Client and broker exchange the messages of a mechanism."
@@ -89,7 +90,10 @@ AUTHENTICATION = MachineTable(
 
 @dataclass(slots=True)
 class AuthenticationCounts:
-    """The counts of a listener. expired: connections closed because their session had ended."""
+    """The counts of a listener.
+
+    expired: connections that were closed because their session had ended.
+    """
 
     succeeded: int = 0
     failed: int = 0
@@ -98,10 +102,10 @@ class AuthenticationCounts:
 
 
 class AuthenticationLimits(NamedTuple):
-    """Limits of a listener, in milliseconds.
+    """The limits of a listener, in milliseconds.
 
-    session_ms: `connections.max.reauth.ms` by mechanism; 0 for no limit. failure_delay_ms:
-    `connection.failed.authentication.delay.ms`.
+    session_ms: `connections.max.reauth.ms` by mechanism; 0 for no limit.
+    failure_delay_ms: `connection.failed.authentication.delay.ms`.
     """
 
     session_ms: Mapping[str, int]
@@ -118,7 +122,7 @@ class Answer(NamedTuple):
 
 
 class Connection(Protocol):
-    """A connection, as its authentication sees it."""
+    """The part of a connection that its authentication uses."""
 
     host: str
     listener: str
@@ -132,7 +136,10 @@ class Connection(Protocol):
 
 
 class Authenticator:
-    """Authenticate the connections of one listener. mechanisms: the offered ones, by name."""
+    """Authenticates the connections of one listener.
+
+    mechanisms: the offered mechanisms, by name.
+    """
 
     def __init__(
         self,
@@ -142,7 +149,7 @@ class Authenticator:
         work: FairWork,
         now_ms: Callable[[], int],
     ) -> None:
-        """work: calls functions in threads, for which the clients of all listeners wait."""
+        """work: calls functions in threads, which the clients of all listeners share."""
         self.mechanisms = mechanisms
         self.limits = limits
         self.clock = clock
@@ -163,7 +170,7 @@ class Authenticator:
         return done
 
     def failed(self, connection: Connection, reason: str) -> None:
-        """Count a failure, and log it unless there were many just now."""
+        """Count a failure, and log it unless many were logged recently."""
         self.counts.failed += 1
         self._limited.warn(
             "Authentication of {host} failed on listener {listener} ({count} failures so far): {reason}",
@@ -173,10 +180,11 @@ class Authenticator:
 
 
 class Authentication:
-    """Who the client of one connection is.
+    """The authentication of the client of one connection.
 
-    state: see `AuthenticationState`. mechanism: the name of the one in use. by_token: whether the client used a
-    delegation token.
+    state: see `AuthenticationState`.
+    mechanism: the name of the mechanism in use.
+    by_token: whether the client used a delegation token.
     """
 
     __slots__ = (
@@ -188,7 +196,7 @@ class Authentication:
         self._authenticator = authenticator
         self._connection = connection
         self._conversation: ServerConversation | None = None
-        self._principal: Principal | None = None  # after the first success
+        self._principal: Principal | None = None  # set after the first success
         self._deadline: float | None = None  # when the session ends
         self._began = 0.0  # when the session began
         self.state = AUTHENTICATION.initial
@@ -277,7 +285,7 @@ class Authentication:
         return self._deadline is not None and self._authenticator.clock.seconds() >= self._began + _AGAIN_SECONDS
 
     def _succeed(self, success: Success) -> Answer:
-        """Serve the client. Raises AuthenticationFailed if it is another than before, or its credentials expired."""
+        """Serve the client. Raises AuthenticationFailed for another principal than before, or expired credentials."""
         authenticator = self._authenticator
         principal, before = success.principal, self._principal
         if before is not None and principal != before:
@@ -306,7 +314,10 @@ class Authentication:
         return self._refuse(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self.mechanism}: {error}", error)
 
     def _refuse(self, error: ErrorCode, reason: str, cause: SaslError | None = None) -> Deferred[Answer]:
-        """Refuse the client, after the delay for failures. reason: for the log."""
+        """Refuse the client, after the delay for failures.
+
+        reason: the reason, for the log.
+        """
         self.state = AUTHENTICATION.next(self.state, AuthenticationEvent.FAILED)
         self._conversation = None
         self._authenticator.failed(self._connection, reason)

@@ -1,6 +1,6 @@
-"""The interface of an authorizer: may this client do this to this resource?
+"""The interface of an authorizer, which decides whether a client may do an operation on a resource.
 
-The codes are those of the protocol (DescribeAcls and its relatives; KIP-11, KIP-290, KIP-430). `rules.AclAuthorizer`
+The codes are those of the protocol (DescribeAcls and related requests; KIP-11, KIP-290, KIP-430). `rules.AclAuthorizer`
 decides by access control lists; `authorizer.class.name` may name another implementation.
 """
 
@@ -33,7 +33,7 @@ class AclOperation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """A kind of resource. ANY occurs only in filters of ACLs, where it matches every kind."""
+    """A resource type. ANY occurs only in filters of ACLs, where it matches every type."""
 
     ANY = 1
     TOPIC = 2
@@ -44,15 +44,15 @@ class ResourceType(IntEnum):
     USER = 7
 
 
-#: The name of the one resource of type CLUSTER.
+#: The name of the only resource of type CLUSTER.
 CLUSTER_NAME = "kafka-cluster"
 
 
 class Authorizer(Protocol):
-    """Decides what clients may do. It is asked on the reactor's thread, so it must not wait for anything.
+    """Decides what clients may do. It is called on the reactor's thread, so it must not wait for anything.
 
-    version: another number after each change that may change a decision. A fetch session that is at the end of its
-        partitions looks at them again when the number changes.
+    version: a number that differs after each change that may affect a decision. When it changes, a fetch session at the
+        end of its partitions checks them again.
     """
 
     @property
@@ -66,5 +66,5 @@ class Authorizer(Protocol):
     def authorize_any(self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType) -> bool:
         """Return whether `principal` may do `operation` to at least one resource of a type (KIP-679).
 
-        It is asked of idempotent producers, which may get a producer id if they may write to any topic.
+        It is used for idempotent producers, which may get a producer id if they may write to any topic.
         """

@@ -1,9 +1,9 @@
 """Certificates and keys of a TLS listener: read PEM, and make the contexts of pyOpenSSL from it.
 
-Strategy: `read_credentials` reads the files that the settings name and checks that key and certificate belong together;
-`server_context` makes a context from that, with one more for each further certificate, which the client's server name
-(SNI, RFC 6066) chooses. `fingerprint` tells whether the files have changed. All of them read files or compute: run them
-in a thread. Contexts are never changed once connections use them: a change makes new ones.
+Strategy: `read_credentials` reads the files that the settings name and checks that key and certificate belong together.
+`server_context` makes a context of them, and one more for each further certificate; the client's server name (SNI, RFC
+6066) chooses one. `fingerprint` tells whether the files have changed. All of these functions read files or compute: run
+them in a thread. A context is never changed once connections use it: a change makes new ones.
 
 Needs the packages pyOpenSSL and cryptography (`pip install 'pylogd-broker[tls]'`).
 """
@@ -28,7 +28,7 @@ _VERIFY: Final = {
     "requested": SSL.VERIFY_PEER,
     "required": SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT,
 }
-#: SSL_MODE_ENABLE_PARTIAL_WRITE: with it a write of many records returns after each.
+#: SSL_MODE_ENABLE_PARTIAL_WRITE. With it a write of many records returns after each record.
 PARTIAL_WRITE: Final = 0x1
 _SESSION_SECONDS: Final = 24 * 60 * 60
 
@@ -41,7 +41,7 @@ class Identity(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The host names that the certificate is for, in small letters; `*.example` stands for all hosts below."""
+        """The host names of the certificate, in lower case; `*.example` stands for all hosts below."""
         try:
             found = self.chain[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except x509.ExtensionNotFound:
@@ -92,7 +92,7 @@ def fingerprint(options: TlsOptions) -> tuple[object, ...]:
 def server_context(credentials: Credentials, options: TlsOptions, session_id: bytes) -> SSL.Context:
     """Return the context for the connections of a listener. Raises ConfigError.
 
-    session_id: sessions are resumed only by listeners with the same one; at most 32 bytes.
+    session_id: only listeners with the same id resume sessions; at most 32 bytes.
     """
     contexts = [_context(one, credentials.trusted, options, session_id) for one in credentials.identities]
     first = contexts[0]
@@ -108,7 +108,7 @@ def server_context(credentials: Credentials, options: TlsOptions, session_id: by
 def client_context(credentials: Credentials, options: TlsOptions) -> SSL.Context:
     """Return the context for connections to other brokers, with this one's certificate. Raises ConfigError.
 
-    If the settings name no authorities to trust, those of the system are trusted.
+    If the settings name no trusted authorities, those of the system are trusted.
     """
     context = _context(credentials.identities[0], credentials.trusted, options, b"")
     context.set_verify(SSL.VERIFY_PEER)
@@ -164,7 +164,7 @@ def _context(
 
 
 def explain(error: BaseException | None) -> str:
-    """Return what OpenSSL says in an error, in one line."""
+    """Return OpenSSL's text of an error, in one line."""
     entries = error.args[0] if error is not None and error.args and isinstance(error.args[0], list) else []
     return "; ".join(str(entry[-1]) for entry in entries) or str(error) or type(error).__name__
 
@@ -185,7 +185,7 @@ def _truststores(options: TlsOptions) -> Iterator[tuple[str, bytes]]:
 
 
 def _files(location: str | None) -> list[Path]:
-    """Return the PEM files of a location, which is one or a directory with some; never empty if it is given."""
+    """Return the PEM files of a location, which is a file or a directory of files; never empty if it is given."""
     if location is None:
         return []
     path = Path(location)

@@ -21,9 +21,9 @@ def split_ciphers(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def openssl_name(name: str) -> str:
-    """Return OpenSSL's name of a TLS 1.2 suite: TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256.
+    """Return OpenSSL's name of a TLS 1.2 suite. Other names are returned unchanged.
 
-    Other names are returned as they are.
+    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 becomes ECDHE-RSA-AES128-GCM-SHA256.
     """
     exchange, found, cipher = name.removeprefix("TLS_").partition("_WITH_")
     if not found:
@@ -32,7 +32,7 @@ def openssl_name(name: str) -> str:
     if parts[0] == "AES" and len(parts) > 1:
         parts[:2] = [f"AES{parts[1]}"]
     if parts[0] == "CHACHA20":
-        parts = parts[:2]  # without the hash
+        parts = parts[:2]  # drop the hash
     parts = [part for part in parts if part != "CBC"]
     keys = [] if exchange == "RSA" else exchange.split("_")
     return "-".join([*keys, *parts])

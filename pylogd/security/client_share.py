@@ -1,4 +1,4 @@
-"""Whose share a client's work counts in (`limits.shares`)."""
+"""The share in which a client's work counts (`limits.shares`)."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pylogd.security.principal import ANONYMOUS, Principal
 
 
 def share_of_client(principal: Principal, host: str) -> Share:
-    """Return the share of the principal, or that of the address if the client has not said who it is."""
+    """Return the share of the principal, or the share of the address if the client has not authenticated."""
     return Share(share_of(host), False) if principal == ANONYMOUS else Share(str(principal), True)

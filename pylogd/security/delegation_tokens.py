@@ -1,11 +1,11 @@
 """Delegation tokens (KIP-48, KIP-373): short-lived credentials that a client hands to its workers.
 
-Strategy: a token is an id and a secret, the HMAC of the id with `delegation.token.secret.key`, so that brokers need to
-store no secret. Its holder authenticates by SCRAM with the id as user, the secret in base64 as password, and the
-extension `tokenauth=true`, and is then the token's owner. A token ends unless it is renewed, and can be renewed up to a
-limit. Expired tokens are deleted after a while.
+Strategy: a token has an id and a secret, which is the HMAC of the id with `delegation.token.secret.key`, so that
+brokers need to store no secret. Its holder authenticates by SCRAM with the id as user, the secret in base64 as
+password, and the extension `tokenauth=true`. Then the holder has the principal of the token's owner. A token expires
+unless it is renewed, and can be renewed up to a limit. Expired tokens are deleted after a while.
 
-Must not know: requests. Who may do what is asked of the caller.
+Must not know: requests. The caller checks who may do what.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = Logger()
 
 _DIGEST: Final = "sha512"
 _NO_TOKEN: Final = "no such token"
-#: Of a token in the metadata store; its length depends on the renewers.
+#: About the bytes of a token in the metadata store; its length depends on the renewers.
 _MOST_BYTES: Final = 1 << 15
 
 
@@ -50,12 +50,12 @@ class TokenManager:
     def __init__(
         self, tokens: DelegationTokens, key: str | None, limits: TokenLimits, now_ms: Callable[[], int]
     ) -> None:
-        """key: `delegation.token.secret.key`; None: delegation tokens are off."""
+        """key: `delegation.token.secret.key`; None turns delegation tokens off."""
         self._tokens = tokens
         self._key = None if key is None else key.encode("utf-8", "surrogatepass")
         self._limits = limits
         self._now_ms = now_ms
-        self._ids: dict[str, bytes] = {}  # of the tokens: their secrets
+        self._ids: dict[str, bytes] = {}  # the ids of the tokens, by their secrets
         self._by_secret: dict[bytes, str] = {}
         self._timer: IDelayedCall | None = None
 
@@ -68,9 +68,9 @@ class TokenManager:
         return hmac.digest(self._key, token_id.encode(), _DIGEST)
 
     def find(self, algorithm: Algorithm, token_id: str, decoy: ScramCredential) -> ScramIdentity | None:
-        """Return the owner of a valid token, with the token's credential. Takes milliseconds, also for unknown ones.
+        """Return the owner of a valid token, with the token's credential. Takes milliseconds, also for unknown tokens.
 
-        decoy: says how the credential is salted, so that known and unknown tokens look the same.
+        decoy: tells how the credential is salted, so that known and unknown tokens look the same.
         """
         token = self._tokens.tokens.get(token_id)
         valid = token is not None and self._key is not None and token.expires_ms > self._now_ms()
@@ -101,7 +101,8 @@ class TokenManager:
     ) -> DelegationToken:
         """Make a token. Raises KafkaError.
 
-        lifetime_ms: for how long it can be renewed; the broker's limit if that is less, or if negative or 0.
+        lifetime_ms: for how long it can be renewed. If it is 0 or negative, or longer than the broker's limit, the
+            limit counts.
         """
         if self._key is None:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
@@ -123,14 +124,14 @@ class TokenManager:
         return token
 
     async def renew(self, principal: Principal, secret: bytes, period_ms: int) -> int:
-        """Have a token expire `period_ms` from now, the default if negative. Return when, in ms since 1970."""
+        """Let a token expire `period_ms` from now (if negative, the default). Return when, in ms since 1970."""
         token = self._changeable(principal, secret)
         self._check_valid(token)
         period = self._limits.expiry_ms if period_ms < 0 else period_ms
         return await self._set_expiry(token, self._now_ms() + period)
 
     async def expire(self, principal: Principal, secret: bytes, period_ms: int) -> int:
-        """Have a token expire `period_ms` from now, at once if negative. Return when, in ms since 1970."""
+        """Let a token expire `period_ms` from now (if negative, at once). Return when, in ms since 1970."""
         token = self._changeable(principal, secret)
         if period_ms < 0:
             await self._tokens.delete(token.token_id)
@@ -139,7 +140,7 @@ class TokenManager:
         return await self._set_expiry(token, self._now_ms() + period_ms)
 
     def all(self) -> list[DelegationToken]:
-        """Return the tokens that are valid, by their ids. Raises KafkaError without a key."""
+        """Return the valid tokens, by their ids. Raises KafkaError without a key."""
         if self._key is None:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
         now = self._now_ms()
@@ -169,12 +170,12 @@ class TokenManager:
     # -- expired tokens
 
     def start(self, clock: IReactorTime) -> None:
-        """Delete expired tokens from time to time."""
+        """Delete expired tokens periodically."""
         if self._key is not None:
             self._timer = clock.callLater(self._limits.check_ms / 1000, self._sweep, clock)
 
     def stop(self) -> None:
-        """Delete no more."""
+        """Stop deleting."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

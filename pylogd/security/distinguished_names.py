@@ -1,6 +1,6 @@
 """The subject of a certificate as text, in the spelling of RFC 2253.
 
-It is that of Java's `X500Principal.getName()`, which Kafka uses, so that principals have the same names.
+Java's `X500Principal.getName()` and Kafka use this spelling too, so principals have the same names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a broker authenticates at the others: `sasl.mechanism.inter.broker.protocol`, and the credentials for it.
+"""How a broker authenticates to other brokers: `sasl.mechanism.inter.broker.protocol`, and its credentials.
 
 | mechanism | what `sasl.jaas.config` of the listener and the mechanism has |
 | --- | --- |
@@ -6,8 +6,8 @@
 | OAUTHBEARER | `clientId`, `clientSecret`, `scope` for `sasl.oauthbearer.token.endpoint.url`; nothing for a file |
 | GSSAPI | `keyTab` and `principal` of this broker, `kafka/host@REALM` |
 
-The settings are read at each authentication, so what changes at run time counts for the next one. Conversations may
-wait for a file or another server: their steps belong in a thread.
+The settings are read at each authentication, so changes at run time count for the next one. Conversations may wait for
+a file or another server, so run their steps in a thread.
 
 Source: Kafka documentation, "Authentication using SASL".
 """
@@ -37,9 +37,10 @@ _SERVICE = "sasl.kerberos.service.name"
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogin:
-    """The mechanism and the credentials by which a broker authenticates at the others.
+    """The mechanism and the credentials with which a broker authenticates to other brokers.
 
-    principal: who it is for them; None where only its token says. begin: begins to authenticate at a host.
+    principal: the broker's principal there; None if only its token tells.
+    begin: begins to authenticate at a host.
     """
 
     mechanism: str
@@ -48,16 +49,17 @@ class BrokerLogin:
 
 
 class BrokerLogins:
-    """How one broker authenticates at the others by a listener."""
+    """How one broker authenticates to other brokers over a listener."""
 
     def __init__(self, values: Callable[[], ListenerSettings], listener: str) -> None:
         """values: returns the present settings of the listener between brokers."""
         self._values = values
         self._listener = listener.lower()
-        self._tokens: tuple[tuple[str, ...], Callable[[], str]] | None = None  # and the settings that it was made from
+        # With the settings from which it was made.
+        self._tokens: tuple[tuple[str, ...], Callable[[], str]] | None = None
 
     def current(self) -> BrokerLogin:
-        """Return how to authenticate by the present settings.
+        """Return the login by the present settings.
 
         Raises ConfigError, which names the setting to change, but no credentials.
         """

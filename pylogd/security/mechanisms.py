@@ -1,7 +1,7 @@
 """Make the SASL mechanisms of a listener from its settings.
 
-Where a setting can be given for a mechanism on a listener (`listener.name.<listener>.<mechanism>.<setting>`), that one
-comes first, then the listener's, then the broker's.
+If a setting can be given for a mechanism on a listener (`listener.name.<listener>.<mechanism>.<setting>`), this value
+comes first, then the listener's value, then the broker's.
 
 Rules: a mechanism that can't be made ends the start with a ConfigError that names the setting, but no credentials.
 """
@@ -31,13 +31,13 @@ _KEYS_URL = "sasl.oauthbearer.jwks.endpoint.url"
 
 
 class ListenerSettings(Protocol):
-    """The settings as a listener sees them."""
+    """The settings, as seen by a listener."""
 
     def __getitem__(self, name: str) -> Any:
-        """Return the listener's own value, or else the broker's."""
+        """Return the listener's own value, or else the broker's value."""
 
     def own(self, name: str) -> Any:
-        """Return the listener's own value, None if it has none."""
+        """Return the listener's own value; None if it has none."""
 
 
 class MechanismSettings:
@@ -53,7 +53,9 @@ class MechanismSettings:
 
 
 def make_mechanisms(values: ListenerSettings, users: ScramUsers) -> dict[str, ServerMechanism]:
-    """Return the mechanisms that a listener offers, by name. users: of SCRAM. Raises ConfigError.
+    """Return the mechanisms that a listener offers, by name. Raises ConfigError.
+
+    users: the users with SCRAM credentials.
 
     May read files and take a while.
     """
@@ -88,7 +90,7 @@ def authentication_limits(values: ListenerSettings, mechanisms: Mapping[str, obj
 
 def _plain(values: MechanismSettings) -> ServerMechanism:
     path, jaas = values[USERS_FILE], values[JAAS]
-    options = {} if jaas is None else _options(jaas)  # may have the broker's own credentials too
+    options = {} if jaas is None else _options(jaas)  # it may also have the broker's own credentials
     users = {name[len(_USER) :]: password for name, password in options.items() if name.startswith(_USER)}
     if (path is None) == (not users):
         raise ConfigError(f"PLAIN needs either {USERS_FILE} or {JAAS} with user_<name> options", USERS_FILE)

@@ -1,19 +1,20 @@
 """Prove to a broker that a connection comes from another broker of its cluster, without an authorizer or certificates.
 
-A follower's fetch tells its leader which records it has, and acks=all is answered by that. So a fetch with the node id
-of a broker counts only on a connection of that broker. Strategy: each broker process makes a random secret. Its
-registration in the metadata store has the SHA-256 digest of it, which is of no use to those who read it. A connection
-to another broker begins with an ApiVersions request whose software version ends with the node id and the secret; the
-broker asked compares its digest with the registered one.
+A follower's fetch tells its leader which records the follower has, and answers to acks=all depend on this. So a fetch
+with the node id of a broker counts only on a connection of that broker.
+Strategy: each broker process makes a random secret. Its registration in the metadata store has the SHA-256 digest of
+it, which is of no use to those who read it. A connection to another broker begins with an ApiVersions request whose
+software version ends with the node id and the secret; the broker asked compares its digest with the registered one.
 
 Rules:
-- A broker whose registration has no digest is of an earlier release. Its fetches count unproven, so that a cluster can
-  be upgraded broker by broker; with the last one the gap is closed.
-- A broker that is not registered is known by its last registration that was seen here. One never seen proves nothing.
+- A broker whose registration has no digest has an earlier release. Its fetches count unproven, so that a cluster can be
+  upgraded broker by broker. The gap is closed when the last broker is upgraded.
+- For a broker that is not registered, the last registration that was seen here counts. A broker that was never seen
+  proves nothing.
 - Secrets are kept in memory only, and are in no log, error or repr.
 
-On a plaintext network whoever can read packets between brokers can read the secret too: listeners with TLS or SASL, and
-an authorizer, protect against that (docs/limits.md).
+On a plaintext network an attacker who can read packets between brokers can read the secret too. Listeners with TLS or
+SASL, and an authorizer, protect against that (docs/limits.md).
 """
 
 from __future__ import annotations
@@ -29,19 +30,22 @@ from pylogd.metadata.image import Broker
 #: The software name of brokers in ApiVersions requests.
 SOFTWARE_NAME: Final = "pylogd-broker"
 _SECRET_BYTES = 16
-_PARTS = 3  # of a broker's software version: that of pylogd, node id, secret
+_PARTS = 3  # the parts of a broker's software version: pylogd's version, node id, secret
 _MAX_DIGITS = 10
 
 
 class PeerClaim(NamedTuple):
-    """Who a connection says it is: a node id, and the digest of the secret that it sent."""
+    """The broker that a connection claims to be: a node id, and the digest of the secret that it sent."""
 
     node_id: int
     digest: str
 
 
 class BrokerSecret:
-    """The secret of this broker's process. digest: what its registration has."""
+    """The secret of this broker's process.
+
+    digest: the digest in its registration.
+    """
 
     __slots__ = ("_secret", "digest")
 
@@ -50,7 +54,10 @@ class BrokerSecret:
         self.digest = _digest(self._secret)
 
     def software_version(self, version: str, node_id: int) -> str:
-        """Return the software version of this broker's ApiVersions requests. version: of pylogd."""
+        """Return the software version of this broker's ApiVersions requests.
+
+        version: pylogd's version.
+        """
         return f"{version}-{node_id}-{self._secret}"
 
 
@@ -66,7 +73,10 @@ def read_claim(software_name: str, software_version: str) -> PeerClaim | None:
 
 
 class Peers:
-    """Knows the brokers of the cluster. known: returns the last registration of each broker, live or not, by its id."""
+    """Knows the brokers of the cluster.
+
+    known: returns the last registration of each broker, live or not, by its id.
+    """
 
     __slots__ = ("_known",)
 
@@ -74,7 +84,7 @@ class Peers:
         self._known = known
 
     def proven(self, claim: PeerClaim | None, node_id: int) -> bool:
-        """Return whether a connection with this claim is that of broker `node_id`."""
+        """Return whether a connection with this claim belongs to broker `node_id`."""
         broker = self._known().get(node_id)
         if broker is None:
             return False

@@ -1,7 +1,7 @@
 """Make the classes that settings name: the authorizer and the principal builder.
 
-A class of the operator's own is made with the broker's settings as its only argument. Whether it can be made, and has
-the methods that are called, is found out at the start of the broker.
+An operator's class gets the broker's settings as its only argument. The start of the broker checks whether the class
+can be made and has the necessary methods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ log = Logger()
 def make_authorizer(settings: Settings, broker: Principal | None = None) -> Authorizer | None:
     """Return the authorizer that `authorizer.class.name` names, None if everybody may do everything.
 
-    broker: the principal of the brokers' own connections, who is a super user. Raises ConfigError.
+    broker: the principal of the brokers' own connections, which is a super user.
+
+    Raises ConfigError.
     """
     name = settings.text("authorizer.class.name")
     if not name:
@@ -41,7 +43,8 @@ def make_authorizer(settings: Settings, broker: Principal | None = None) -> Auth
 def warn_unless_brokers_may_follow(authorizer: Authorizer | None, broker: Principal, host: str) -> None:
     """Log a warning if an authorizer would not let the brokers of this cluster replicate from each other.
 
-    broker: the principal of the brokers' own connections. host: the address that they come from.
+    broker: the principal of the brokers' own connections.
+    host: the address from which they connect.
     """
     if authorizer is not None and not authorizer.authorize(
         broker, host, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME

@@ -1,15 +1,15 @@
-"""Principals: who a connection speaks for. Kafka writes them `User:alice`."""
+"""Principals: the identities of connections. Kafka writes them `User:alice`."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: The type of every principal that pylogd makes itself. A principal builder may make others.
+#: The type of every principal that pylogd makes itself. A principal builder may make other types.
 USER: Final = "User"
 
 
 class Principal(NamedTuple):
-    """Who a connection speaks for: a type, and a name that may hold any character."""
+    """The identity of a connection: a type, and a name that may have any character."""
 
     kind: str
     name: str
@@ -18,7 +18,8 @@ class Principal(NamedTuple):
         return f"{self.kind}:{self.name}"
 
 
-#: The principal of clients that do not authenticate: all on PLAINTEXT listeners, those without a certificate on SSL.
+#: The principal of clients that do not authenticate: all on PLAINTEXT listeners, and those without a certificate on
+#: SSL.
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
 
 

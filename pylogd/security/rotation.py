@@ -1,8 +1,8 @@
 """The certificates of a listener, read again whenever they may have changed.
 
-Strategy: a thread compares the files with what was last seen, reads them if they differ, and makes a new context; new
-connections use it, open ones keep theirs. If something is wrong with the new files, that is logged, and the old
-certificates stay in use.
+Strategy: a thread compares the files with those read last, reads them if they differ, and makes a new context. New
+connections use it, open ones keep theirs. If the new files can't be used, that is logged, and the old certificates stay
+in use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ try:
         server_context,
     )
     from pylogd.security.distinguished_names import subject_name
-except ImportError as error:  # pyOpenSSL or cryptography
+except ImportError as error:  # pyOpenSSL or cryptography is missing
     _missing: ImportError | None = error
 else:
     _missing = None
@@ -57,14 +57,17 @@ def _load(options: TlsOptions, session_id: bytes, before: _Loaded | None) -> _Lo
 
 
 class ListenerCertificates:
-    """The certificates of one listener. `load` them before use."""
+    """The certificates of one listener. Call `load` before use."""
 
     _loaded: _Loaded
 
     def __init__(
         self, listener: str, options: Callable[[], TlsOptions], in_thread: Callable[..., Deferred[Any]]
     ) -> None:
-        """`options` returns the TLS settings of the listener. `in_thread` runs a function in a thread.
+        """Arguments:
+
+        options: returns the TLS settings of the listener.
+        in_thread: runs a function in a thread.
 
         Raises ConfigError if the packages for TLS are not installed.
         """
@@ -85,7 +88,7 @@ class ListenerCertificates:
         self._loaded = await self._in_thread(_load, self._options(), self._session_id, None)
 
     async def check(self, options: TlsOptions) -> None:
-        """Raise ConfigError if the certificates that `options` name can't be used; nothing changes."""
+        """Raise ConfigError if the certificates in `options` can't be used. This changes nothing."""
         if options != self._options():
             await self._in_thread(_load, options, self._session_id, None)
 
@@ -94,12 +97,12 @@ class ListenerCertificates:
         return self._loaded.context
 
     def context_between_brokers(self) -> Any:
-        """Return the context for a new connection to another broker, which shows the certificate of this one."""
+        """Return the context for a new connection to another broker, which presents this broker's certificate."""
         return self._loaded.between
 
     @property
     def check_hostname(self) -> bool:
-        """Whether the certificates of other brokers have to name the host that is connected to."""
+        """Whether the certificates of other brokers have to name the host of the connection."""
         return self._options().check_hostname
 
     @property
@@ -117,7 +120,7 @@ class ListenerCertificates:
         raise ValueError(f"no rule of ssl.principal.mapping.rules matches its certificate, {subject[:200]}")
 
     def refresh(self) -> None:
-        """Read the certificates again if they have changed; log what became of it."""
+        """Read the certificates again if they have changed. Log the result."""
         if self._refreshing is not None:
             self._again = True
             return

@@ -1,15 +1,15 @@
 """Decide by access control lists, with the semantics of Kafka's StandardAuthorizer.
 
-An entry applies to a request if its pattern covers the resource, and its principal, host and operation match. One
-DENY entry that applies refuses; otherwise one ALLOW entry that applies allows; otherwise the request is refused. Only
-where no pattern covers the resource at all does `allow.everyone.if.no.acl.found` decide; users and delegation tokens
-are excepted, since another user's token is as good as its password. READ, WRITE, DELETE and ALTER allow
-DESCRIBE too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS; they don't deny it. Super users may do everything.
+An entry applies to a request if its pattern covers the resource, and its principal, host and operation match. If a DENY
+entry applies, the request is refused. Otherwise, if an ALLOW entry applies, it is allowed. Otherwise it is refused.
+`allow.everyone.if.no.acl.found` decides only if no pattern covers the resource at all, and never for users and
+delegation tokens, since another user's token is as good as its password. READ, WRITE, DELETE and ALTER allow DESCRIBE
+too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS; they don't deny it. Super users may do everything.
 
 Strategy: patterns are found by name: one look-up for the literal one, one for `*`, and one for each length that a
 prefix of this resource type has. The entries of a pattern are found by principal. Decisions are kept, by client, until
-something changes; a decision that is known costs two look-ups. Their number and their size are bounded, for a client
-and for all together, so that clients that ask for ever new or very long names can't fill the memory.
+something changes; a known decision costs two look-ups. The number and the size of kept decisions are bounded, for each
+client and for all together, so that clients that ask for many new or very long names can't fill the memory.
 
 Must not know: stores, requests, clocks.
 """
@@ -38,14 +38,14 @@ from pylogd.security.principal import Principal
 #: The most clients (pairs of principal and address) whose decisions are kept, and the most decisions of each client.
 MOST_CLIENTS = 4096
 MOST_DECISIONS = 16_384
-#: Roughly how many bytes the decisions of all clients may take. When they take more, all are forgotten.
+#: About how many bytes the decisions of all clients may take. When they take more, all are forgotten.
 MOST_BYTES = 1 << 26
-#: Decisions about longer names are not kept. No topic and no group has one, but the protocol allows 32 KB.
+#: Decisions about longer names are not kept. No topic and no group has a longer name, but the protocol allows 32 KB.
 LONGEST_NAME = 1024
-#: Roughly the memory of one decision in bytes, without the resource's name.
+#: About how many bytes a decision takes, without the resource's name.
 _DECISION_BYTES = 256
 
-#: An allowed operation on the left allows those on the right too.
+#: An allowed operation on the left also allows the operations on the right.
 _IMPLIED: Mapping[AclOperation, frozenset[AclOperation]] = {
     AclOperation.DESCRIBE: frozenset(
         {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.DESCRIBE}
@@ -53,18 +53,19 @@ _IMPLIED: Mapping[AclOperation, frozenset[AclOperation]] = {
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS}),
 }
 
-#: Types of resources that are refused where no ACL covers them, whatever `allow.everyone.if.no.acl.found` says. (Ours.)
+#: Resource types that are refused if no ACL covers them, whatever `allow.everyone.if.no.acl.found` says (particular to
+#: pylogd).
 _PRIVATE = frozenset({ResourceType.USER, ResourceType.DELEGATION_TOKEN})
 
 Decisions = dict[tuple[AclOperation, ResourceType, str], bool]
 
 
 def comes_from(host: str, address: Address | None) -> bool:
-    """Return whether an entry's host matches a client's address, None if it has none."""
+    """Return whether an entry's host matches a client's address, which may be None."""
     try:
         network = parse_network(host)
     except ValueError:
-        return False  # a name, which Kafka stores but does not match either
+        return False  # it is a name, which Kafka stores but does not match either
     return network is None or (address is not None and address in network)
 
 
@@ -86,7 +87,7 @@ class _PatternRules:
 
 
 class AclIndex:
-    """All bindings, by what decisions need."""
+    """All bindings, in the form that decisions need."""
 
     def __init__(self) -> None:
         self._rules: dict[ResourcePattern, _PatternRules] = {}
@@ -97,7 +98,7 @@ class AclIndex:
         return sum(len(rules.entries) for rules in self._rules.values())
 
     def put(self, pattern: ResourcePattern, entries: Sequence[AclEntry]) -> None:
-        """Replace the entries of a pattern; without any, forget it."""
+        """Replace the entries of a pattern; without entries, forget the pattern."""
         prefixed = pattern.pattern is PatternType.PREFIXED
         lengths = self._lengths[pattern.resource]
         former = self._rules.pop(pattern, None)
@@ -165,19 +166,19 @@ def select(items: Iterable[tuple[ResourcePattern, Sequence[AclEntry]]], wanted: 
 
 
 class AclAuthorizer:
-    """Decide by an index of bindings. `changed` must be called after each change of the index."""
+    """Decides by an index of bindings. Call `changed` after each change of the index."""
 
     def __init__(self, index: AclIndex, super_users: Iterable[Principal] = (), allow_if_no_acl: bool = False) -> None:
-        """super_users: principals who may do everything, independent of ACLs.
+        """super_users: principals who may do everything, whatever the ACLs say.
 
-        allow_if_no_acl: whether everyone may use a resource that has no ACL (`allow.everyone.if.no.acl.found`).
+        allow_if_no_acl: whether everyone may use a resource without an ACL (`allow.everyone.if.no.acl.found`).
         """
         self.index = index
         self.super_users = frozenset(super_users)
         self._allow_if_no_acl = allow_if_no_acl
         self._decisions: dict[tuple[Principal, str], Decisions] = {}
         self._any: dict[tuple[Principal, str, AclOperation, ResourceType], bool] = {}
-        self._kept_bytes = 0  # of decisions since all were forgotten
+        self._kept_bytes = 0  # the bytes of decisions since all were forgotten
         self._version = 0
 
     @property
@@ -209,8 +210,8 @@ class AclAuthorizer:
     def authorize_any(self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType) -> bool:
         """See `Authorizer`. The rules are those of Kafka's `Authorizer.authorizeByResourceType`.
 
-        An entry for the operation or for ALL counts, not one for an operation that implies it. What is allowed by a
-        pattern counts unless a pattern that covers at least as much is denied.
+        An entry for the operation or for ALL counts, but not one for an operation that implies it. A pattern that
+        allows counts unless a denied pattern covers at least as much.
         """
         key = principal, host, operation, resource
         decision = self._any.get(key)
@@ -222,7 +223,7 @@ class AclAuthorizer:
         return decision
 
     def _decide_any(self, principal: Principal, host: str, operation: AclOperation, resource: ResourceType) -> bool:
-        if self.authorize(principal, host, operation, resource, "hardcode"):  # Kafka asks for a topic of this name
+        if self.authorize(principal, host, operation, resource, "hardcode"):  # Kafka asks for a topic with this name
             return True
         address = parse_address(host)
         allowed: list[ResourcePattern] = []
@@ -250,7 +251,7 @@ class AclAuthorizer:
         }
 
     def _make_room(self, client: Decisions, length: int) -> None:
-        """Make room for one more decision of a client, about a name of `length` characters."""
+        """Make space for one more decision of a client, about a name of `length` characters."""
         if len(client) >= MOST_DECISIONS:
             client.clear()
         if self._kept_bytes >= MOST_BYTES:
@@ -289,7 +290,7 @@ class AclAuthorizer:
 
 
 def _is_dominated(pattern: ResourcePattern, denied: set[ResourcePattern]) -> bool:
-    """Return whether a denied pattern covers all that `pattern` does."""
+    """Return whether a denied pattern covers everything that `pattern` covers."""
     if pattern.pattern is PatternType.LITERAL and pattern in denied:
         return True
     return any(

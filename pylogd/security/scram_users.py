@@ -1,9 +1,9 @@
-"""SCRAM credentials of users, in the metadata tree as Kafka keeps them: settings of `/config/users/<user>`.
+"""SCRAM credentials of users, in the metadata tree in Kafka's form: as settings of `/config/users/<user>`.
 
 Strategy: they are read from `EntityConfigs`, which every broker keeps up to date, so a look-up is one dict access, and
-a change is seen by all brokers at once. For names that are not known there are decoys: salts that depend on the name
-and on a secret of the cluster (`/scram_decoy_secret`), with the number of iterations and the length that most
-credentials have, so that all brokers give a stranger the same answer as for a user.
+all brokers see a change at once. Unknown names get decoys: salts that depend on the name and on a secret of the cluster
+(`/scram_decoy_secret`), with the number of iterations and the length that most credentials have. So all brokers give
+the same answer for an unknown name, which looks like the answer for a user.
 
 Rules: credentials are never logged, described or sent.
 """
@@ -40,16 +40,20 @@ from pylogd.security.sasl.scram_server import ScramIdentity
 log = Logger()
 
 _SECRET_BYTES: Final = 32
-_DECOY_KEY_BYTES: Final = 64  # as many as the longest hash has
-#: Iterations and length of the salt, where there are no credentials.
+_DECOY_KEY_BYTES: Final = 64  # the number of bytes of the longest hash
+#: The iterations and the length of the salt if there are no credentials.
 _COMMON: Final = (MIN_ITERATIONS, SALT_BYTES)
 
-#: (algorithm, token id, decoy) -> who a delegation token stands for; the decoy says how it is salted.
+#: (algorithm, token id, decoy) -> the owner of a delegation token. The decoy tells how the token's credential is
+#: salted.
 FindToken = Callable[[Algorithm, str, ScramCredential], ScramIdentity | None]
 
 
 class StoredUsers:
-    """The users with SCRAM credentials, and decoys for others. find_token: finds delegation tokens."""
+    """The users with SCRAM credentials, and decoys for others.
+
+    find_token: finds delegation tokens.
+    """
 
     def __init__(self, configs: EntityConfigs, find_token: FindToken) -> None:
         self._configs = configs
@@ -63,7 +67,7 @@ class StoredUsers:
         self._changed(configs.configs)
 
     async def start(self, store: IMetadataStore) -> None:
-        """Read the cluster's secret for decoys; the first broker makes it."""
+        """Read the cluster's secret for decoys. The first broker makes it."""
         for _ in range(2):
             try:
                 self._secret = b64decode((await store.get(SCRAM_DECOY_SECRET)).data)
@@ -91,21 +95,20 @@ class StoredUsers:
         return self._find_token(algorithm, token_id, self.decoy(algorithm, token_id))
 
     def decoy(self, algorithm: Algorithm, name: str) -> ScramCredential:
-        """Return a credential for a name that is not known, the same each time and on each broker."""
+        """Return a credential for an unknown name, which is the same each time and on each broker."""
         iterations, length = self._common.get(algorithm.mechanism, _COMMON)
         salt = hmac.digest(self._secret, f"salt\0{algorithm.mechanism}\0{name}".encode(), "sha512")
         if length > len(salt):
             salt *= 1 + length // len(salt)
-        key = self._decoy_key[: algorithm.size]  # no client ever sees it, or what is made of it
+        key = self._decoy_key[: algorithm.size]  # no client ever sees it, or values computed from it
         return ScramCredential(salt[:length], key, key, iterations)
 
     # -- changes
 
     def alter(self, name: str, changes: Mapping[str, ScramCredential | None]) -> Deferred[None]:
-        """Set credentials of a user by mechanism, or delete those that are None.
+        """Set credentials of a user by mechanism; None deletes a credential.
 
-        Fires when this broker has read the change back. Fails with KafkaError for a credential to be deleted that does
-        not exist.
+        Fires when this broker has read the change back. Fails with KafkaError if a credential to delete does not exist.
         """
         known = self._users.get(name, {})
         for mechanism, credential in changes.items():

@@ -2,15 +2,16 @@
 
 Strategy: a transactional id is coordinated by the leader of the partition of `__transaction_state` that stores it. When
 this broker becomes the leader of such a partition it loads the ids in it, and ends the transactions whose outcome was
-decided; when it loses the leadership it forgets them. `rules` says what a producer may do, `transitions` what changes,
-`markers` ends transactions at the leaders of their partitions.
+decided. When it loses the leadership it forgets them. `rules` decides what a producer may do, `transitions` computes
+changes, and `markers` ends transactions at the leaders of their partitions.
 
 Rules:
-- A change takes effect once every in-sync replica has its record, even if the client has disconnected. Until then it is
-  pending, and every other change of the id is answered CONCURRENT_TRANSACTIONS.
+- A change takes effect once every in-sync replica has its record, even if the client has disconnected. Until then the
+  change is pending, and every other change of the id is answered CONCURRENT_TRANSACTIONS.
 - No marker is sent before every in-sync replica has the decision, not even after a failover. So a transaction can't be
   committed in one partition and aborted in another one.
-- Markers carry the leader epoch of the partition that stores the id: leaders refuse those of an earlier coordinator.
+- Markers carry the leader epoch of the partition that stores the id, and leaders refuse markers of an earlier
+  coordinator.
 Must not know: requests, connections.
 """
 
@@ -58,7 +59,7 @@ _NONE = ErrorCode.NONE
 
 
 class TransactionCoordinator:
-    """All transactional ids that this broker coordinates. Methods return their answer, or a Deferred if it waits."""
+    """All transactional ids that this broker coordinates. Methods return their answer, or a Deferred of it."""
 
     def __init__(
         self,
@@ -74,9 +75,11 @@ class TransactionCoordinator:
         send_markers: Ask,
         send_slow_markers: Ask | None = None,
     ) -> None:
-        """`clock` times sweeps and retries; `now_ms` is the wall clock, for timeouts and expiry of transactions.
+        """Arguments:
 
-        send_markers, send_slow_markers: send a request to the broker with a node id, see `MarkerSender`.
+        clock: times sweeps and retries.
+        now_ms: the wall clock, for timeouts and expiry of transactions.
+        send_markers, send_slow_markers: send a request to the broker with a node id; see `MarkerSender`.
         """
         self._shards = TransactionShards(replicas, topics, topic_admin, settings, now_ms)
         self._shards.on_loaded = self._resume
@@ -121,7 +124,7 @@ class TransactionCoordinator:
     # -- ending transactions after a failover
 
     def _resume(self, shard: Shard, end: int, prepared: list[Transaction]) -> None:
-        """Send markers for decisions that were loaded, once the log up to `end` is in the in-sync set."""
+        """Send markers for decisions that were loaded, once the in-sync replicas have the log up to `end`."""
         if not self._shards.current(shard):
             return
         outcome = self._shards.topic.committed(shard.partition, end - 1)
@@ -153,7 +156,7 @@ class TransactionCoordinator:
         """Start to write the markers of a decided transaction. Return its value once all are written."""
         value = transaction.value
         after = completed(value, self._now_ms())
-        # There is no higher epoch than the highest: its markers may have that of the transaction (`rules`).
+        # There is no higher epoch than the highest, so its markers may have the transaction's epoch (`rules`).
         version = value.version if value.epoch < MAX_EPOCH else min(value.version, EPOCH_PER_TRANSACTION - 1)
         marker = Marker(
             shard, transaction.name, value.producer_id, value.epoch, value.partitions,
@@ -164,7 +167,7 @@ class TransactionCoordinator:
         return after
 
     def _complete(self, shard: Shard, transaction: Transaction) -> None:
-        """Store that every partition has its marker. Repeated until that succeeds."""
+        """Store that every partition has its marker. Repeat this until it succeeds."""
         if not self._shards.current(shard):
             return
         after = completed(transaction.value, self._now_ms())
@@ -180,12 +183,12 @@ class TransactionCoordinator:
     # -- finding coordinators
 
     def coordinator_of(self, transactional_id: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
-        """Return the node id of an id's coordinator, also of the empty one's, or an error code; create the topic."""
+        """Return the node id of the coordinator of an id, which may be empty, or an error code. Creates the topic."""
         error = self._shards.check_name(transactional_id) if transactional_id else _NONE
         return error or self._shards.topic.coordinator_of(transactional_id)
 
     def known_coordinator_of(self, transactional_id: str) -> int | ErrorCode:
-        """As `coordinator_of`, but COORDINATOR_NOT_AVAILABLE if the topic is missing: nothing is created."""
+        """Do the work of `coordinator_of`, but answer COORDINATOR_NOT_AVAILABLE if the topic is missing."""
         return self._shards.check_name(transactional_id) or self._shards.topic.leader_of(transactional_id)
 
     # -- requests of producers
@@ -195,8 +198,10 @@ class TransactionCoordinator:
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
         """Handle InitProducerId: give a producer its id and epoch, which fences all others with the transactional id.
 
-        expected: the producer id and epoch that it has (KIP-360), None for a new producer. A transaction that is open
-        is aborted; the answer is CONCURRENT_TRANSACTIONS until that is done. share: whose the id is, if it is new.
+        expected: the producer id and epoch that it has (KIP-360), None for a new producer.
+        share: the share in which a new id counts.
+
+        An open transaction is aborted. The answer is CONCURRENT_TRANSACTIONS until that is done.
         """
         if not 0 < timeout_ms <= self._settings.integer("transaction.max.timeout.ms"):
             error = self._shards.check_name(transactional_id)
@@ -225,7 +230,7 @@ class TransactionCoordinator:
         answer = self._initialize(shard, transaction, timeout_ms, expected)
         if isinstance(answer, Deferred):
             answer = await answer
-        if transaction.value.epoch == NONE_YET and transaction.pending is None:  # it could not be stored
+        if transaction.value.epoch == NONE_YET and transaction.pending is None:  # the change could not be stored
             self._shards.forget(shard, name)
         return answer
 
@@ -266,7 +271,7 @@ class TransactionCoordinator:
         state: TransactionState,
         use: Callable[[int], ProducerAnswer | Deferred[ProducerAnswer]],
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
-        """Fetch a producer id for a change to `state`, and return what `use` makes of it, or why there is none."""
+        """Fetch a producer id for a change to `state`. Return the result of `use` for it, or an error code."""
 
         async def fetch() -> ProducerAnswer:
             new_id = await self._new_id()
@@ -281,7 +286,7 @@ class TransactionCoordinator:
     def _store_for_producer(
         self, shard: Shard, transaction: Transaction, value: TransactionValue
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
-        """Store a value, and return the answer that tells the producer its id and epoch."""
+        """Store a value. Return the answer that tells the producer its id and epoch."""
         return then(
             self._change(shard, transaction, value),
             lambda error: ProducerAnswer(error) if error else ProducerAnswer(_NONE, value.producer_id, value.epoch),
@@ -290,11 +295,13 @@ class TransactionCoordinator:
     def add(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[PartitionId], version: int
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Add partitions to a transaction, which begins with the first. Return NONE once that is stored.
+        """Add partitions to a transaction, which begins with the first. Return NONE once they are stored.
 
-        version: of transactions, as the producer uses them; from 2 on the leaders of partitions ask, several at a time.
+        version: the version of transactions that the producer uses. From version 2 on the leaders of partitions ask,
+            several at a time.
+
         While the previous transaction is being completed, or another leader's partitions are being added, the request
-        waits, up to `_SETTLE_SECONDS`. What waits for the same transaction is added together.
+        waits, for at most `_SETTLE_SECONDS`. Waiting requests for the same transaction are handled together.
         """
         wanted = frozenset(partitions)
         result = self._add(transactional_id, producer_id, epoch, wanted, version)
@@ -341,7 +348,7 @@ class TransactionCoordinator:
         return self._change(shard, transaction, after)
 
     def _when_settled(self, transaction: Transaction, late: float) -> Deferred[None]:
-        """Return a Deferred that fires when the pending change is stored, at the latest at the time `late`."""
+        """Return a Deferred that fires when the pending change is stored, but not later than at the time `late`."""
         if transaction.pending is None:
             return succeed(None)
         done: Deferred[None] = Deferred()
@@ -361,7 +368,7 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Collection[PartitionId]
     ) -> dict[PartitionId, ErrorCode]:
-        """Return NONE for each partition that is in the producer's transaction, else why it is not."""
+        """Return NONE for each partition that is in the producer's transaction, and an error code for the others."""
         found = self._shards.find(transactional_id)
         error = found if isinstance(found, ErrorCode) else rules.verify(found[1].value, producer_id, epoch)
         if error or isinstance(found, ErrorCode):
@@ -372,10 +379,10 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer_id: int, epoch: int, commit: bool, version: int
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
-        """Commit or abort a transaction. The answer is sent when the decision is stored; markers are written
-        afterwards.
+        """Commit or abort a transaction. The answer is sent when the decision is stored; markers are written later.
 
-        version: of transactions, as the producer uses them; from 2 on the answer has its next producer id and epoch.
+        version: the version of transactions that the producer uses. From version 2 on the answer has the producer id
+            and epoch to use next.
         """
         found = self._shards.find(transactional_id)
         if isinstance(found, ErrorCode):
@@ -401,10 +408,11 @@ class TransactionCoordinator:
         state: TransactionState,
         decision: Callable[[int], TransactionValue],
     ) -> ProducerAnswer | Deferred[ProducerAnswer]:
-        """Store a decision, then start to write the markers: every end of a transaction comes here.
+        """Store a decision, then start to write the markers. Every end of a transaction uses this method.
 
-        version: of transactions, by which it ends. decision: called with the producer id with which the producer is to
-        continue; -1 if the present one has a further epoch, or the producer asks for it (InitProducerId).
+        version: the version of transactions by which the transaction ends.
+        decision: called with the producer id with which the producer is to continue. The id is -1 if the present one
+            has a further epoch, or if the producer asks for it (InitProducerId).
         """
         if version < EPOCH_PER_TRANSACTION or not transaction.value.exhausted:
             return self._end(shard, transaction, decision(NONE_YET))
@@ -426,7 +434,7 @@ class TransactionCoordinator:
         return then(self._change(shard, transaction, value), stored)
 
     def _fence(self, shard: Shard, transaction: Transaction) -> ErrorCode | Deferred[ErrorCode]:
-        """Abort an open transaction with a higher epoch. Return NONE once that is decided."""
+        """Abort an open transaction with a higher epoch. Return NONE once the decision is stored."""
         value, version = transaction.value, self._version
         answer = self._decide(
             shard, transaction, version, TransactionState.PREPARE_ABORT,
@@ -437,7 +445,7 @@ class TransactionCoordinator:
     # -- administration
 
     def transactions(self) -> tuple[ErrorCode, Iterator[Transaction]]:
-        """Return every transactional id that is coordinated here; an error code while some may be missing."""
+        """Return every transactional id that is coordinated here, and an error code while some may be missing."""
         return self._shards.all()
 
     def describe(self, transactional_id: str) -> TransactionValue | ErrorCode:

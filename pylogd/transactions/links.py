@@ -1,7 +1,7 @@
 """Requests to other brokers, over one connection to each; requests to this broker go to its own handlers.
 
-Rules: one connection is one order, so whatever must not wait for other requests has links of its own. A connection
-that ends fails its requests; the next request opens another one.
+Rules: one connection has one order, so requests that must not wait for others have their own links. When a connection
+ends, its requests fail; the next request opens another connection.
 Must not know: what is asked.
 """
 
@@ -16,7 +16,7 @@ from pylogd.errors import BrokerUnavailable
 
 
 class Link(Protocol):
-    """A connection to a broker, as `net.client.BrokerConnection`."""
+    """A connection to a broker, such as `net.client.BrokerConnection`."""
 
     @property
     def closed(self) -> bool: ...
@@ -25,7 +25,7 @@ class Link(Protocol):
         """Send a request; return a Deferred of its response."""
 
     def close(self) -> None:
-        """Close the connection; requests that wait fail."""
+        """Close the connection. Waiting requests fail."""
 
 
 class BrokerLinks:
@@ -38,9 +38,11 @@ class BrokerLinks:
         ask_self: Callable[[Any], Any],
         timeout: Callable[[], float],
     ) -> None:
-        """`connect`: opens a connection to a broker. ask_self: answers a request to this broker, or a Deferred of that.
+        """Make the links.
 
-        timeout: the seconds within which a request is to be answered.
+        connect: opens a connection to a broker.
+        ask_self: answers a request to this broker; it may return a Deferred.
+        timeout: the seconds within which a request must be answered.
         """
         self._node_id = node_id
         self._connect = connect
@@ -72,7 +74,7 @@ class BrokerLinks:
         return await link.request(message, timeout=self._timeout())
 
     def stop(self) -> None:
-        """Close the connections; requests that wait fail."""
+        """Close the connections. Waiting requests fail."""
         self._running = False
         links, self._links = self._links, {}
         for link in links.values():

@@ -1,15 +1,16 @@
-"""Write the markers that end transactions to the leaders of their partitions, and try again until all have them.
+"""Write the markers that end transactions to the leaders of their partitions, and retry until all have them.
 
-Strategy: each broker has a queue and one request in flight, so the markers that come meanwhile go together in the next
-request. What could not be written is given to the partition's leader of then, after a pause that grows. Partitions that
-a leader could not write in time, since a disk hangs or a replica is late, have a queue, a request and a connection of
-their own until one succeeds: other transactions do not wait for them.
+Strategy: each broker has a queue and one request in flight, so markers that arrive during a request are sent together
+in the next one. Markers that could not be written are sent to the partition's present leader, after a pause that grows.
+If a leader could not write to partitions in time, since a disk hangs or a replica is late, these have their own queue,
+request and connection until a write succeeds, so that other transactions do not wait for them.
 
 Rules:
 - A marker is done when each of its partitions has it, or no longer exists.
-- All errors pass: a leader may be about to change, or too few replicas in sync. A leader that has heard of a newer
-  coordinator refuses (TRANSACTION_COORDINATOR_FENCED): this broker hears of it soon, and cancels its markers then.
-- An unexpected error while an answer is taken over is an answer that did not come: its markers are sent again.
+- All errors are temporary: a leader may be about to change, or too few replicas may be in sync. A leader that knows of
+  a newer coordinator refuses (TRANSACTION_COORDINATOR_FENCED): this broker will learn of it soon, and then cancels its
+  markers.
+- An unexpected error while an answer is handled counts as no answer: the markers are sent again.
 Must not know: states of transactions, connections.
 """
 
@@ -36,27 +37,29 @@ from pylogd.wire.messages.write_txn_markers import (
 
 log = Logger()
 
-#: How long to wait before a marker is tried again, in seconds: at first, and at most.
+#: The first and the longest pause before a marker is tried again, in seconds.
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 #: A warning is logged each time a marker has failed this many times.
 _TRIES_UNTIL_LOGGED: Final = 30
-#: How many partitions one request names.
+#: The most partitions that one request names.
 _MOST_PARTITIONS: Final = 2000
 
 #: Errors after which no marker is needed, since the partition can hold no records of the transaction.
 _NEEDLESS = frozenset({ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
 
 Ask = Callable[[int, WriteTxnMarkersRequest], "Deferred[WriteTxnMarkersResponse]"]
-#: A broker's node id, and whether the queue is that of its slow partitions.
+#: A broker's node id, and whether the queue is for its slow partitions.
 Lane = tuple[int, bool]
 
 
 class Marker:
     """The end of a transaction, on its way to its partitions.
 
-    owner: for `cancel`. version: of transactions, as the producer uses them. partitions: those that do not have it yet.
-    done: called once all have it.
+    owner: an object for `cancel`.
+    version: the version of transactions that the producer uses.
+    partitions: the partitions that do not have it yet.
+    done: called once all partitions have it.
     """
 
     __slots__ = (
@@ -77,7 +80,7 @@ class Marker:
         coordinator_epoch: int,
         version: int,
     ) -> None:
-        """`name`: the transactional id, for the log."""
+        """name: the transactional id, for the log."""
         self.owner = owner
         self.name = name
         self.producer_id = producer_id
@@ -91,12 +94,15 @@ class Marker:
         self.tries = 0
 
 
-#: A marker, and the partitions to which it goes now.
+#: A marker, and the partitions to which it is sent now.
 Errand = tuple[Marker, list[PartitionId]]
 
 
 class MarkerSender:
-    """Writes markers to the leaders of partitions. waiting: markers that some partition does not have yet."""
+    """Writes markers to the leaders of partitions.
+
+    waiting: markers that some partition does not have yet.
+    """
 
     def __init__(
         self,
@@ -105,9 +111,11 @@ class MarkerSender:
         clock: IReactorTime,
         ask_slow: Ask | None = None,
     ) -> None:
-        """`ask`: sends a request to a broker; `ask_slow`: does so by another connection, for slow partitions.
+        """Arguments:
 
-        leader_of: the node id of a partition's leader, None if it is deleted.
+        ask: sends a request to a broker.
+        ask_slow: does so over another connection, for slow partitions.
+        leader_of: returns the node id of a partition's leader, None if the partition is deleted.
         """
         self._ask = ask
         self._ask_slow = ask_slow or ask
@@ -172,7 +180,7 @@ class MarkerSender:
             marker.done()
 
     def _flush(self, lane: Lane) -> None:
-        """Send the queued markers, unless a request of the same lane is in flight."""
+        """Send the queued markers, unless a request of the same queue is in flight."""
         if lane in self._in_flight:
             return
         errands = [errand for errand in self._queues.pop(lane, []) if not errand[0].cancelled]
@@ -209,7 +217,7 @@ class MarkerSender:
     def _note(
         self, marker: Marker, partitions: list[PartitionId], errors: dict[tuple[int, str, int], ErrorCode]
     ) -> None:
-        """Take over the results of the partitions to which a marker was sent."""
+        """Handle the results of the partitions to which a marker was sent."""
         again: list[PartitionId] = []
         failure = ErrorCode.NONE
         for partition in partitions:

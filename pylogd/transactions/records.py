@@ -1,12 +1,12 @@
 """The records of `__transaction_state`: encode and read them.
 
-A key is version 0 and the transactional id. A value is version 0; or version 1, which is flexible and has three tagged
-fields: the previous producer id (0), the next one (1), and the version of transactions that the producer uses (2). A
-null value deletes the key.
+A key has version 0 and the transactional id. A value has version 0 or version 1. Version 1 is flexible and has three
+tagged fields: the previous producer id (0), the next one (1), and the version of transactions that the producer uses
+(2). A null value deletes the key.
 Source: Kafka's TransactionLogKey and TransactionLogValue.
 
-Rules: both versions are read. A key version that only newer brokers write is read as None. Anything else that is
-malformed raises InvalidRecord.
+Rules: both versions are read. A key version that only newer brokers write is read as None. Other malformed records
+raise InvalidRecord.
 Must not know: transactions in memory, logs.
 """
 
@@ -52,7 +52,7 @@ def read_key(data: bytes) -> str | None:
 def transaction_value(value: TransactionValue, *, flexible: bool) -> bytes:
     """Encode a transactional id's state.
 
-    flexible: whether to write version 1, which a cluster does whose `transaction.version` is 1 or more.
+    flexible: whether to write version 1; a cluster does so if its `transaction.version` is 1 or more.
     """
     parts = [
         SHORT.pack(_FLEXIBLE if flexible else _PLAIN), LONG.pack(value.producer_id), SHORT.pack(value.epoch),
@@ -125,7 +125,7 @@ def _read_partitions(cursor: RecordCursor, flexible: bool, most: int) -> frozens
 
 
 def _count(cursor: RecordCursor, flexible: bool, most: int) -> int:
-    """Return the length of an array; 0 for a null one. `most`: the record's length, which bounds it."""
+    """Return the length of an array; 0 for a null array. `most` is the record's length, which bounds it."""
     count = cursor.unsigned() - 1 if flexible else cursor.number(INT)
     if not NONE_YET <= count <= most:
         raise InvalidRecord(f"an array of {count} elements does not fit in {most} bytes")

@@ -1,6 +1,7 @@
-"""Decide what a producer may do: pure functions that return NONE, or Kafka's error code for why not.
+"""Decide what a producer may do. These are pure functions that return NONE, or Kafka's error code.
 
-Rules: a change that is being written fences all others, which are answered CONCURRENT_TRANSACTIONS and tried again.
+Rules: a change that is being written excludes all others. They are answered CONCURRENT_TRANSACTIONS, and clients try
+again.
 Source: Kafka's TransactionCoordinator.
 """
 
@@ -27,7 +28,7 @@ _FENCED, _UNMAPPED = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MA
 def may_initialize(value: TransactionValue, pending: bool, expected: tuple[int, int] | None) -> ErrorCode:
     """Return NONE if a producer may have an epoch, or may fence the transaction that is open.
 
-    expected: the producer id and epoch that it says it has (KIP-360), None if it says nothing.
+    expected: the producer id and epoch that the producer reports (KIP-360), None if it reports none.
     """
     if pending:
         return _CONCURRENT
@@ -42,21 +43,21 @@ def may_initialize(value: TransactionValue, pending: bool, expected: tuple[int, 
         return _CONCURRENT
     if expected is None or value.epoch == NONE_YET or expected[1] == value.epoch:
         return _NONE
-    # An open transaction is not the one of a producer with another epoch.
+    # An open transaction does not belong to a producer with another epoch.
     repeats = value.state is not _S.ONGOING and expected[1] == value.last_epoch
     return _NONE if repeats else _FENCED
 
 
 def _has_moved(value: TransactionValue, producer_id: int, epoch: int) -> bool:
-    """Whether the end of this producer's last transaction gave it another id, under which nothing has happened yet."""
+    """Whether the end of this producer's last transaction gave it another id, with which nothing has happened yet."""
     return value.previous_id == producer_id and epoch >= LAST_EPOCH and value.epoch == 0
 
 
 def may_add(
     value: TransactionValue, pending: bool, producer_id: int, epoch: int, partitions: AbstractSet[PartitionId]
 ) -> ErrorCode | None:
-    """Return None if the partitions are to be added, NONE if they are in the transaction, else why they may not be."""
-    if pending:  # also asked first since a producer may have been told another id, which is not in effect yet
+    """Return None if the partitions are to be added, NONE if they are in the transaction, else an error code."""
+    if pending:  # this comes first, since a producer may have been told another id that is not in effect yet
         return _CONCURRENT
     if value.producer_id != producer_id:
         return _UNMAPPED
@@ -68,7 +69,7 @@ def may_add(
 
 
 def verify(value: TransactionValue, producer_id: int, epoch: int) -> ErrorCode:
-    """Return NONE if this producer's transaction may have partitions, else why it has none."""
+    """Return NONE if this producer's transaction may have partitions, else an error code."""
     if value.producer_id != producer_id:
         return _UNMAPPED
     if value.epoch != epoch:
@@ -81,7 +82,7 @@ def may_end(
 ) -> ErrorCode | None:
     """Return None if the transaction may be ended, NONE if this request has ended it before, or else an error code.
 
-    version: of transactions, as the producer uses them.
+    version: the version of transactions that the producer uses.
     """
     if version >= EPOCH_PER_TRANSACTION:
         return _may_end_with_epochs(value, pending, producer_id, epoch, commit)
@@ -101,14 +102,14 @@ def may_end(
 def _may_end_with_epochs(
     value: TransactionValue, pending: bool, producer_id: int, epoch: int, commit: bool
 ) -> ErrorCode | None:
-    """As `may_end`, for transactions whose end raises the epoch: a request with the previous epoch repeats the last
-    end.
+    """Do the work of `may_end` for transactions whose end raises the epoch.
 
-    What is pending comes before the epoch: a producer has the answer to its last end, and so the next epoch, while that
-    is pending, and may abort again before anything was sent (KAFKA-18464).
+    A request with the previous epoch repeats the last end. A pending change is checked before the epoch: while the last
+    end is pending, the producer already has the answer, and so the next epoch, and may abort again before anything was
+    sent (KAFKA-18464).
 
-    A commit after an abort by the coordinator itself, such as at a timeout, has the epoch before too, and is answered
-    INVALID_TXN_STATE, as with Kafka 4.3. (Later releases answer PRODUCER_FENCED, KAFKA-20785.)
+    A commit after an abort by the coordinator itself, such as at a timeout, also has the previous epoch, and is
+    answered INVALID_TXN_STATE, as in Kafka 4.3. (Later releases answer PRODUCER_FENCED, KAFKA-20785.)
     """
     moved = _has_moved(value, producer_id, epoch)
     repeats = moved or value.epoch == epoch + 1

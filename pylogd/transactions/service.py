@@ -1,4 +1,4 @@
-"""The parts of the transactions package, put together: what a broker creates, starts and stops."""
+"""The parts of the transactions package together, as a broker creates, starts and stops them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from pylogd.transactions.verifier import TransactionVerifier
 
 
 class Transactions:
-    """A broker's part in transactions: `coordinator`, and `verifier` for the partitions that it leads."""
+    """A broker's part in transactions.
+
+    coordinator: coordinates transactional ids.
+    verifier: verifies transactions for the partitions that this broker leads.
+    """
 
     def __init__(
         self,
@@ -29,10 +33,14 @@ class Transactions:
         connect: Callable[[int], Deferred[Any]],
         ask_self: Callable[[Any], Any],
     ) -> None:
-        """`connect`: opens a connection to a broker. ask_self: answers a request of this broker to itself."""
+        """Arguments:
+
+        connect: opens a connection to a broker.
+        ask_self: answers a request of this broker to itself.
+        """
         node_id = settings.integer("node.id")
-        # Markers wait for disks and replicas: so those of slow partitions, and leaders' questions, have
-        # connections of their own.
+        # Markers wait for disks and replicas. So the markers of slow partitions, and leaders' questions, have their own
+        # connections.
         self._links = [
             BrokerLinks(node_id, connect, ask_self, lambda: settings.integer("request.timeout.ms") / 1000)
             for _ in range(3)
@@ -53,7 +61,7 @@ class Transactions:
         self.coordinator.start()
 
     def stop(self) -> None:
-        """Stop coordinating, answer the questions that wait, and close the connections."""
+        """Stop coordinating, answer the waiting questions, and close the connections."""
         self.coordinator.stop()
         self.verifier.stop()
         for links in self._links:

@@ -42,9 +42,11 @@ T = TypeVar("T")
 class Transaction:
     """A transactional id in memory.
 
-    value: as it was stored last. pending: the state of the change that is being stored, or that the markers under way
-    will lead to; None if there is none. settled: called when nothing is pending any more. wanted: producer ids, epochs
-    and partitions of requests to add partitions that wait for that.
+    value: the value that was stored last.
+    pending: the state to which the change that is being stored, or the markers under way, will lead; None if there is
+        none.
+    settled: called when nothing is pending any more.
+    wanted: producer ids, epochs and partitions of the requests to add partitions that wait for that.
     """
 
     __slots__ = ("name", "pending", "settled", "value", "wanted")
@@ -57,9 +59,9 @@ class Transaction:
         self.wanted: list[tuple[int, int, frozenset[PartitionId]]] = []
 
     def change(self, state: TransactionState, work: Callable[[], T | Deferred[T]]) -> T | Deferred[T]:
-        """Return the result of `work`, which leads to `state`: that is pending from now on, until `settle` is called.
+        """Return the result of `work`, which leads to `state`: this state is pending until `settle` is called.
 
-        Nothing is pending any more if `work` fails. Nothing else makes a state pending.
+        If `work` fails, nothing is pending any more. Only this method makes a state pending.
         """
         self.pending = state
         try:
@@ -84,7 +86,9 @@ class Transaction:
 class Shard:
     """The transactional ids of one partition of `__transaction_state` that this broker leads.
 
-    A new leadership makes a new shard. epoch: the leader epoch.
+    A new leadership makes a new shard.
+
+    epoch: the leader epoch.
     """
 
     __slots__ = ("epoch", "loading", "partition", "transactions")
@@ -99,8 +103,9 @@ class Shard:
 class TransactionShards:
     """The transactional ids that this broker coordinates.
 
-    topic: in which they are stored. on_loaded: called with a shard, the end of what was loaded, and the transactions
-    whose outcome is decided. on_unloaded: called with a shard that is led here no more.
+    topic: the topic in which they are stored.
+    on_loaded: called with a shard, the end offset of the load, and the transactions whose outcome is decided.
+    on_unloaded: called with a shard that is no longer led here.
     """
 
     def __init__(
@@ -208,7 +213,7 @@ class TransactionShards:
         return _NONE if valid else ErrorCode.INVALID_REQUEST
 
     def shard_of(self, transactional_id: str) -> Shard | ErrorCode:
-        """Return the shard that has a transactional id, existing or not, or the error code to answer with."""
+        """Return the shard for a transactional id, existing or not, or the error code to answer with."""
         error = self.check_name(transactional_id)
         if error:
             return error
@@ -220,7 +225,7 @@ class TransactionShards:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if shard.loading else shard
 
     def find(self, transactional_id: str) -> tuple[Shard, Transaction] | ErrorCode:
-        """Return a transactional id that a producer has, or the error code to answer with."""
+        """Return a producer's transactional id, or the error code to answer with."""
         shard = self.shard_of(transactional_id)
         if isinstance(shard, ErrorCode):
             return shard
@@ -228,7 +233,7 @@ class TransactionShards:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING if found is None else (shard, found)
 
     def admits(self, transactional_id: str, share: Share) -> bool:
-        """Count a new transactional id for its client, and return True; or False if that is one too many."""
+        """Count a new transactional id for its client, and return True; return False if the client has too many."""
         total = sum(len(shard.transactions) for shard in self._shards.values())
         return self._bound.admits(transactional_id, share, total)
 
@@ -265,9 +270,7 @@ class TransactionShards:
     # -- all of them
 
     def all(self) -> tuple[ErrorCode, Iterator[Transaction]]:
-        """Return every transactional id that is coordinated here; COORDINATOR_LOAD_IN_PROGRESS while some may be
-        missing.
-        """
+        """Return every transactional id that is coordinated here, or COORDINATOR_LOAD_IN_PROGRESS during a load."""
         if not self._running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, iter(())
         if any(shard.loading for shard in self._shards.values()):

@@ -23,12 +23,12 @@ class TransactionState(Enum):
 
     @property
     def kafka_name(self) -> str:
-        """The name that clients are sent."""
+        """The state's name in answers to clients."""
         return _KAFKA_NAMES[self]
 
     @property
     def code(self) -> int:
-        """The number in stored records."""
+        """The state's number in stored records."""
         return _CODES[self]
 
     @property
@@ -46,7 +46,7 @@ _KAFKA_NAMES: Mapping[TransactionState, str] = MappingProxyType(
     {state: "".join(word.capitalize() for word in state.name.split("_")) for state in TransactionState}
 )
 _CODES: Mapping[TransactionState, int] = MappingProxyType({state: code for code, state in enumerate(TransactionState)})
-#: By the number in stored records, and by the name that clients send.
+#: The states by their number in stored records, and by the name that clients send.
 BY_CODE: Mapping[int, TransactionState] = MappingProxyType({code: state for state, code in _CODES.items()})
 BY_NAME: Mapping[str, TransactionState] = MappingProxyType({name: state for state, name in _KAFKA_NAMES.items()})
 
@@ -65,7 +65,7 @@ class TransactionEvent(Enum):
 
 _S, _E = TransactionState, TransactionEvent
 
-#: What may happen between two transactions. Aborting without a transaction is for KIP-890's producers only.
+#: The events that are allowed between two transactions. Only KIP-890's producers may abort without a transaction.
 _RESTING = {
     _E.INITIALIZED: _S.EMPTY, _E.ADDED: _S.ONGOING, _E.ABORT: _S.PREPARE_ABORT, _E.EXPIRED: _S.DEAD,
 }  # fmt: skip

@@ -1,10 +1,10 @@
-"""Look through the transactional ids of a coordinator at intervals: end transactions that are late, remove unused ids.
+"""Check the transactional ids of a coordinator at intervals: end transactions that are late, remove unused ids.
 
-Strategy: each sweep takes `_AT_ONCE` ids in a turn of the reactor. An error with one id is logged, and does not keep
-the sweep from the others.
+Strategy: each sweep checks `_AT_ONCE` ids in a turn of the reactor. An error with one id is logged, and does not stop
+the sweep.
 
-Rules: an id with a change under way is left to the next sweep. A decided transaction whose markers nobody writes, since
-an error ended that, is taken up again, so no transaction stays as it is for longer than one interval.
+Rules: an id with a change under way is left to the next sweep. If an error ended the writing of a decided transaction's
+markers, the sweep starts it again, so no transaction stays in this state for longer than one interval.
 Must not know: requests.
 """
 
@@ -29,9 +29,9 @@ from pylogd.transactions.shards import Shard, Transaction, TransactionShards
 from pylogd.transactions.states import TransactionState
 
 log = Logger()
-limited = LimitedLog(log)  # strangers can begin transactions that they never end
+limited = LimitedLog(log)  # unknown clients can begin transactions that they never end
 
-#: How many transactional ids one turn of the reactor looks at.
+#: How many transactional ids one turn of the reactor checks.
 _AT_ONCE: Final = 500
 
 
@@ -47,7 +47,12 @@ class TransactionSweeps:
         abort: Callable[[Shard, Transaction], object],
         send_markers: Callable[[Shard, Transaction], object],
     ) -> None:
-        """`now_ms` is the wall clock. abort: aborts a transaction. send_markers: writes those of a decided one."""
+        """Arguments:
+
+        now_ms: the wall clock.
+        abort: aborts a transaction.
+        send_markers: writes the markers of a decided one.
+        """
         self._shards = shards
         self._settings = settings
         self._clock = clock
@@ -57,12 +62,12 @@ class TransactionSweeps:
         self._timers: set[IDelayedCall] = set()
 
     def start(self) -> None:
-        """Sweep at intervals from now on."""
+        """Start to sweep at intervals."""
         self._every("transaction.abort.timed.out.transaction.cleanup.interval.ms", self._end_late)
         self._every("transaction.remove.expired.transaction.cleanup.interval.ms", self._remove_expired)
 
     def stop(self) -> None:
-        """Sweep no more."""
+        """Stop sweeping."""
         for call in self._timers:
             call.cancel()
         self._timers.clear()
@@ -83,7 +88,7 @@ class TransactionSweeps:
         self._later(self._settings.integer(setting) / 1000, run)
 
     def _end_late(self) -> None:
-        """Abort transactions that have been open for longer than their producer's timeout; take up decided ones."""
+        """Abort transactions that have been open for longer than their producer's timeout; continue decided ones."""
 
         def end(shard: Shard, transactions: list[Transaction]) -> None:
             now_ms = self._now_ms()
@@ -126,7 +131,7 @@ class TransactionSweeps:
         records: list[KeyValue] = [(transaction_key(one.name), None) for one in transactions]
         for transaction in transactions:
             transaction.change(TransactionState.DEAD, lambda: None)
-        then(self._shards.append(shard, records), stored)  # which never fails
+        then(self._shards.append(shard, records), stored)  # the append never fails
 
     def _sweep(self, work: Callable[[Shard, list[Transaction]], None]) -> None:
         """Call `work` with all transactional ids, `_AT_ONCE` in each turn of the reactor."""
@@ -150,7 +155,7 @@ class TransactionSweeps:
 
 
 def _logged(change: Callable[[Shard, Transaction], object], shard: Shard, transaction: Transaction) -> None:
-    """Make a change. An error is logged."""
+    """Make a change. If it fails, log the error."""
 
     def failed(failure: Failure) -> None:
         log.failure("{name}: unexpected error while ending the transaction", failure, name=transaction.name)

@@ -1,9 +1,9 @@
 """The changes of a transactional id by each event: pure functions from one value to the next.
 
-Rules: each takes the state that `states.TRANSACTION` declares, or raises UnexpectedEvent; the callers have checked the
-request by `rules`. Epochs only grow under one producer id. An epoch that fences is never told to a producer, nor is the
-highest one: where an end meets it, the producer continues with another id. An earlier release told it; a transaction
-in it ends without a higher one, since there is none.
+Rules: each function leads to the state that `states.TRANSACTION` declares, or raises UnexpectedEvent; the callers have
+checked the request by `rules`. Epochs of one producer id only grow. A producer is never given an epoch that fences, nor
+the highest epoch: when an end reaches it, the producer continues with another id. An earlier release gave producers the
+highest epoch; such a transaction ends in it, since there is no higher one.
 Source: Kafka's TransactionMetadata; KIP-98, KIP-360, KIP-890.
 """
 
@@ -17,9 +17,9 @@ from pylogd.transactions.values import EPOCH_PER_TRANSACTION, MAX_EPOCH, NONE_YE
 
 
 def initialized(value: TransactionValue, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> TransactionValue:
-    """Give the producer the next epoch; or, if it repeats the request that got it the present one, this one.
+    """Give the producer the next epoch, or the present one if it repeats the request that got it this epoch.
 
-    expected_epoch: the epoch that the producer says it has (KIP-360), None if it says nothing.
+    expected_epoch: the epoch that the producer reports (KIP-360), None if it reports none.
     """
     epoch, last, previous_id = value.epoch + 1, NONE_YET, value.producer_id
     if expected_epoch is not None:
@@ -39,7 +39,7 @@ def rotated(
 ) -> TransactionValue:
     """Give the producer another id, since the epochs of the present one are used up.
 
-    expected_epoch: the epoch that the producer says it has: it may repeat the request with that. None if it says none.
+    expected_epoch: the epoch that the producer reports, with which it may repeat the request; None if it reports none.
     """
     return replace(
         value, state=TRANSACTION.next(value.state, TransactionEvent.INITIALIZED), previous_id=value.producer_id,
@@ -76,10 +76,11 @@ def ending(value: TransactionValue, commit: bool, version: int, next_id: int, no
 
 
 def fenced(value: TransactionValue, version: int, next_id: int, now_ms: int) -> TransactionValue:
-    """Decide to abort a transaction whose producer must not write any more: the markers have a higher epoch.
+    """Decide to abort a transaction whose producer must not write any more. The markers have a higher epoch.
 
-    version: of transactions, as the cluster has it. With an epoch per transaction, a producer that only was too slow
-    may continue: it tells its epoch when it asks for a new one. next_id: as for `ending`.
+    version: the version of transactions in the cluster. With an epoch per transaction, a producer that was only too
+        slow may continue: it sends its epoch when it asks for a new one.
+    next_id: as for `ending`.
     """
     fence = TRANSACTION.next(value.state, TransactionEvent.FENCE)
     bumps = version >= EPOCH_PER_TRANSACTION

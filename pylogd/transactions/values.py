@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 from pylogd.errors import ErrorCode
 from pylogd.transactions.states import TransactionState
 
-#: Stands for "none" in place of a producer id, an epoch or a time.
+#: Stands for no producer id, no epoch or no time.
 NONE_YET: Final = -1
 #: The version of transactions with an epoch for each transaction (KIP-890, part 2).
 EPOCH_PER_TRANSACTION: Final = 2
-#: The highest epoch that there is: 16 bits.
+#: The highest epoch (16 bits).
 MAX_EPOCH: Final = (1 << 15) - 1
-#: From this epoch on a producer gets another id: the one above it is left for the coordinator, to fence with.
+#: From this epoch on a producer gets another id. The epoch above it is left for the coordinator, to fence with.
 LAST_EPOCH: Final = MAX_EPOCH - 1
 
 #: A topic and the index of one of its partitions.
@@ -25,9 +25,10 @@ PartitionId = tuple[str, int]
 class TransactionValue:
     """The stored state of a transactional id. Times are in milliseconds since 1970.
 
-    previous_id: the producer id before the last change. next_id: the producer id that the producer was told to use
-    after the transaction that is being ended, or -1. last_epoch: the epoch before the last one, for producers that
-    repeat a request; not stored. version: of transactions, as the producer uses them.
+    previous_id: the producer id before the last change.
+    next_id: the producer id that the producer was told to use after the transaction that is being ended, or -1.
+    last_epoch: the epoch before the last one, for producers that repeat a request; it is not stored.
+    version: the version of transactions that the producer uses.
     """
 
     producer_id: int

@@ -1,7 +1,7 @@
 """The question that a partition leader asks the transaction coordinator before the first batch of a transaction.
 
-Without the question, a batch that comes late could open a transaction that nobody ever ends, and read_committed
-consumers would wait for ever.
+Without the question, a late batch could open a transaction that nobody ever ends, and read_committed consumers would
+wait for ever.
 
 Source: KIP-890.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pylogd.errors import ErrorCode
 
-#: A partition by the name of its topic and its index.
+#: A partition: the name of its topic, and its index.
 TopicPartition: TypeAlias = tuple[str, int]
 #: The coordinator's answer for each partition.
 Answer: TypeAlias = "Mapping[TopicPartition, ErrorCode]"
@@ -33,9 +33,11 @@ class PartitionVerifier(Protocol):
         partitions: Collection[TopicPartition],
         add: bool,
     ) -> Answer | Deferred[Answer]:
-        """Return the coordinator's answer for each partition, NONE if it is in the transaction; or a Deferred of that.
+        """Return the coordinator's answer for each partition (NONE if it is in the transaction), or a Deferred of it.
 
-        add: whether the coordinator adds partitions that are not (Produce 12 and later); otherwise they are
-        INVALID_TXN_STATE or TRANSACTION_ABORTABLE. Where the coordinator can't be asked, the answer is an error that
-        passes, such as NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION: the Deferred never fails.
+        add: whether the coordinator adds partitions that are missing (Produce 12 and later). Otherwise the answer for
+            these is INVALID_TXN_STATE or TRANSACTION_ABORTABLE.
+
+        If the coordinator can't be asked, the answer is a temporary error, such as NOT_COORDINATOR,
+        COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION. The Deferred never fails.
         """

@@ -1,12 +1,12 @@
 """Ask transaction coordinators whether partitions are in a transaction, for the leaders of these partitions.
 
-Strategy: each coordinator has a queue and one request in flight, so the questions that come meanwhile go together in
-the next request. Questions about the ids that this broker coordinates itself are answered at once.
+Strategy: each coordinator has a queue and one request in flight, so questions that arrive during a request are sent
+together in the next one. Questions about the ids that this broker coordinates itself are answered at once.
 
 Rules:
 - A request names a transactional id once, since the response finds the question by it; a second question waits.
-- An epoch that is over is INVALID_PRODUCER_EPOCH, which is what producers expect from partition leaders.
-- With `transaction.partition.verification.enable=false` nothing is asked, except to add partitions.
+- An outdated epoch gets INVALID_PRODUCER_EPOCH, which producers expect from partition leaders.
+- With `transaction.partition.verification.enable=false` coordinators are asked only to add partitions.
 Source: KIP-890; Kafka's AddPartitionsToTxnManager.
 """
 
@@ -34,7 +34,7 @@ from pylogd.wire.messages.add_partitions_to_txn import (
 
 log = Logger()
 
-#: How many transactional ids one request names.
+#: The most transactional ids that one request names.
 _MOST_QUESTIONS: Final = 500
 
 Ask = Callable[[int, AddPartitionsToTxnRequest], "Deferred[AddPartitionsToTxnResponse]"]
@@ -61,7 +61,11 @@ class TransactionVerifier:
     def __init__(
         self, coordinator: TransactionCoordinator, node_id: int, ask: Ask, enabled: Callable[[], bool]
     ) -> None:
-        """`ask`: sends a request to a broker. enabled: whether to ask about partitions that are not to be added."""
+        """Arguments:
+
+        ask: sends a request to a broker.
+        enabled: whether to ask about partitions that are not to be added.
+        """
         self._coordinator = coordinator
         self._node_id = node_id
         self._ask = ask
@@ -94,7 +98,7 @@ class TransactionVerifier:
     def _ask_here(
         self, name: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition], add: bool
     ) -> Answer | Deferred[Answer]:
-        """Ask about an id that is coordinated here."""
+        """Ask about an id that this broker coordinates."""
         if not add:
             found = self._coordinator.verify(name, producer_id, epoch, partitions)
             return {partition: _for_producer(error) for partition, error in found.items()}
@@ -148,7 +152,7 @@ def _answered(response: AddPartitionsToTxnResponse, batch: Mapping[str, Question
 def _not_answered(failure: Failure, batch: Mapping[str, Question], node: int) -> None:
     error = ErrorCode.NETWORK_EXCEPTION
     if failure.check(UnsupportedByBroker):
-        error = ErrorCode.NONE  # a broker of an earlier release, during an upgrade: it can't verify
+        error = ErrorCode.NONE  # a broker of an earlier release can't verify; this happens during an upgrade
     elif failure.check(PylogdError):
         log.warn("Transaction coordinator {node} could not be asked: {error}",
                  node=node, error=failure.getErrorMessage())  # fmt: skip

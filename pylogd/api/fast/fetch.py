@@ -1,10 +1,10 @@
-"""Answer Fetch requests of a client that reads one partition, without a session, where enough is in the page cache.
+"""Answer Fetch requests of a client that reads one partition without a session, if enough is in the page cache.
 
-Strategy: one function and three objects. A request that repeats the last one of its connection, but for the offset, is
-not even decoded: compiled functions compare it, and make the response (`answer_repeated`). If there are no records yet,
-it waits in the purgatory (`PartitionFetchWait`). Everything else, errors included, is left to the general handler
-(`api.fetch`), which looks at the request anew, so that no rule is written twice. tests/property/test_fast_fetch.py,
-test_repeated_fetches.py and test_waiting_fetches.py prove that all answer alike.
+Strategy: a request that repeats the last one of its connection, except for the offset, is not even decoded: compiled
+functions compare it, and make the response (`answer_repeated`). If there are no records yet, the request waits in the
+purgatory (`PartitionFetchWait`). All other requests, and all errors, are left to the general handler (`api.fetch`),
+which reads the request again, so that no rule is written twice. tests/property/test_fast_fetch.py,
+test_repeated_fetches.py and test_waiting_fetches.py prove that all give the same answers.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ _repeated: ModuleType | None = None
 with contextlib.suppress(ImportError):  # it could not be compiled
     from pylogd.api.fast import _repeated
 
-#: The first in which topics go by id.
+#: The first version with topic ids.
 FIRST_VERSION = 13
 READ_COMMITTED = 1
-NONE_ABORTED: list[AbortedTransaction] = []  # shared, never changed
+NONE_ABORTED: list[AbortedTransaction] = []  # shared and never changed
 _requests = STATISTICS.requests
 _PERMISSION = (AclOperation.READ, ResourceType.TOPIC)
 
 
 class FastFetch(NamedTuple):
-    """What the fast path made of a request.
+    """The result of the fast path for a request.
 
-    response: the whole response, None where the general handler has to answer.
-    at_end: whether that is only because the partition has no records yet at the offset: nothing else is to be reported.
+    response: the whole response; None if the general handler has to answer.
+    at_end: whether that is only because the partition has no records yet at the offset, and there is nothing else to
+        report.
     """
 
     response: FetchResponse | None
@@ -66,7 +67,7 @@ _AT_END = FastFetch(None, True)
 
 
 def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
-    """Return the response that `api.fetch` would make, if the request is of the usual shape and all is well."""
+    """Return the response that `api.fetch` would make, if the request has the usual shape and there is no error."""
     topics = request.topics
     if not _is_usual(context.version, request) or len(topics) != 1 or len(topics[0].partitions) != 1:
         return _LEFT
@@ -134,10 +135,11 @@ def answer_repeated(
     broker: BrokerParts, connection: FetchingConnection, data: bytes, _output: DirectOutput | None = None,
     anew: AnswerAnew | None = None,
 ) -> RepeatReply | None:  # fmt: skip
-    """Return the reply to the request in `data` as `answer` would make it, if it repeats the connection's last one.
+    """Return the reply that `answer` would make to the request in `data`, if it repeats the connection's last one.
 
-    None where the general handler has to answer: nothing has been done then. anew: answers the request if its wait does
-    not end as usual; None if it must not wait.
+    The result is None if the general handler has to answer; then nothing has been changed.
+
+    anew: answers the request if its wait does not end as usual; None if it must not wait.
     """
     known = connection.known_fetch
     if isinstance(known, KnownSessionFetch):
@@ -206,7 +208,7 @@ class PartitionFetchWait(WaitingFetch[KnownFetch]):
         self, broker: BrokerParts, connection: FetchingConnection, known: KnownFetch, data: bytes, anew: AnswerAnew,
         offset: int,
     ) -> None:  # fmt: skip
-        """`offset`: where the client reads, at the end of the partition that `known` names."""
+        """offset: the client's position, at the end of the partition in `known`."""
         super().__init__(broker, connection, known, data, anew, known.version)
         self.partition = broker.partitions.by_id[known.key]
         self._epoch, self._offset = self.partition.leader_epoch, offset
@@ -216,11 +218,11 @@ class PartitionFetchWait(WaitingFetch[KnownFetch]):
         return self.ends_with(self.partition, self._epoch, self._offset) and self.complete(None)
 
     def try_complete(self, key: Hashable) -> bool:
-        """As `look`, after the partition has changed."""
+        """Do the work of `look`, after the partition has changed."""
         return self.ends_with(self.partition, self._epoch, self._offset) and self.complete(None)
 
     def reply(self) -> object:
-        """Return the reply with the partition's records, or as the general handler makes it."""
+        """Return the reply with the partition's records, or the reply of the general handler."""
         connection = cast("FetchingConnection", self.connection)
         found = _read(self.broker, connection, self.known, self.data, self._offset)
         return self.general_reply() if found is None or found is NOTHING else found
@@ -233,7 +235,7 @@ class PartitionFetchWait(WaitingFetch[KnownFetch]):
 def _answer_of_session(
     broker: BrokerParts, connection: FetchingConnection, known: KnownSessionFetch, data: bytes, anew: AnswerAnew | None
 ) -> RepeatReply | None:
-    """Do as `answer_repeated` where the last usual request of the connection was of a session."""
+    """Do the work of `answer_repeated` if the last usual request of the connection belonged to a session."""
     reply = answer_in_session(broker, connection, known, data, anew)
     if reply is not None or not known.has_size_of(data) or known.is_like(data):
         return reply
@@ -244,15 +246,15 @@ def _answer_of_session(
 def _first_of_session(
     broker: BrokerParts, connection: FetchingConnection, data: bytes, anew: AnswerAnew | None
 ) -> RepeatReply | None:
-    """Answer the first request of a session that is of the usual shape, and keep it for the next ones."""
+    """Answer the first request of a session that has the usual shape, and keep it to compare the next ones with."""
     known = connection.known_fetch = decode_session_fetch(data, broker.settings["fetch.max.bytes"])
     return None if known is None else answer_in_session(broker, connection, known, data, anew)
 
 
 def _known(data: bytes, most: int) -> KnownFetch | None:
-    """Return the request in `data` to compare the next ones with, if `answer_repeated` may answer these.
+    """Return the request in `data` to compare the next ones with, if `answer_repeated` may answer them.
 
-    most: bytes of records in an answer (`fetch.max.bytes`).
+    most: the most bytes of records in an answer (`fetch.max.bytes`).
     """
     decoded = decode_fetch(data)
     if decoded is None:
@@ -272,12 +274,12 @@ def _known(data: bytes, most: int) -> KnownFetch | None:
 
 
 def _is_usual(version: int, request: FetchRequest) -> bool:
-    """Return whether a request is of a client, without a session, and of a version that is served here."""
+    """Return whether a client sent the request, without a session, in a version that is served here."""
     return (
         version >= FIRST_VERSION
         and request.session_epoch == FINAL_EPOCH
         and not request.session_id
-        and request.replica_id < 0  # a follower names itself here before version 15
+        and request.replica_id < 0  # before version 15 a follower sets its id here
         and request.replica_state.replica_id < 0
         and not request.rack_id
         and request.cluster_id is None
@@ -285,5 +287,5 @@ def _is_usual(version: int, request: FetchRequest) -> bool:
 
 
 def named(found: Sequence[Aborted]) -> list[AbortedTransaction]:
-    """Return aborted transactions as the response has them."""
+    """Return aborted transactions in the response's form."""
     return [AbortedTransaction(one.producer_id, one.first_offset) for one in found] if found else NONE_ABORTED

@@ -1,20 +1,21 @@
 """Answer Produce requests that append to one partition and wait for nothing, one or many with one append.
 
-Strategy: a request is a batch of one request, unless similar ones were received behind it. It is parsed without a
-message object, its partition is looked up, its records are appended, and the response is made of bytes. If it repeats
-the shape of the connection's last one, a compiled function takes it without parsing (`wire.fast.compiled`). Several are
-appended with one write, as many as the log accepts without a closer look; if it accepts none of them, the first request
-is answered by itself. A single request costs a tenth fewer instructions as a batch of one than with a message.
+Strategy: a request and the similar requests that were received after it are a batch of requests; often it has only one.
+The request is parsed without a message object, its partition is looked up, its records are appended, and the response
+is made of bytes. If the request repeats the shape of the connection's last one, a compiled function reads it without
+parsing (`wire.fast.compiled`). Several requests are appended with one write, up to the first that needs the general
+path; if that is the first, it is answered by itself. A single request costs a tenth fewer instructions as a batch of
+one than with a message.
 
-What one read brought after such a batch is offered as a whole (`answer_repeated_batch`). A compiled function
-(`_repeated.c`) does the same as the functions here and in `replica` and `log`: it looks everything up each time, keeps
-nothing between two calls, and leaves what is unusual to Python before it has done anything.
+After such a batch, all bytes of the next read are offered as a whole (`answer_repeated_batch`). A compiled function
+(`_repeated.c`) does the work of the functions here and in `replica` and `log`. It looks everything up each time, keeps
+nothing between two calls, and leaves unusual requests to Python before it has changed anything.
 
-Rules: whatever is refused or waited for is left to the general handler: nothing has been done by then, and the client
-is told by that handler, request by request. Only two refusals are answered here: failures of storage, for every request
-of the batch alike, since a write that failed is not tried again; and those of full write queues, of which there may be
-thousands a second while a disk hangs. tests/property/test_request_batches.py proves that neither the client nor
-the disk can tell the difference.
+Rules: a request that is refused, or has to wait, is left to the general handler before anything is changed, and that
+handler answers it. Only two refusals are answered here. One is a storage failure, for every request of the batch, since
+a failed write is not tried again. The other is a full write queue, since there may be thousands of these a second while
+a disk hangs. tests/property/test_request_batches.py proves that neither the client nor the disk can tell the
+difference.
 """
 
 from __future__ import annotations
@@ -49,13 +50,15 @@ with contextlib.suppress(ImportError):  # it could not be compiled
 _NO_TIMESTAMP = -1
 _PERMISSION: Final = (AclOperation.WRITE, ResourceType.TOPIC)
 _LENGTH: Final = struct.Struct(">i")
-_MOST: Final = 256  # repeated requests that are answered together
+_MOST: Final = 256  # the most repeated requests that are answered together
 
 
 class _Received(NamedTuple):
     """Requests that were received.
 
-    frame: the first, without its length. chunk: has the others from position `at` on. max_bytes: of a request.
+    frame: the first request, without its length.
+    chunk: has the other requests from position `at` on.
+    max_bytes: the most bytes of a request.
     """
 
     frame: memoryview
@@ -73,14 +76,14 @@ class ShapedConnection(Connection, Protocol):
 def answer_batch(
     broker: BrokerParts, connection: ShapedConnection, frame: memoryview, session: ServerSession, most: int
 ) -> BatchReply:
-    """Append what the request in `frame`, and up to `most - 1` similar ones unread in `session`, hold; answer them."""
+    """Append the batches of the request in `frame` and of up to `most - 1` similar ones in `session`. Answer them."""
     return _answer(broker, connection, _Received(frame, *session.unread()), most)
 
 
 def repeated_batch_answers(
     broker: BrokerParts,
 ) -> Callable[[ShapedConnection, bytes, ServerSession], RepeatedBatch | None]:
-    """Return the function that answers requests that repeat the last batch: the compiled one where it is there."""
+    """Return the function that answers requests that repeat the last batch: the compiled one if it is available."""
     in_python, hosted = partial(answer_repeated_batch, broker), broker.partitions
     if _repeated is None:
         return in_python
@@ -93,7 +96,7 @@ def repeated_batch_answers(
 def answer_repeated_batch(
     broker: BrokerParts, connection: ShapedConnection, data: bytes, session: ServerSession
 ) -> RepeatedBatch | None:
-    """Answer the first requests in `data`, as `answer_batch` does; None if it leaves the first of them."""
+    """Answer the first requests in `data` like `answer_batch`; None if it leaves the first of them."""
     received = _received(data, session.max_frame_bytes)
     if received is None:
         return None
@@ -105,12 +108,12 @@ def _answer_failure(
     broker: BrokerParts, _connection: ShapedConnection, data: bytes, session: ServerSession, partition: Partition,
     error: Exception,
 ) -> RepeatedBatch | None:  # fmt: skip
-    """Refuse requests of which the compiled function could write none. Leave them if the log is closed."""
+    """Refuse requests if the compiled function could write none of them. Leave them if the log is closed."""
     if isinstance(error, StorageFailure):
         broker.replicas.append_failed(partition, error)
         received = _received(data, session.max_frame_bytes)
         batch = None if received is None else parse_request(received.frame)
-        assert received is not None and batch is not None  # it was taken
+        assert received is not None and batch is not None  # the compiled function has accepted requests
         _collect(batch, received, _MOST)
         return _refuse(partition, batch, error), batch.ends[-1] or received.at
     if isinstance(error, PylogdError):
@@ -119,7 +122,7 @@ def _answer_failure(
 
 
 def _received(data: bytes, most: int) -> _Received | None:
-    """Return the requests in `data`; None if the first is not complete, or larger than `most` bytes."""
+    """Return the requests in `data`; None if the first is incomplete, or larger than `most` bytes."""
     length = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else -1
     at = length + _LENGTH.size
     if not 0 <= length <= most or at > len(data):
@@ -129,7 +132,7 @@ def _received(data: bytes, most: int) -> _Received | None:
 
 
 def _answer(broker: BrokerParts, connection: ShapedConnection, received: _Received, most: int) -> BatchReply:
-    """Append what the first of the requests, and up to `most - 1` similar ones behind it, hold; answer them."""
+    """Append the batches of the first request and of up to `most - 1` similar ones after it. Answer them."""
     known, batch, frame = connection.produce_shape, None, received.frame
     if known is None or not known.matches(frame):
         batch = parse_request(frame)
@@ -160,13 +163,13 @@ def _answer(broker: BrokerParts, connection: ShapedConnection, received: _Receiv
 def _append_compiled(
     replicas: ReplicaManager, partition: Partition, known: KnownShape, received: _Received, most: int
 ) -> BatchReply | None:
-    """Have the compiled function take requests, from the first on; None if it took none."""
+    """Have the compiled function append requests, from the first on; None if it accepted none."""
     run = CompiledRun(known.requests(*received, most), most)
     try:
         count = replicas.append_batches(partition, run, known.shape.acks == -1)
     except StorageFailure as failure:
         batch = parse_request(received.frame)
-        assert batch is not None  # it was taken
+        assert batch is not None  # the compiled function has accepted requests
         _collect(batch, received, most)
         return BatchReply(_refuse(partition, batch, failure), batch.ends[-1], 0)
     except PylogdError:
@@ -199,13 +202,13 @@ def _append(
 
 
 def _collect(batch: ProduceRequestBatch, received: _Received, most: int) -> None:
-    """Add the requests behind the first that are similar, so that there are at most `most`."""
+    """Add similar requests that follow the first one, up to `most` in total."""
     if most > 1 and received.at < len(received.chunk):
         batch.collect(received.chunk, received.at, received.max_bytes, most)
 
 
 def _find_partition(broker: BrokerParts, connection: Connection, shape: ProduceShape) -> Partition | None:
-    """Return the partition, or None where an append to it may be refused."""
+    """Return the partition; None if an append to it may be refused."""
     acks, hosted = shape.acks, broker.partitions
     if acks != -1 and acks != 1:
         return None
@@ -225,7 +228,7 @@ def _find_partition(broker: BrokerParts, connection: Connection, shape: ProduceS
 def _refuse_if_full(
     replicas: ReplicaManager, connection: Connection, partition: Partition, batch: ProduceRequestBatch
 ) -> BatchReply:
-    """Refuse the request in `batch` if the write queue of its partition is full; else leave it to the handler."""
+    """Refuse the request in `batch` if the write queue of its partition is full; otherwise leave it to the handler."""
     full = replicas.refusal(partition, batch.records[0])
     if full is None:
         return NOT_ANSWERED
@@ -233,7 +236,7 @@ def _refuse_if_full(
 
 
 def _refuse(partition: Partition, batch: ProduceRequestBatch, error: PylogdError, throttle_ms: int = 0) -> bytes:
-    """Return the responses to all requests of `batch`, of which none was appended."""
+    """Return the responses to all requests of `batch`, none of which was appended."""
     partition.produced += len(batch.records)
     shape = batch.shape
     answer = refusal(partition, shape.index, error)

@@ -1,15 +1,15 @@
-"""Answer Fetch requests that continue a session, as clients send them, where at most one partition has changed.
+"""Answer clients' Fetch requests that continue a session if at most one partition has changed.
 
-Strategy: a consumer that has got records of one partition names it in its next request, with another offset; one that
-has got none names nothing. Such a request is not decoded into a message (`wire.fast.known_session`), and its answer is
-made of bytes, as for a request without a session (`fast.fetch`), by the same objects: session, entry, partition and
-log. If there are no records yet, it waits in the purgatory (`SessionFetchWait`).
+Strategy: a consumer that has got records of one partition names it in its next request, with another offset. If it has
+got none, it names no partition. Such a request is not decoded into a message (`wire.fast.known_session`). As for a
+request without a session (`fast.fetch`), its answer is made of bytes, by the same objects: session, entry, partition
+and log. If there are no records yet, the request waits in the purgatory (`SessionFetchWait`).
 
-Rules: nothing is changed until it is certain that the request is answered, or waits, here. Anything else is left to the
-general handler (`api.fetch`), which begins anew: other partitions that have changed, a partition that is new to the
-session, too few records, or records on the disk only, any error, and followers. So does a wait that ends with anything
-else than records of one partition. tests/property/test_session_fetches.py and test_waiting_fetches.py prove that both
-answer alike, and leave the session alike.
+Rules: nothing is changed until it is certain that the request is answered, or waits, here. All other cases are left to
+the general handler (`api.fetch`), which begins anew: other partitions have changed, a partition is new to the session,
+there are too few records, records are on the disk only, an error, a follower. A wait that ends with anything but
+records of one partition is left to it too. tests/property/test_session_fetches.py and test_waiting_fetches.py prove
+that both give the same answers and leave the session in the same state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _requests = STATISTICS.requests
 def answer_in_session(
     broker: BrokerParts, connection: Connection, known: KnownSessionFetch, data: bytes, anew: AnswerAnew | None
 ) -> RepeatReply | None:
-    """Return the reply to the request in `data` if it is like `known`; None where the general handler has to answer.
+    """Return the reply to the request in `data` if it is like `known`; None if the general handler has to answer.
 
     anew: answers the request if its wait does not end as usual; None if it must not wait.
     """
@@ -80,7 +80,7 @@ def _read(
 ) -> DirectReply | None:  # fmt: skip
     """Return the reply with records of one partition; None for the general handler; NOTHING if there are none yet.
 
-    The session has given the records then, but is not advanced.
+    With a reply, the session knows that it gave records, but its epoch is not raised.
     """
     partition = _readable(broker, connection, session, known, entry, wanted)
     if partition is None or (log := partition.led_log) is None:
@@ -106,7 +106,7 @@ def _read(
     except PylogdError:
         return None
     module = compiled.fast
-    assert module is not None  # or there was no `known`
+    assert module is not None  # without it there would be no `known`
     body = response_body(partition.topic_id, wanted.partition, committed, known.session_id)
     head: bytes = module.fetch_head(body, data, end, stable, start, size)
     session.answered(entry, wanted, partition, end, start)
@@ -119,7 +119,7 @@ def _readable(
     broker: BrokerParts, connection: Connection, session: Session, known: KnownSessionFetch, entry: Entry,
     wanted: FetchPartition,
 ) -> Partition | None:  # fmt: skip
-    """Return the partition that an entry names, if the client may read it as it asks to."""
+    """Return the partition that an entry names, if the client may read it at the requested offset and epoch."""
     if wanted.last_fetched_epoch >= 0:
         return None
     partition = broker.partitions.by_id.get((cast(bytes, entry.topic), wanted.partition))
@@ -142,9 +142,9 @@ def _wait(
     broker: BrokerParts, connection: Connection, session: Session, known: KnownSessionFetch, data: bytes,
     anew: AnswerAnew | None, entry: Entry | None = None, wanted: FetchPartition | None = None,
 ) -> SessionFetchWait | None:  # fmt: skip
-    """Have the request wait; None if it does not want to.
+    """Have the request wait; None if it does not want to wait.
 
-    entry: that has nothing to tell, at the position that `wanted` has.
+    entry: an entry without news, at the position in `wanted`.
     """
     if anew is None or known.wait_seconds <= 0 or not 0 < known.least <= 1:
         return None
@@ -178,7 +178,7 @@ class SessionFetchWait(WaitingFetch[KnownSessionFetch], SessionWait):
         return self._session.look_at_dirty(self)
 
     def try_complete(self, key: Hashable) -> bool:
-        """Wait on: the entries of the session call `look_again`."""
+        """Continue to wait: the entries of the session call `look_again`."""
         return False
 
     def look_again(self, entry: Entry) -> bool:
@@ -189,7 +189,7 @@ class SessionFetchWait(WaitingFetch[KnownSessionFetch], SessionWait):
         return self.ends_with(partition, entry.leader_epoch, entry.wanted.fetch_offset) and self.complete(None)
 
     def reply(self) -> object:
-        """Return the reply with records of the one partition that has changed, or as the general handler makes it."""
+        """Return the reply with records of the one partition that has changed, or the reply of the general handler."""
         session = self._session
         session.wait = None
         dirty = session.dirty

@@ -1,11 +1,12 @@
 """Fetch requests that wait for records at the end of the log, without a message, a job or a Deferred for each.
 
-Strategy: a consumer that has read all of a log spends its life in such waits. So a request that is known by its bytes
-(`fast.fetch`, `fast.session_fetch`) waits as an object in the purgatory that makes its reply when its partition has
-changed, or when its time is up, by the functions that answer it without a wait. The pipeline sends it at once.
+Strategy: a consumer that has read all of a log waits most of the time. So a request that is known by its bytes
+(`fast.fetch`, `fast.session_fetch`) waits as an object in the purgatory. When its partition has changed, or its time is
+up, the object makes the reply, with the functions that answer requests without a wait. The pipeline sends the reply at
+once.
 
-Rules: a wait ends for the same reasons as `api.fetch_wait.FetchWait`. What is not as usual at its end is left to the
-general handler, which reads anew (`AnswerAnew`); so is every request if a quota has been set meanwhile.
+Rules: a wait ends for the same reasons as `api.fetch_wait.FetchWait`. If its end is unusual, it is left to the general
+handler, which reads again (`AnswerAnew`). So is every request if a quota has been set meanwhile.
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ from pylogd.replica.sessions import FetchSession
 from pylogd.wire.messages.fetch import FetchPartition
 from pylogd.wire.session import DirectReply, RequestReceived
 
-#: Stands for a reply where there are no records yet, and nothing else to tell. Compared by identity.
+#: Returned in place of a reply if there are no records yet, and nothing else to tell. Compared by identity.
 NOTHING = cast(DirectReply, ())
 
 _WAITING = OperationState.WAITING
 
-#: Answers the request in some bytes, whose wait has ended: broker, connection, bytes, and the session, which has been
-#: advanced; None without one. Returns a response, or a Deferred of it.
+#: Answers a request whose wait has ended. The arguments are the broker, the connection, the request's bytes, and the
+#: session, which is already advanced; None without a session. Returns a response, or a Deferred of it.
 AnswerAnew: TypeAlias = Callable[[BrokerParts, Connection, bytes, "FetchSession[FetchPartition] | None"], Any]
 
 
 class KnownRequest(Protocol):
-    """A request that the next ones of its connection are compared with. committed: see `KnownFetch`."""
+    """A request that the next ones of its connection are compared with.
+
+    committed: see `KnownFetch`.
+    """
 
     @property
     def committed(self) -> bool: ...
@@ -47,7 +51,9 @@ K = TypeVar("K", bound=KnownRequest)
 class WaitingFetch(Wait[None], Generic[K]):
     """A request that waits. It is a `LaterReply`.
 
-    data: the request's bytes. known: what it is like. anew: see `AnswerAnew`.
+    data: the request's bytes.
+    known: the request with which it was compared.
+    anew: see `AnswerAnew`.
     """
 
     __slots__ = ("_early_reply", "_take", "_version", "_what", "anew", "broker", "connection", "data", "known")
@@ -66,7 +72,7 @@ class WaitingFetch(Wait[None], Generic[K]):
         return RequestReceived(FETCH, self._version, int.from_bytes(self.data[8:12], "big", signed=True), None, None)
 
     def then(self, take: Callable[[Any, Any], object], what: Any) -> None:
-        """See `LaterReply`. The wait may have ended as it began."""
+        """See `LaterReply`. The wait may have ended as soon as it began."""
         if self.state is _WAITING:
             self._take, self._what = take, what
         else:
@@ -82,19 +88,19 @@ class WaitingFetch(Wait[None], Generic[K]):
 
     @abstractmethod
     def general_reply(self) -> object:
-        """Return the reply after the wait as the general handler makes it: a response, or a Deferred of one."""
+        """Return the reply of the general handler after the wait: a response, or a Deferred of one."""
 
     def ends_with(self, partition: Partition, leader_epoch: int, offset: int) -> bool:
-        """Return whether a partition has a record at `offset` to give, or is not led here as it was in that epoch."""
+        """Return whether a partition has a record at `offset`, or is no longer led here in the same epoch."""
         if partition.leader_epoch != leader_epoch or not partition.online:
             return True
         return (partition.last_stable_offset if self.known.committed else partition.high_watermark) > offset
 
     def on_expire(self) -> None:
-        """Do nothing: the reply has what there is."""
+        """Do nothing: the reply has the available records."""
 
     def ended(self, _result: None) -> None:
-        """Make the reply and give it to the pipeline; keep it until `then` if the wait has ended as it began."""
+        """Make the reply and give it to the pipeline. If the wait ended as soon as it began, keep it until `then`."""
         try:
             reply = self.general_reply() if self.broker.client_quotas.active else self.reply()
         except Exception as error:
@@ -106,7 +112,7 @@ class WaitingFetch(Wait[None], Generic[K]):
             take(reply, self._what)
 
     def failed(self, error: Exception) -> None:
-        """Tell the pipeline that there is no reply, because of this error."""
+        """Tell the pipeline that this error prevents a reply."""
         if self._take is None:
             self._early_reply = fail(error)
         else:

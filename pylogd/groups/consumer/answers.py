@@ -12,7 +12,7 @@ from pylogd.groups.consumer.members import TopicPartition
 
 
 class HeartbeatAnswer(NamedTuple):
-    """The answer to a heartbeat. text: the error for people. assignment: None if it has not changed."""
+    """The answer to a heartbeat. `text` is the error as text; `assignment` is None if it has not changed."""
 
     error: ErrorCode
     text: str | None = None

@@ -1,9 +1,10 @@
 """The coordinator's assignors: they compute the target assignment of a consumer group.
 
-`uniform` balances: the numbers of partitions of two members differ by at most one if all subscribe to the same topics,
-else as little as moving single partitions can make them differ. `range` gives neighbouring partitions of a topic to one
-member, and partitions with the same index of topics that can be joined (the same number of partitions, the same
-subscribers) to the same member. Within that, both leave as many partitions as possible where they are.
+`uniform` balances: if all members subscribe to the same topics, their numbers of partitions differ by at most one;
+otherwise the differences are as small as moves of single partitions can make them. `range` gives neighbouring
+partitions of a topic to one member. If topics can be joined (they have the same number of partitions and the same
+subscribers), partitions with the same index go to the same member. Within these rules, both leave as many partitions as
+possible where they are.
 
 Rules: the result depends only on the arguments, not on the order of sets, so two coordinators assign alike.
 Source: KIP-848; the assignors of Kafka's group coordinator, which give the same balance, but not always the same
@@ -23,19 +24,22 @@ from pylogd.groups.consumer.members import TopicPartition
 
 
 class Subscriber(NamedTuple):
-    """A member as assignors see it: the ids of its topics, which all exist, and the partitions of its last target."""
+    """A member, as assignors need it: the ids of its topics, which all exist, and its last target's partitions."""
 
     topics: frozenset[bytes]
     target: Set[TopicPartition]
 
 
-#: Which partitions each member is to have, by member id.
+#: The target partitions of each member, by member id.
 Target: TypeAlias = dict[str, set[TopicPartition]]
 Assignor: TypeAlias = "Callable[[Mapping[str, Subscriber], Mapping[bytes, int]], Target]"
 
 
 def assign_uniformly(subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]) -> Target:
-    """Return a balanced assignment. partition_counts: by topic id, of every topic that anybody subscribes to."""
+    """Return a balanced assignment.
+
+    partition_counts: the number of partitions, by topic id, of every topic that a member subscribes to.
+    """
     target, free = _kept(subscribers, partition_counts)
     if len({subscriber.topics for subscriber in subscribers.values()}) <= 1:
         _level(target, free)
@@ -49,9 +53,7 @@ def assign_uniformly(subscribers: Mapping[str, Subscriber], partition_counts: Ma
 def _kept(
     subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]
 ) -> tuple[Target, list[TopicPartition]]:
-    """Return the partitions of its last target that each member may keep, in the order of member ids, and the free
-    partitions.
-    """
+    """Return the partitions of its last target that each member may keep, by member ids, and the free partitions."""
     subscriptions = {subscriber.topics for subscriber in subscribers.values()}
     topics = sorted({topic for wanted in subscriptions for topic in wanted})
     free = dict.fromkeys((topic, index) for topic in topics for index in range(partition_counts[topic]))
@@ -68,14 +70,14 @@ def _kept(
 
 
 def _level(target: Target, free: list[TopicPartition]) -> None:
-    """Give out the free partitions to members that all subscribe to the same topics."""
+    """Assign the free partitions to members that all subscribe to the same topics."""
     if not target:
         return
     total = len(free) + sum(map(len, target.values()))
     least, extra = divmod(total, len(target))
     quotas = {}
     for member_id, partitions in sorted(target.items(), key=lambda item: -len(item[1])):
-        quotas[member_id] = least + (extra > 0)  # those that have most may keep one more
+        quotas[member_id] = least + (extra > 0)  # the members with most may keep one more
         extra -= extra > 0
         surplus = sorted(partitions)[quotas[member_id] :]
         partitions.difference_update(surplus)
@@ -87,7 +89,7 @@ def _level(target: Target, free: list[TopicPartition]) -> None:
 
 
 def _fill(by_topic: Mapping[bytes, Sequence[str]], target: Target, free: Iterable[TopicPartition]) -> None:
-    """Give each free partition to the subscriber of its topic that has fewest."""
+    """Assign each free partition to the subscriber of its topic that has fewest."""
     in_order = sorted(free, key=lambda partition: (len(by_topic[partition[0]]), partition))
     for topic, partitions in groupby(in_order, lambda partition: partition[0]):
         fewest = [(len(target[member_id]), member_id) for member_id in by_topic[topic]]
@@ -101,7 +103,7 @@ def _fill(by_topic: Mapping[bytes, Sequence[str]], target: Target, free: Iterabl
 def _balance(by_topic: Mapping[bytes, Sequence[str]], target: Target) -> None:
     """Move single partitions from members with more to members with fewer, until no move improves the balance.
 
-    Each move makes the sum of the squares of the numbers smaller, so this ends.
+    Each move reduces the sum of the squares of the numbers, so this ends.
     """
     had = {member_id: _indexes_by_topic(partitions) for member_id, partitions in target.items()}
     moved = True
@@ -122,9 +124,9 @@ def _balance(by_topic: Mapping[bytes, Sequence[str]], target: Target) -> None:
 
 
 def _move_one(topic: bytes, indexes: Mapping[str, list[int]], target: Target) -> bool:
-    """Move a partition of the topic from the member that has most to the one that has fewest, if that helps.
+    """Move a partition of the topic from the member that has most to the member that has fewest, if that helps.
 
-    indexes: those of the topic that each of its subscribers has, in order.
+    indexes: the indexes of the topic that each of its subscribers has, in order.
     """
     least = min(indexes, key=lambda member_id: (len(target[member_id]), member_id))
     enough = len(target[least]) + 1
@@ -140,7 +142,10 @@ def _move_one(topic: bytes, indexes: Mapping[str, list[int]], target: Target) ->
 
 
 def assign_ranges(subscribers: Mapping[str, Subscriber], partition_counts: Mapping[bytes, int]) -> Target:
-    """Return an assignment of ranges. partition_counts: by topic id, of every topic that anybody subscribes to."""
+    """Return an assignment of ranges.
+
+    partition_counts: the number of partitions, by topic id, of every topic that a member subscribes to.
+    """
     alike: dict[tuple[tuple[str, ...], int], list[bytes]] = {}
     for topic, members in _members_by_topic(subscribers).items():
         alike.setdefault((tuple(members), partition_counts[topic]), []).append(topic)
@@ -161,17 +166,20 @@ def _indexes_by_topic(partitions: Iterable[TopicPartition]) -> dict[bytes, set[i
 
 
 def _had_of_all(topics: Sequence[bytes], had: Mapping[bytes, set[int]], count: int) -> list[int]:
-    """Return the indexes below `count` that a member had of all these topics, in order."""
+    """Return the indexes below `count` that a member had in all these topics, in order."""
     common = set.intersection(*(had.get(topic, set()) for topic in topics))
     return sorted(index for index in common if index < count)
 
 
 def _ranges(had: Mapping[str, list[int]], count: int) -> dict[str, list[int]]:
-    """Return the indexes, of `count`, that each member gets. had: each member's current indexes, in order."""
+    """Return the indexes, of `count`, that each member gets.
+
+    had: each member's current indexes, in order.
+    """
     least, extra = divmod(count, len(had))
     quotas = {}
     for member_id, indexes in had.items():
-        quotas[member_id] = least + (extra > 0 and len(indexes) > least)  # who has one more may keep it
+        quotas[member_id] = least + (extra > 0 and len(indexes) > least)  # a member that has one more may keep it
         extra -= quotas[member_id] > least
     for member_id in had:
         if extra > 0 and quotas[member_id] == least:
@@ -197,5 +205,5 @@ def _members_by_topic(subscribers: Mapping[str, Subscriber]) -> dict[bytes, list
     return found
 
 
-#: By the names that clients ask for, the default first.
+#: By the names that clients use; the default is the first.
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range": assign_ranges}

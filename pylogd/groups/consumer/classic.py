@@ -1,12 +1,12 @@
 """Members of the classic protocol in a group of the newer protocol: the effects of their requests, and the answers.
 
-A classic member follows the target assignment as the others do, but only its JoinGroup requests take steps: they say
-what it subscribes to and which partitions it has. The generation that it is told is its member epoch. Its heartbeats
-are answered REBALANCE_IN_PROGRESS when there is a step to take, and SyncGroup gives it the partitions that it may use.
-It is never asked to assign.
+A classic member follows the target assignment like the others, but only its JoinGroup requests take steps: they name
+its subscription and its partitions. The generation in the answer is its member epoch. When there is a step to take, its
+heartbeats are answered REBALANCE_IN_PROGRESS. SyncGroup returns the partitions that it may use. It is never asked to
+assign.
 
-Rules: as in `heartbeats`; an eager member has given up all its partitions when it joins, so it never waits for a second
-round. What is refused raises HeartbeatRefused.
+Rules: those of `heartbeats` apply. An eager member has given up all its partitions when it joins, so it never waits for
+a second round. A refused request raises HeartbeatRefused.
 Source: KIP-848 ("Classic Rebalance Protocol" in a consumer group); the error codes are those of Kafka's coordinator.
 Must not know: the reactor, logs, timeouts.
 """
@@ -42,9 +42,11 @@ from pylogd.replica.internal_records import InvalidRecord
 
 
 def join(group: ConsumerGroup, request: JoinRequest, member_id: str, view: View) -> Change:
-    """Return what a JoinGroup request changes; its member's epoch is the generation to answer with.
+    """Return the change that a JoinGroup request makes. Its member's epoch is the generation to answer with.
 
-    member_id: the request's, or a new one if it has none. Raises HeartbeatRefused.
+    member_id: the request's member id, or a new one if it has none.
+
+    Raises HeartbeatRefused.
     """
     subscription = subscription_of(request)
     draft = Draft(group)
@@ -68,7 +70,7 @@ def join(group: ConsumerGroup, request: JoinRequest, member_id: str, view: View)
 
 
 def subscription_of(request: JoinRequest) -> Subscription:
-    """Return the subscription of a client that joins: the same in all its protocols. Raises HeartbeatRefused."""
+    """Return the subscription of a client that joins, the same in all its protocols. Raises HeartbeatRefused."""
     if request.protocol_type != CONSUMER or not request.protocols:
         raise _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     try:
@@ -88,7 +90,7 @@ def supports(group: ConsumerGroup, protocols: Collection[str]) -> bool:
 
 
 def _known(draft: Draft, request: JoinRequest, member_id: str) -> ConsumerMember | None:
-    """Return the member that joins, as the group has it; None if it is new. Raises HeartbeatRefused."""
+    """Return the group's member that joins; None if it is new. Raises HeartbeatRefused."""
     if request.instance_id is None:
         return draft.group.members.get(member_id)
     former = draft.group.instances.get(request.instance_id)
@@ -124,7 +126,7 @@ def check_generation(
 
 
 def check_protocol(classic: ClassicProtocol, protocol_type: str | None, protocol: str | None) -> None:
-    """Raise HeartbeatRefused for a SyncGroup request with another protocol than JoinGroup was answered with."""
+    """Raise HeartbeatRefused if a SyncGroup request has another protocol than the answer to JoinGroup had."""
     if protocol_type not in (None, CONSUMER) or protocol not in (None, classic.protocols[0][0]):
         raise _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
@@ -132,7 +134,7 @@ def check_protocol(classic: ClassicProtocol, protocol_type: str | None, protocol
 def has_to_join(group: ConsumerGroup, member: ConsumerMember, epoch: int) -> bool:
     """Return whether a classic member has to join again, to give up or to get partitions.
 
-    epoch: the one that a member gets which joins now.
+    epoch: the epoch that a member would get if it joined now.
     """
     if member.epoch != epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
@@ -140,9 +142,9 @@ def has_to_join(group: ConsumerGroup, member: ConsumerMember, epoch: int) -> boo
 
 
 def is_behind(member: ConsumerMember, epoch: int) -> bool:
-    """Return whether a member that sends SyncGroup has to join again first; it then gets this epoch.
+    """Return whether a member that sends SyncGroup has to join again first, to get this epoch.
 
-    It does not while it gives up partitions.
+    While it gives up partitions it does not have to.
     """
     return member.epoch != epoch and member.state is not MemberState.UNREVOKED_PARTITIONS
 
@@ -153,7 +155,7 @@ def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def assignment_of(member: ConsumerMember, classic: ClassicProtocol, topic_of: Callable[[bytes], Topic | None]) -> bytes:
-    """Encode the partitions that a classic member may use. Topics that were deleted are left out."""
+    """Encode the partitions that a classic member may use, without those of deleted topics."""
     return encode_assignment(member.assigned, classic.protocols[0][1], topic_of)
 
 
@@ -172,7 +174,7 @@ def encode_assignment(
 def who_leaves(group: ConsumerGroup, leavers: Sequence[LeavingMember]) -> list[str | ErrorCode]:
     """Return the member id of each member that a LeaveGroup request names, or an error code.
 
-    A member of the newer protocol does not leave in this way: it is UNKNOWN_MEMBER_ID.
+    A member of the newer protocol does not leave by LeaveGroup and gets UNKNOWN_MEMBER_ID.
     """
     found: list[str | ErrorCode] = []
     for leaver in leavers:
@@ -189,13 +191,13 @@ def who_leaves(group: ConsumerGroup, leavers: Sequence[LeavingMember]) -> list[s
 
 
 def all_classic(group: ConsumerGroup, without: Collection[str]) -> bool:
-    """Return whether only classic members are left when these leave, of which at least one is of the newer protocol."""
+    """Return whether only classic members remain when these members leave, one of which has the newer protocol."""
     left = all(member.classic is not None for member_id, member in group.members.items() if member_id not in without)
     return left and any(group.members[member_id].classic is None for member_id in without)
 
 
 def ids_of(partitions: Collection[tuple[str, int]], find: FindTopic) -> frozenset[TopicPartition]:
-    """Return partitions with topic ids in place of names, without topics that do not exist any more."""
+    """Return partitions with topic ids instead of names, without topics that no longer exist."""
     topics = {name: find(name) for name in {name for name, _ in partitions}}
     return frozenset((topic.topic_id, index) for name, index in partitions if (topic := topics[name]) is not None)
 

@@ -1,9 +1,9 @@
 """Encode and decode subscriptions and assignments of the classic protocol (Kafka's consumer protocol).
 
-To a classic group these bytes are its members' affair. Where classic members are in a group of the newer protocol, the
-coordinator has to understand them: it reads subscriptions, and writes the assignments.
+In a classic group only the members interpret these bytes. If classic members are in a group of the newer protocol, the
+coordinator has to interpret them: it reads subscriptions, and writes assignments.
 
-Rules: a version that is newer than ours is read as ours, since newer ones only append fields. Malformed bytes raise
+Rules: a newer version is read like our version, since newer versions only append fields. Malformed bytes raise
 InvalidRecord.
 Source: Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment (KIP-429, KIP-792, KIP-881).
 Must not know: groups, requests.
@@ -26,7 +26,10 @@ _NULL: Final = INT.pack(-1)
 
 
 class Subscription(NamedTuple):
-    """The subscription of a member. owned: the partitions it had, as (topic, index); none before version 1."""
+    """The subscription of a member.
+
+    owned: the partitions that the member had, as (topic, index); none before version 1.
+    """
 
     topics: frozenset[str]
     owned: frozenset[tuple[str, int]] = frozenset()
@@ -38,7 +41,7 @@ def read_subscription(data: bytes) -> Subscription:
     cursor = RecordCursor(data)
     version = _read_version(cursor)
     topics = frozenset(_array(cursor, RecordCursor.text, len(data)))
-    cursor.sized()  # the user data of the assignor
+    cursor.sized()  # skip the user data of the assignor
     owned = _partitions(cursor, len(data)) if version >= _OWNED_FROM else frozenset()
     if version >= _GENERATION_FROM:
         cursor.number(INT)
@@ -49,7 +52,7 @@ def read_subscription(data: bytes) -> Subscription:
 def read_assignment(data: bytes) -> tuple[frozenset[tuple[str, int]], bytes]:
     """Decode an assignment: the partitions, as (topic, index), and the assignor's user data. Raises InvalidRecord.
 
-    Empty bytes stand for an assignment without partitions.
+    Empty bytes mean an assignment without partitions.
     """
     if not data:
         return frozenset(), b""
@@ -59,9 +62,11 @@ def read_assignment(data: bytes) -> tuple[frozenset[tuple[str, int]], bytes]:
 
 
 def assignment_for(partitions: Mapping[str, Sequence[int]], metadata: bytes) -> bytes:
-    """Encode an assignment, in the version in which the member has sent its metadata.
+    """Encode an assignment, in the version that the member's metadata has.
 
-    partitions: the indexes by topic. Raises InvalidRecord if the metadata has no version.
+    partitions: the indexes by topic.
+
+    Raises InvalidRecord if the metadata has no version.
     """
     version = min(_read_version(RecordCursor(metadata)), _LAST_VERSION)
     parts = [SHORT.pack(version), INT.pack(len(partitions))]

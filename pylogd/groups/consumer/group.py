@@ -1,8 +1,8 @@
 """A consumer group of the newer protocol in memory: the records of the offsets topic, applied in order.
 
-Strategy: `with_records` returns the group after some records and leaves the old one as it is, so a change that could
-not be written is simply dropped. The same method loads a group. What can be derived is kept beside the members and in
-step with them (`member_table`): who has which partition, static members by their instance id.
+Strategy: `with_records` returns the group after some records and does not change the old one, so a change that could
+not be written is simply dropped. The same method loads a group. Derived data is kept beside the members and in step
+with them (`member_table`): the owners of partitions, and the static members by their instance id.
 
 Must not know: clocks, the reactor, logs, requests.
 """
@@ -41,7 +41,7 @@ class ConsumerGroupState(Enum):
 
 
 class _Members(MemberTable[ConsumerMember]):
-    """The members, and `owners`: member id by partition, for all that members have or give up."""
+    """The members, with the index `owners`: the member id of each partition that a member has or gives up."""
 
     __slots__ = ("_owners", "owners")
 
@@ -68,13 +68,16 @@ class _Members(MemberTable[ConsumerMember]):
 
 
 class ConsumerGroup:
-    """A consumer group. It is not changed after it was made: a change makes a copy (`with_records`).
+    """A consumer group. It never changes; a change makes a copy (`with_records`).
 
-    epoch: the group epoch. metadata_hash: changes with the topics that the group subscribes to.
-    assignment_epoch: the group epoch that `target` is made for. assigned_ms: when that was, in ms since 1970; 0 if it
-    is not known.
-    members: by member id. instances: member id by instance id of static members.
-    target: by member id, what each is to have. owners: member id by partition, for all that members have or give up.
+    epoch: the group epoch.
+    metadata_hash: changes with the topics to which the group subscribes.
+    assignment_epoch: the group epoch for which `target` was made.
+    assigned_ms: when `target` was made, in ms since 1970; 0 if that is not known.
+    members: the members by member id.
+    instances: the member id by instance id of static members.
+    target: the target assignment by member id.
+    owners: the member id by partition, for all partitions that members have or give up.
     matched: the topics that each regular expression matched.
     """
 
@@ -98,7 +101,7 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerGroupState:
-        """How far the group is."""
+        """The state of the group."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch != self.assignment_epoch:
@@ -108,7 +111,7 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def is_settled(self, member: ConsumerMember) -> bool:
-        """Return whether a member has its target assignment. A member that has left for a while has not."""
+        """Return whether a member has its target assignment. A member that has left for a while does not have it."""
         return member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
 
     def target_of(self, member_id: str) -> frozenset[TopicPartition]:
@@ -131,7 +134,7 @@ class ConsumerGroup:
         return group
 
     def apply(self, records: Iterable[Record]) -> None:
-        """Change this group in place: only allowed for a copy that is not shared yet."""
+        """Change this group in place. This is only allowed for a copy that is not shared yet."""
         for record in records:
             self._apply(record)
 
@@ -196,7 +199,7 @@ class ConsumerGroup:
                 pass
 
     def _reset(self, member_id: str) -> None:
-        """Take a member's partitions from it; its subscription stays."""
+        """Take all partitions from a member; its subscription stays."""
         member = self.members.get(member_id)
         if member is not None:
             self._table.put(
@@ -205,7 +208,7 @@ class ConsumerGroup:
 
 
 def replay(records: Iterable[Record]) -> dict[str, ConsumerGroup]:
-    """Return the groups that records describe, by group id, without groups that have nothing left."""
+    """Return the groups that records describe, by group id, without groups that are empty afterwards."""
     by_group: dict[str, list[Record]] = {}
     for record in records:
         by_group.setdefault(record.group_id, []).append(record)

@@ -1,13 +1,14 @@
 """The effect of a member's heartbeat on its group: the records to write, and the answer to send when they are written.
 
-Strategy: every function returns a `Change` and alters nothing. A heartbeat takes up to four steps: the member is made
-or updated; the group epoch is raised if that, or the topics, changed what is to be assigned; the target assignment is
-made if it is for an earlier group epoch; the member takes its next step towards it. Most heartbeats take none.
+Strategy: every function returns a `Change` and alters nothing. A heartbeat takes up to four steps. The member is made
+or updated. The group epoch is raised if this, or a change of topics, affects the assignment. The target assignment is
+made if it is for an earlier group epoch. The member takes its next step towards the target. Most heartbeats take none
+of these steps.
 
-Rules: a member is known by its member id; a static one can be replaced under another member id only after it has said
-that it left for a while, or if it speaks the classic protocol. A member whose epoch is not the coordinator's has to
-give up its partitions and join again, unless it comes with the epoch before and has nothing but what it was given: then
-an answer was lost. Epochs are only compared for being the same: the last one is followed by 1.
+Rules: a member is known by its member id. A static member can be replaced under another member id only after it has
+announced that it leaves for a while, or if it uses the classic protocol. A member whose epoch is not the coordinator's
+has to give up its partitions and join again. If it sends the previous epoch and has only partitions that it was given,
+an answer was lost, and it need not. Epochs are only compared for equality: the last one is followed by 1.
 Source: KIP-848; the checks and error codes are those of Kafka's group coordinator.
 Must not know: the reactor, logs, requests of the protocol.
 """
@@ -46,9 +47,9 @@ from pylogd.groups.values import next_generation
 from pylogd.limits.shares import NOBODY, Share
 from pylogd.metadata.image import Topic
 
-#: Returns a topic by its name, None if there is none.
+#: Returns a topic by its name; None if there is no such topic.
 FindTopic = Callable[[str], Topic | None]
-#: Returns the topics that a regular expression matches and the member may see. Raises HeartbeatRefused.
+#: Returns the topics that a regular expression matches and that the member may see. Raises HeartbeatRefused.
 Match = Callable[[str], frozenset[str]]
 
 
@@ -61,9 +62,10 @@ class HeartbeatRefused(PylogdError):
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat. Fields that are None, and -1 for `rebalance_ms`, mean: as before.
+    """A heartbeat. None in a field, and -1 in `rebalance_ms`, mean that nothing has changed.
 
-    epoch: the member epoch, or one of JOINING, LEAVING and LEAVING_FOR_A_WHILE. owned: the partitions that it has.
+    epoch: the member epoch, or one of JOINING, LEAVING and LEAVING_FOR_A_WHILE.
+    owned: the partitions that the member has.
     """
 
     member_id: str
@@ -81,15 +83,17 @@ class Heartbeat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether it says everything, as it does after an answer with an error: then the answer does so too."""
+        """Whether it has all fields, as after an answer with an error. Then the answer has all fields too."""
         subscribes = self.topics is not None or self.regex is not None
         return self.rebalance_ms >= 0 and subscribes and self.owned is not None
 
 
 class Change(NamedTuple):
-    """The effect of a heartbeat. group: the group after `records`. member: the member after them; None if it left.
+    """The effect of a heartbeat.
 
-    assignment: the partitions to tell the member of; None if they have not changed.
+    group: the group after `records`.
+    member: the member after `records`; None if it left.
+    assignment: the partitions to send to the member; None if they have not changed.
     """
 
     group: ConsumerGroup
@@ -101,9 +105,11 @@ class Change(NamedTuple):
 class View(NamedTuple):
     """The context of a change, besides the group.
 
-    find: returns a topic by its name. match: finds topics by a regular expression. now_ms: the wall clock.
-    changed: whether topics may have changed since the group's last change. interval_ms: how long after an assignment
-    the next one may be made.
+    find: returns a topic by its name.
+    match: finds topics by a regular expression.
+    now_ms: the wall clock.
+    changed: whether topics may have changed since the group's last change.
+    interval_ms: how long after an assignment the next one may be made.
     """
 
     find: FindTopic
@@ -122,18 +128,18 @@ class Draft:
 
     def add(self, *records: Record) -> None:
         if self.records:
-            self.group.apply(records)  # it is a copy already
+            self.group.apply(records)  # the group is already a copy
         elif records:
             self.group = self.group.with_records(records)
         self.records += records
 
 
 def check(request: Heartbeat, group_id: str, *, may_name_itself: bool) -> None:
-    """Raise HeartbeatRefused for a heartbeat that no group could take.
+    """Raise HeartbeatRefused for a heartbeat that is invalid in any group.
 
-    may_name_itself: whether the member id is left to the coordinator where it is empty (version 0).
+    may_name_itself: whether the member id may be empty, so that the coordinator chooses it (version 0).
     """
-    if not group_id.strip():  # as in Kafka, spaces alone are no text
+    if not group_id.strip():  # as in Kafka, spaces alone do not count as text
         raise _invalid("The group id is empty.")
     if not request.member_id.strip() and not (may_name_itself and request.epoch == JOINING):
         raise _invalid("The member id is empty.")
@@ -177,7 +183,8 @@ def beat(
 ) -> Change:
     """Return the effect of a heartbeat of a member that joins or stays. Raises HeartbeatRefused.
 
-    topics_changed: whether topics may have changed since the group's last change. interval_ms: see `View`.
+    topics_changed: whether topics may have changed since the group's last change.
+    interval_ms: see `View`.
     """
     draft = Draft(group)
     before = _find_or_replace(draft, request)
@@ -191,12 +198,14 @@ def beat(
 def go_on(
     draft: Draft, member_id: str, owned: Set[TopicPartition] | None, view: View, *, raised: bool
 ) -> ConsumerMember:
-    """Compute a new target assignment if it is due, and let a member take its next step; return the member.
+    """Compute a new target assignment if it is due, and let a member take its next step. Return the member.
 
-    Until then it follows the assignment before: a new member has nothing in that.
+    If the assignment is not due yet, the member follows the previous one, in which a new member has nothing.
 
-    owned: the partitions that it has; None if that has not changed. raised: whether the draft has raised the group
-    epoch. Raises HeartbeatRefused.
+    owned: the partitions that it has; None if they have not changed.
+    raised: whether the draft has raised the group epoch.
+
+    Raises HeartbeatRefused.
     """
     if view.changed or draft.records:
         _match(draft, member_id, view.match, view.now_ms, anew=view.changed)
@@ -216,16 +225,13 @@ def go_on(
 def may_assign(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
     """Return whether enough time has passed since a group's last assignment for another one (KIP-1263).
 
-    A time in the future is that of a coordinator whose clock was ahead. It holds nothing up, nor does an unknown one.
+    A time in the future comes from a coordinator whose clock was ahead. Such a time, or an unknown one, delays nothing.
     """
     return not group.assigned_ms or not 0 <= now_ms - group.assigned_ms < interval_ms
 
 
 def leave(group: ConsumerGroup, request: Heartbeat) -> Change:
-    """Return the effect of a member's last heartbeat, with which it leaves for good or for a while.
-
-    Raises HeartbeatRefused.
-    """
+    """Return the effect of a member's last heartbeat, which leaves for good or for a while. Raises HeartbeatRefused."""
     member = _known(group, request)
     if request.epoch == LEAVING_FOR_A_WHILE:
         gone = replace(member, epoch=LEAVING_FOR_A_WHILE, state=MemberState.STABLE, revoking={})
@@ -273,7 +279,7 @@ def _known(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
 
 
 def _find_or_replace(draft: Draft, request: Heartbeat) -> ConsumerMember:
-    """Return the member as it was before this heartbeat; a member that joins has no partitions yet."""
+    """Return the member as it was before this heartbeat. A member that joins has no partitions yet."""
     if request.epoch != JOINING:
         member = _known(draft.group, request)
         _check_epoch(member, request)
@@ -290,7 +296,7 @@ def _find_or_replace(draft: Draft, request: Heartbeat) -> ConsumerMember:
 
 
 def _take_over(draft: Draft, former: ConsumerMember, request: Heartbeat) -> ConsumerMember:
-    """Let a static member return with another member id; it gets the target assignment of its former id."""
+    """Let a static member return with another member id. It gets the target assignment of its former id."""
     if not former.has_left_for_a_while and former.classic is None:
         raise HeartbeatRefused(
             ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -300,7 +306,7 @@ def _take_over(draft: Draft, former: ConsumerMember, request: Heartbeat) -> Cons
 
 
 def give_place(draft: Draft, former: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Let a member replace a static member, with its target and its partitions; return the new member."""
+    """Let a member replace a static member, with its target and its partitions. Return the new member."""
     group_id, target = draft.group.group_id, draft.group.target_of(former.member_id)
     back = replace(former, member_id=member_id, epoch=JOINING, previous_epoch=JOINING)
     draft.add(
@@ -325,7 +331,7 @@ def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
 
 
 def _update(draft: Draft, before: ConsumerMember, request: Heartbeat) -> None:
-    """Add the records of a member's subscription."""
+    """Add the records of a member's subscription to the draft."""
     known = draft.group.members.get(request.member_id)
     told = replace(
         known or before,
@@ -343,7 +349,7 @@ def _update(draft: Draft, before: ConsumerMember, request: Heartbeat) -> None:
 
 
 def note_member(draft: Draft, known: ConsumerMember | None, told: ConsumerMember) -> None:
-    """Add the records of a member that has changed, and raise the group epoch if its subscription has.
+    """Add the records of a member that has changed. If its subscription has changed, raise the group epoch.
 
     known: the member as the group has it; None if it is new.
     """
@@ -375,7 +381,7 @@ def current(group_id: str, member: ConsumerMember) -> CurrentAssignment:
 def _match(draft: Draft, member_id: str, match: Match, now_ms: int, *, anew: bool) -> None:
     """Find the topics of the member's regular expression, if it is new to the group or must be matched again.
 
-    Expressions that no member has any more are removed.
+    Expressions that no member uses any more are removed.
     """
     group = draft.group
     expression = group.members[member_id].regex
@@ -389,7 +395,7 @@ def _match(draft: Draft, member_id: str, match: Match, now_ms: int, *, anew: boo
 
 
 def _note_topics(draft: Draft, find: FindTopic, *, raised: bool) -> None:
-    """Raise the group epoch, unless it has been `raised` already, if topics changed that the group subscribes to."""
+    """If topics changed to which the group subscribes, raise the group epoch, unless it has been `raised` already."""
     group = draft.group
     found = hash_of_topics(group, find)
     if found != group.metadata_hash:
@@ -397,7 +403,7 @@ def _note_topics(draft: Draft, find: FindTopic, *, raised: bool) -> None:
 
 
 def hash_of_topics(group: ConsumerGroup, find: FindTopic) -> int:
-    """Return a number that changes when the topics do that the group subscribes to: made, deleted, grown."""
+    """Return a number that changes when a topic to which the group subscribes is created, deleted or extended."""
     subscriptions = {(member.topics, member.regex): member for member in group.members.values()}
     names = {name for member in subscriptions.values() for name in group.subscribed(member)}
     topics = [topic for topic in map(find, sorted(names)) if topic is not None]
@@ -436,7 +442,7 @@ def assignor_of(group: ConsumerGroup) -> str:
 
 
 def _wanted(group: ConsumerGroup, member: ConsumerMember, find: FindTopic) -> frozenset[TopicPartition]:
-    """Return a member's target, without topics that it no longer subscribes to, and without deleted topics."""
+    """Return a member's target, without deleted topics and topics to which it no longer subscribes."""
     target = group.target_of(member.member_id)
     found = (find(name) for name in group.subscribed(member))
     topics = {topic.topic_id for topic in found if topic is not None}

@@ -27,12 +27,17 @@ class Made(NamedTuple):
 class Held:
     """A group with its current activity.
 
-    changing: whether a change is being made in a thread, or waits for its turn to be appended. changes: how many were
-    appended. line: requests that wait for that: what handles each, who waits for the answer, and the answer if the
-    group is unloaded. committed: fires when the last change is committed. unsure: whether the last one in the
-    log was not committed in time. deadlines: when each member's session ends; revoke_by: until when a member has to
-    have given up partitions; join_by, sync_by: until when a classic one has to have joined again, and synced; all in
-    the clock's seconds. stale: whether topics may have changed since its last change.
+    changing: whether a change is being made in a thread, or waits for its turn to be appended.
+    changes: how many changes were appended.
+    line: requests that wait for the current change. Each has its handler, the waiting Deferred, and the answer if the
+        group is unloaded.
+    committed: fires when the last change is committed.
+    unsure: whether the last change in the log was not committed in time.
+    deadlines: when each member's session ends, in the clock's seconds.
+    revoke_by: until when a member must have given up partitions, in the clock's seconds.
+    join_by: until when a classic member must have joined again, in the clock's seconds.
+    sync_by: until when a classic member must have synced, in the clock's seconds.
+    stale: whether topics may have changed since the group's last change.
     """
 
     __slots__ = (
@@ -56,7 +61,7 @@ class Held:
 
     @property
     def times(self) -> tuple[dict[str, float], ...]:
-        """All times by member id at which a member is late."""
+        """The dicts of all times at which members are late, by member id."""
         return self.deadlines, self.revoke_by, self.join_by, self.sync_by
 
     def late(self, now: float) -> list[str]:
@@ -72,7 +77,7 @@ class Held:
         return min((at for times in self.times for at in times.values()), default=None)
 
     def waited(self, since: float, clock: IReactorTime) -> bool:
-        """Add the time for which the group has waited for others to its members' times. Return True."""
+        """Add the time for which the group has waited for other groups to its members' times. Return True."""
         for times in self.times:
             for member_id in times:
                 times[member_id] += clock.seconds() - since

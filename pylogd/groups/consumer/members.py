@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-#: The id of a topic (16 bytes) and the index of one of its partitions.
+#: A partition: the id of its topic (16 bytes) and its index.
 TopicPartition: TypeAlias = tuple[bytes, int]
-#: Partitions, each with the assignment epoch at which the member got it.
+#: Partitions, each with the assignment epoch in which the member got it.
 Assigned: TypeAlias = Mapping[TopicPartition, int]
 
-#: Member epochs with a meaning of their own in a heartbeat.
+#: Member epochs with a special meaning in a heartbeat.
 JOINING: Final = 0
 LEAVING: Final = -1
 LEAVING_FOR_A_WHILE: Final = -2  # a static member, which will come back under another member id
 
 
 class MemberState(IntEnum):
-    """A member's progress towards its target assignment; the numbers are those in Kafka's records."""
+    """A member's progress towards its target assignment. The numbers are those in Kafka's records."""
 
-    STABLE = 0  #: It has what it is to have.
-    UNREVOKED_PARTITIONS = 1  #: It has to give up partitions first, and to say so.
-    UNRELEASED_PARTITIONS = 2  #: It waits for partitions which other members have not given up.
+    STABLE = 0  # The member has its target assignment.
+    UNREVOKED_PARTITIONS = 1  # The member has to give up partitions first, and to confirm that.
+    UNRELEASED_PARTITIONS = 2  # The member waits for partitions that other members have not given up.
 
 
 class ClassicProtocol(NamedTuple):
@@ -37,11 +37,15 @@ class ClassicProtocol(NamedTuple):
 class ConsumerMember:
     """A member of a consumer group.
 
-    epoch: its member epoch; previous_epoch: the one before, with which it comes back if an answer was lost.
-    topics: the names that it subscribes to. regex: a regular expression for further topics; None or empty for none.
-    assignor: the assignor that it asks for. rebalance_ms: how long it may take to give up partitions.
-    assigned: the partitions that it may use. revoking: those that it has been told to give up.
-    classic: set for a member that speaks the classic protocol, None for one of the newer protocol.
+    epoch: its member epoch.
+    previous_epoch: the epoch before, which it sends again if an answer was lost.
+    topics: the names of the topics to which it subscribes.
+    regex: a regular expression for further topics; None or empty for none.
+    assignor: the assignor that it asks for.
+    rebalance_ms: how long it may take to give up partitions.
+    assigned: the partitions that it may use.
+    revoking: the partitions that it has been told to give up.
+    classic: set for a member that uses the classic protocol; None for the newer protocol.
     """
 
     member_id: str

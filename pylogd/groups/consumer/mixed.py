@@ -1,9 +1,9 @@
-"""Consumer groups with members of both protocols: the requests of the classic ones, and groups that change protocol.
+"""Consumer groups with members of both protocols: requests of classic members, and groups that change protocol.
 
-Strategy: `classic` decides what a classic member's request changes, and this module writes it down and keeps its times.
-JoinGroup is answered when its change is committed; nobody waits for the other members. A group becomes one of the newer
-protocol by `upgrade`, with the join of its first member; when a change would leave only classic members, the group is
-handed back (`GoBack`) in place of that change.
+Strategy: `classic` decides what a classic member's request changes. This module writes the change and keeps the
+member's times. JoinGroup is answered when its change is committed; nobody waits for the other members. With the join of
+the first member of the newer protocol a group moves to that protocol (`upgrade`). When a change would leave only
+classic members, the group moves back (`GoBack`) instead of making the change.
 
 Rules: a classic member that is told to join again has its rebalance timeout to do so, and as long again to sync.
 Must not know: requests of the protocol, offsets, classic groups.
@@ -59,9 +59,10 @@ LeaveAnswer = tuple[ErrorCode, list[ErrorCode]]
 class Takeover(NamedTuple):
     """A classic group that is about to become a group of the newer protocol.
 
-    records: it, as one of the newer protocol. before: the records that delete the classic one. begin: called before
-    they are appended. end: called when they are in the log, with True, or when it is known that they never will be,
-    with False.
+    records: the group in the newer protocol.
+    before: the records that delete the classic group.
+    begin: called before the records are appended.
+    end: called with True when they are in the log, or with False when it is known that they never will be.
     """
 
     records: Sequence[Record]
@@ -71,19 +72,22 @@ class Takeover(NamedTuple):
 
 
 class GoBack(NamedTuple):
-    """A group that moves back to the classic protocol. logged: called when `records`, which do it, are in the log."""
+    """A group that moves back to the classic protocol.
+
+    logged: called when `records`, which move it, are in the log.
+    """
 
     records: Sequence[KeyValue]
     logged: Callable[[], object]
 
 
-#: Returns how a group without some members moves back to the classic protocol; None if it stays. The last argument:
-#: whether a classic member takes the place of who leaves.
+#: Returns how a group without some members moves back to the classic protocol; None if it stays. The last argument says
+#: whether a classic member replaces the member that leaves.
 Downgrade = Callable[[ConsumerGroup, Collection[str], bool], GoBack | None]
 
 
 class MixedGroups(ConsumerGroups):
-    """All groups of the newer protocol that this broker coordinates, with their members of either protocol."""
+    """All groups of the newer protocol that this broker coordinates, with their members of both protocols."""
 
     def __init__(
         self,
@@ -98,7 +102,12 @@ class MixedGroups(ConsumerGroups):
         all_committed: AllCommitted,
         in_thread: InThread | None = None,
     ) -> None:
-        """`clock` times members; `now_ms` is the wall clock. `topic_of` returns a topic by its id."""
+        """Arguments:
+
+        clock: times members.
+        now_ms: the wall clock.
+        topic_of: returns a topic by its id.
+        """
         super().__init__(clock, now_ms, append, find, settings, option, all_committed, in_thread)
         self._topic_of = topic_of
         self._downgrade = downgrade
@@ -157,7 +166,10 @@ class MixedGroups(ConsumerGroups):
     def join(
         self, group_id: str, request: JoinRequest, again: Callable[[], JoinAnswer | Deferred[JoinAnswer]]
     ) -> JoinAnswer | Deferred[JoinAnswer]:
-        """Handle a JoinGroup request. again: handles it after the group has moved back to the classic protocol."""
+        """Handle a JoinGroup request.
+
+        again: handles the request after the group has moved back to the classic protocol.
+        """
         held = self._held[group_id]
         member_id = request.member_id or f"{request.instance_id or request.client_id}-{uuid.uuid4()}"
         try:
@@ -180,7 +192,7 @@ class MixedGroups(ConsumerGroups):
     def _join_made(
         self, held: Held, request: JoinRequest, member_id: str, made: Made | HeartbeatRefused
     ) -> JoinAnswer | Deferred[JoinAnswer]:
-        """Write down and answer the join of a classic member."""
+        """Write and answer the join of a classic member."""
         if isinstance(made, HeartbeatRefused):
             return JoinAnswer(made.code, request.member_id)
         member = made.change.member
@@ -191,7 +203,7 @@ class MixedGroups(ConsumerGroups):
         return _after(outcome, lambda error: JoinAnswer(error, request.member_id), lambda: answer)
 
     def _check_join(self, group: ConsumerGroup, request: JoinRequest) -> None:
-        """Check that a client may join. Raises HeartbeatRefused if it can't be a member, or the group is full."""
+        """Raise HeartbeatRefused if a client can't be a member, or the group is full."""
         classic.subscription_of(request)
         if not classic.supports(group, [name for name, _ in request.protocols]):
             raise HeartbeatRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "No protocol is common to all members.")
@@ -244,7 +256,7 @@ class MixedGroups(ConsumerGroups):
         return ErrorCode.REBALANCE_IN_PROGRESS
 
     def _epoch_of_next(self, group: ConsumerGroup) -> int:
-        """Return the epoch that a member gets which joins now: that of the last assignment until the next is due."""
+        """Return the epoch that a member would get if it joined now: the last assignment's, until the next is due."""
         due = may_assign(group, self._option(group.group_id, ASSIGNMENT_INTERVAL), self._now_ms())
         return group.epoch if due else group.assignment_epoch
 
@@ -252,7 +264,7 @@ class MixedGroups(ConsumerGroups):
         self._set_timer(held, held.join_by.setdefault(member_id, self._clock.seconds() + rebalance_ms / 1000))
 
     def leave(self, group_id: str, leavers: Sequence[LeavingMember]) -> LeaveAnswer | Deferred[LeaveAnswer]:
-        """Handle a LeaveGroup request. Members of the newer protocol do not leave in this way."""
+        """Handle a LeaveGroup request. Members of the newer protocol do not leave by LeaveGroup."""
         held = self._held[group_id]
         found = classic.who_leaves(held.group, leavers)
         gone = list(dict.fromkeys(one for one in found if not isinstance(one, ErrorCode)))

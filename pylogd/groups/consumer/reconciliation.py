@@ -1,10 +1,11 @@
 """Decide the next step of one member towards its target assignment.
 
-The steps, as in KIP-848: a member that has partitions which it is not to have any more is told to give them up, and
-stays at its epoch until its heartbeats no longer name them. Then it moves to the target's epoch and gets those of its
-partitions that are free. Partitions that another member still has are given to it once that one has given them up.
+The steps are those of KIP-848. A member that has partitions outside its target must give them up, and stays at its
+epoch until its heartbeats no longer name them. Then it moves to the target's epoch and gets the free partitions of its
+target. It gets partitions that another member still has once that member has given them up.
 
-A partition is never assigned to two members at a time: whoever has it, also while giving it up, is its owner.
+A partition is never assigned to two members at a time. The member that has it is its owner, even while it gives the
+partition up.
 Must not know: groups, clocks, records.
 """
 
@@ -25,9 +26,10 @@ def next_step(
 ) -> ConsumerMember:
     """Return the member after its next step; the same object if nothing changes.
 
-    target: what it is to have, of the topics that it subscribes to. epoch: the target's epoch. taken: all partitions
-    that members have or are giving up, its own included. owned: what the member says that it has; None if it says
-    nothing, because that has not changed.
+    target: its target partitions, of the topics to which it subscribes.
+    epoch: the target's epoch.
+    taken: all partitions that members have or are giving up, including its own.
+    owned: the partitions that the member reports; None if it reports none, because they have not changed.
     """
     if member.state is MemberState.STABLE and member.epoch == epoch and target >= member.assigned.keys():
         return member
@@ -44,14 +46,12 @@ def next_step(
 
 
 def _owns(partitions: Assigned, owned: Set[TopicPartition] | None) -> bool:
-    """Return whether the member has any of these partitions; a member that reports no partitions still has the earlier
-    ones.
-    """
+    """Return whether the member has any of these partitions. If it reports none, it still has the earlier ones."""
     return owned is None or not owned.isdisjoint(partitions.keys())
 
 
 def _revoke_more(member: ConsumerMember, target: Set[TopicPartition]) -> ConsumerMember:
-    """Let a member that is giving up partitions also give up those that its target has lost meanwhile."""
+    """Let a member that is giving up partitions also give up partitions that its target has lost since then."""
     if target >= member.assigned.keys():
         return member
     kept = {partition: since for partition, since in member.assigned.items() if partition in target}

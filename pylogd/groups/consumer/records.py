@@ -1,8 +1,8 @@
 """Encode and decode the records of consumer groups in the offsets topic, in Kafka's own formats.
 
 A key begins with its type as int16, strings in it are preceded by their length as int16. A value begins with its
-version (0) as int16; the rest is in the flexible format: lengths are varints, one more than the length, with 0 for
-null, and each structure ends with its tagged fields. A null value deletes the key.
+version (0) as int16. The rest is in the flexible format: a length is a varint of the length plus one, with 0 for null,
+and each structure ends with its tagged fields. A null value deletes the key.
 
     type  key                       value
     3     group                     group epoch; hash of the topics' metadata
@@ -13,7 +13,7 @@ null, and each structure ends with its tagged fields. A null value deletes the k
     8     group, member             member epochs, state, partitions that it has and gives up
     16    group, expression         topics that the regular expression matched
 
-Rules: whatever is malformed raises InvalidRecord. Tagged fields that are not known are skipped.
+Rules: malformed records raise InvalidRecord. Tagged fields that are not known are skipped.
 Source: the schemas of Kafka's group coordinator (ConsumerGroup*Key, ConsumerGroup*Value); KIP-848, KIP-1101, KIP-1251.
 Must not know: groups in memory, logs.
 """
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class RecordType(IntEnum):
-    """The subject of a record of a consumer group."""
+    """The type of a record of a consumer group."""
 
     GROUP = 3
     PARTITIONS = 4
@@ -63,7 +63,7 @@ class RecordType(IntEnum):
 
 
 class GroupEpoch(NamedTuple):
-    """The group epoch, and a number that changes with the topics that the group subscribes to."""
+    """The group epoch, and a number that changes with the topics to which the group subscribes."""
 
     group_id: str
     epoch: int
@@ -71,14 +71,14 @@ class GroupEpoch(NamedTuple):
 
 
 class MemberMetadata(NamedTuple):
-    """The fields that a member reports of itself: all of ConsumerMember except epochs and partitions."""
+    """The fields that a member reports about itself: all of ConsumerMember except epochs and partitions."""
 
     group_id: str
     member: ConsumerMember
 
 
 class AssignmentEpoch(NamedTuple):
-    """The group epoch that the target assignment is made for, and when it was made (milliseconds since 1970)."""
+    """The group epoch for which the target assignment was made, and the time of that (milliseconds since 1970)."""
 
     group_id: str
     epoch: int
@@ -106,7 +106,7 @@ class CurrentAssignment(NamedTuple):
 
 
 class RegularExpression(NamedTuple):
-    """The topics that a regular expression matched, at a version of the metadata and a time in ms since 1970."""
+    """The topics that a regular expression matched, with the version of the metadata and the time in ms since 1970."""
 
     group_id: str
     expression: str
@@ -116,7 +116,10 @@ class RegularExpression(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """A record was deleted. name: the member id or the regular expression, if the key has one."""
+    """A record was deleted.
+
+    name: the member id or the regular expression, if the key has one.
+    """
 
     kind: RecordType
     group_id: str
@@ -129,7 +132,7 @@ Record: TypeAlias = (
 
 _VERSION: Final = SHORT.pack(0)
 _UUID_BYTES: Final = 16
-#: Types whose values have tagged fields that are used.
+#: Types whose values have known tagged fields.
 _TAGGED: Final = frozenset({RecordType.GROUP, RecordType.MEMBER, RecordType.TARGET, RecordType.PARTITIONS})
 #: Types whose keys have a second field.
 _NAMED: Final = frozenset(
@@ -209,7 +212,7 @@ def _classic_value(classic: ClassicProtocol) -> bytes:
     def encode_protocol(protocol: tuple[str, bytes]) -> bytes:
         return compact_text_field(protocol[0]) + compact_bytes_field(protocol[1]) + NO_TAGS
 
-    present = unsigned_field(1)  # a structure that may be null has this in front of it
+    present = unsigned_field(1)  # a structure that may be null begins with this
     return present + INT.pack(classic.session_ms) + compact_array_field(classic.protocols, encode_protocol) + NO_TAGS
 
 
@@ -319,7 +322,7 @@ def _read_topic_partitions(body: RecordCursor) -> list[TopicPartition]:
 
 
 def _read_assigned(body: RecordCursor, epoch: int) -> dict[TopicPartition, int]:
-    """Return the partitions with the epochs at which they were assigned; without epochs, the member's epoch."""
+    """Return the partitions with the epochs in which they were assigned. Without epochs use the member's epoch."""
 
     def read_topic(cursor: RecordCursor) -> list[tuple[TopicPartition, int]]:
         topic = cursor.exactly(_UUID_BYTES)

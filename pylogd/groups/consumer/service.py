@@ -1,11 +1,11 @@
 """The consumer groups of the newer protocol that this broker coordinates: one change at a time, sessions, timeouts.
 
 Strategy: a group's change is appended to the offsets topic, takes effect in memory once it is in the log, and is
-answered once it is committed. A change that is much work is made in a thread, one at a time (`work`). Until a change is
-in the log, further requests of the group wait in line. An answer that changes nothing waits too for the last change to
-be committed, so nobody is told what could be lost.
+answered once it is committed. A large change is made in a thread, one at a time (`work`). Until a change is in the log,
+further requests of the group wait in line. An answer without a change also waits until the last change is committed, so
+no client is told what could still be lost.
 
-Rules: the memory is what the log says. A member whose session ends is removed, and so is one that does not give up its
+Rules: the state in memory is that of the log. A member is removed when its session ends, or if it does not give up its
 partitions within its rebalance timeout.
 Must not know: requests of the protocol, offsets.
 """
@@ -47,20 +47,20 @@ from pylogd.replica.disk_calls import InThread
 from pylogd.replica.internal_topic import KeyValue
 from pylogd.replica.waiting import branch, then
 
-#: Appends records for a group: calls the last argument once they are in the log, and returns NONE once they are
-#: committed, or why they were not.
+#: Appends records for a group. It calls the last argument once they are in the log, and returns NONE once they are
+#: committed, or an error code.
 Append = Callable[[str, Sequence[KeyValue], Callable[[], object]], "ErrorCode | Deferred[ErrorCode]"]
 
 T = TypeVar("T")
 
-#: Writes down and answers a change, or a refusal.
+#: Writes and answers a change, or a refusal.
 Use = Callable[[Made | HeartbeatRefused], "T | Deferred[T]"]
-#: Returns NONE once all that is in the log for a group is committed, or why it is not.
+#: Returns NONE once all records of a group in the log are committed, or an error code.
 AllCommitted = Callable[[str], "ErrorCode | Deferred[ErrorCode]"]
-#: Returns the value of a setting, by its name, for a group.
+#: Returns the value of a setting for a group, by the setting's name.
 GroupOption = Callable[[str, str], int]
 
-#: From so many characters of topic names in a heartbeat on it is checked how much all members have.
+#: If the topic names in a heartbeat have this many characters, the total of all members is checked.
 _LARGE_SUBSCRIPTION: Final = 1 << 14
 
 
@@ -78,10 +78,7 @@ class ConsumerGroups:
         all_committed: AllCommitted = lambda group_id: ErrorCode.NONE,
         in_thread: InThread | None = None,
     ) -> None:
-        """`clock` times sessions; `now_ms` is the wall clock, for time stamps. option: None for the broker's values.
-
-        in_thread: where large changes are made; None to make them at once.
-        """
+        """Make the groups. `option` is None for the broker's values; `in_thread` makes large changes, if given."""
         self._clock = clock
         self._now_ms = now_ms
         self._append = append
@@ -89,21 +86,21 @@ class ConsumerGroups:
         self._settings = settings
         self._option = option or (lambda group_id, name: settings.group_value({}, name))
         self._all_committed = all_committed
-        self._work = FairWork(in_thread, 1) if in_thread else None  # one at a time, or clients would take all threads
+        self._work = FairWork(in_thread, 1) if in_thread else None  # one at a time, else clients would take all threads
         self._held: dict[str, Held] = {}
         self._removals = Removals(clock, self._remove_late)
 
     # -- loading and unloading
 
     def load(self, groups: Iterable[ConsumerGroup]) -> None:
-        """Take over groups that were read from the offsets topic; the sessions of their members start again."""
+        """Add groups that were read from the offsets topic. The sessions of their members start again."""
         for group in groups:
             held = self._held[group.group_id] = Held(group)
             for member_id in group.members:
                 self._renew(held, member_id)
 
     def unload(self, belongs: Callable[[str], bool]) -> None:
-        """Forget the groups whose ids `belongs` returns true for; heartbeats that wait are answered NOT_COORDINATOR."""
+        """Forget the groups whose ids `belongs` returns true for. Waiting heartbeats are answered NOT_COORDINATOR."""
         for group_id in [group_id for group_id in self._held if belongs(group_id)]:
             held = self._held.pop(group_id)
             if held.timer is not None and held.timer.active():
@@ -137,7 +134,8 @@ class ConsumerGroups:
     def in_line(self, group_id: str, handle: Callable[[], T | Deferred[T]], unloaded: T) -> Deferred[T] | None:
         """Have a request of a group wait while a change of the group is made or appended; None if it need not.
 
-        handle: called when its turn has come. unloaded: the answer if the group is unloaded before.
+        handle: called when its turn has come.
+        unloaded: the answer if the group is unloaded before.
         """
         held = self._held.get(group_id)
         if held is None or not held.changing:
@@ -149,10 +147,7 @@ class ConsumerGroups:
     # -- heartbeats
 
     def heartbeat(self, group_id: str, request: Heartbeat, match: Match) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
-        """Handle a heartbeat, of which `check` found no fault. `match` finds topics by a regular expression.
-
-        Not while a change of the group is made or appended: see `in_line`.
-        """
+        """Handle a heartbeat that `check` accepts. `match` finds topics. Not during a change: see `in_line`."""
         held = self._held.get(group_id)
         if held is None:
             if request.epoch != JOINING:
@@ -176,7 +171,7 @@ class ConsumerGroups:
         return self.change(held, request, wanted, make, use, unloaded)
 
     def keep_alive(self, group_id: str, request: Heartbeat) -> None:
-        """Restart the session of a member with this epoch, whose heartbeat is answered later."""
+        """Restart the session of a member with this epoch. Its heartbeat is answered later."""
         held = self._held.get(group_id)
         member = None if held is None else held.group.members.get(request.member_id)
         if held is not None and member is not None and member.classic is None and request.epoch == member.epoch:
@@ -185,7 +180,7 @@ class ConsumerGroups:
     def _beaten(
         self, held: Held, request: Heartbeat, made: Made | HeartbeatRefused
     ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
-        """Store the effect of a heartbeat of a member that joins or stays, and answer it."""
+        """Store the effect of a heartbeat of a member that joins or stays, and answer the heartbeat."""
         if isinstance(made, HeartbeatRefused):
             return self._refused(held, request, made)
         result = self.write_or_wait(held, made)
@@ -226,7 +221,7 @@ class ConsumerGroups:
         return self._log(held, made.records, appended)
 
     def _last_commit(self, held: Held) -> ErrorCode | Deferred[ErrorCode]:
-        """Return the outcome of the last change: an answer without a change waits for it."""
+        """Return the outcome of the last change, for which an answer without a change waits."""
         if held.committed is not None:
             return branch(held.committed)
         if not held.unsure:
@@ -279,11 +274,11 @@ class ConsumerGroups:
         use: Use[T],
         unloaded: T,
     ) -> T | Deferred[T]:
-        """Make what a member's request changes, in a thread if it is much work, and return what `use` returns for it.
+        """Make the change of a member's request, in a thread if it is large. Return the result of `use` for it.
 
-        Large changes are made by turns of addresses; the time until the group's turn is added to its members' times.
-        wanted: the names of topics that the member subscribes to now, None if as before. make: called with `find` and
-        `topics_changed`. unloaded: the answer if the group is unloaded meanwhile.
+        Addresses take turns with large changes. The time until the group's turn is added to its members' times.
+        wanted: the names of topics to which the member now subscribes; None if unchanged.
+        unloaded: the answer if the group is unloaded meanwhile.
         """
         stale, held.stale = held.stale, False
         much = work(held.group, request.member_id, wanted, self._find, topics_changed=stale) > MUCH_WORK
@@ -291,7 +286,7 @@ class ConsumerGroups:
             try:
                 return self._made(held, stale, use, make_change(make, self._find, stale))
             except Exception:
-                held.stale = True  # nobody knows what was looked at
+                held.stale = True  # nobody knows which topics were looked at
                 self._forget_if_unused(held)
                 raise
         held.changing = True
@@ -309,9 +304,9 @@ class ConsumerGroups:
             held.changing, held.stale = False, True
             self._forget_if_unused(held)
             self._serve_line(held)
-            return unloaded if failure.check(Crowded) else failure  # the client tries again
+            return unloaded if failure.check(Crowded) else failure  # the client will try again
 
-        found = cache(self._find)  # the same answer each time: topics may change meanwhile
+        found = cache(self._find)  # it always gives the same answer, though topics may change meanwhile
         share = share_of(request.client_host.removeprefix("/"))
         its_turn = partial(held.waited, self._clock.seconds(), self._clock)
         return self._work.run(share, make_change, make, found, stale, wanted=its_turn).addCallbacks(made, failed)
@@ -319,7 +314,7 @@ class ConsumerGroups:
     @staticmethod
     def _made(held: Held, stale: bool, use: Use[T], made: Made | HeartbeatRefused) -> T | Deferred[T]:
         if isinstance(made, HeartbeatRefused):
-            held.stale = held.stale or stale  # nobody has looked at the topics
+            held.stale = held.stale or stale  # no change has looked at the topics
         return use(made)
 
     def _write(self, held: Held, change: Change) -> ErrorCode | Deferred[ErrorCode]:
@@ -368,12 +363,12 @@ class ConsumerGroups:
             answer = branch(result.addCallback(outcome))
         else:
             answer = outcome(result)
-        if logged:  # only now: a request in line may make the next change, which sets `held.committed` after this one
+        if logged:  # only now: a request in line may set `held.committed` after this one
             self._go_on(held, change)
         return answer
 
     def _appended(self, held: Held, group: ConsumerGroup) -> None:
-        """Put a change into effect. The members' times follow: also for a member that now speaks another protocol."""
+        """Put a change into effect. The members' times follow, even for a member that now uses another protocol."""
         held.group = group
         for times in held.times:
             for member_id in times.keys() - group.members.keys():
@@ -396,7 +391,7 @@ class ConsumerGroups:
     def _serve_line(held: Held) -> None:
         while held.line and not held.changing:
             handle, waiting, _ = held.line.popleft()
-            maybeDeferred(handle).chainDeferred(waiting)  # an error is for who waits, not for those behind
+            maybeDeferred(handle).chainDeferred(waiting)  # only the waiting request fails, not those after it
 
     def _forget_if_unused(self, held: Held) -> None:
         """Forget a group that does not exist: its first member was refused, or it was deleted."""
@@ -407,14 +402,14 @@ class ConsumerGroups:
         """Delete a group that has no members."""
         held = self._held[group_id]
         if held.changing or held.group.state is not ConsumerGroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP  # also while its first member joins
+            return ErrorCode.NON_EMPTY_GROUP  # even while its first member joins
         records = delete(held.group)
         return self._write(held, Change(held.group.with_records(records), records))
 
     # -- time
 
     def _renew(self, held: Held, member_id: str) -> None:
-        """Restart a member's session. One whose join is still being written gets its session when that is in effect."""
+        """Restart a member's session. If its join is still being written, the session begins when that is in effect."""
         member = held.group.members.get(member_id)
         if member is None:
             return
@@ -441,7 +436,7 @@ class ConsumerGroups:
             self._set_timer(held, at)
 
     def _set_timer(self, held: Held, at: float) -> None:
-        """See that `_timed_out` is called at `at` or before, unless the group was unloaded meanwhile."""
+        """Make sure that `_timed_out` is called at `at` or before, unless the group was unloaded meanwhile."""
         if self._held.get(held.group.group_id) is not held:
             return
         timer = held.timer
@@ -452,10 +447,10 @@ class ConsumerGroups:
         held.timer = self._clock.callLater(max(0.0, at - self._clock.seconds()), self._timed_out, held)
 
     def _timed_out(self, held: Held) -> None:
-        held.timer = None  # it refers to the group, which would stay in memory until the garbage collector searches all
+        held.timer = None  # it refers to the group, which only the garbage collector could free then
         if self._held.get(held.group.group_id) is not held:
             return
-        if held.changing:  # in line, or a group that always changes would keep its late members
+        if held.changing:  # wait in line, or a group that always changes would keep its late members
             self.in_line(held.group.group_id, partial(self._timed_out, held), None)
             return
         if held.late(self._clock.seconds()):

@@ -1,6 +1,6 @@
-"""Make the changes of consumer groups, and estimate how much work that is: large ones are made in a thread.
+"""Make the changes of consumer groups, and estimate their work. Large changes are made in a thread.
 
-The time of a change grows with the partitions, names of topics and members that it looks at: some microseconds each.
+The time of a change grows with the partitions, names of topics and members that it reads: some microseconds for each.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pylogd.groups.consumer.heartbeats import Change, FindTopic, Heartbeat, Hear
 from pylogd.groups.consumer.held import Made
 from pylogd.groups.consumer.records import encode
 
-#: A change that looks at more than this takes over 10 ms.
+#: A change that reads more than this takes over 10 ms.
 MUCH_WORK: Final = 3000
 
 
 def work(
     group: ConsumerGroup, member_id: str, wanted: Set[str] | None, find: FindTopic, *, topics_changed: bool
 ) -> int:
-    """Return the approximate number of partitions, names and members that a member's request has processed.
+    """Return about how many partitions, names and members a change for a member's request reads.
 
-    wanted: the names of topics that it subscribes to now, None if as before. topics_changed: whether topics may have
-    changed since the group's last change.
+    wanted: the names of topics to which it subscribes now; None if unchanged.
+    topics_changed: whether topics may have changed since the group's last change.
     """
     member = group.members.get(member_id)
     assigned = group.epoch == group.assignment_epoch
@@ -41,7 +41,7 @@ def work(
 def matched(
     group: ConsumerGroup, request: Heartbeat, match: Match, *, topics_changed: bool
 ) -> dict[str, frozenset[str]]:
-    """Return the topics that a member's regular expression matches, by that, if `beat` will ask.
+    """Return the topics that a member's regular expression matches, by the expression, if `beat` will ask.
 
     Raises HeartbeatRefused.
     """
@@ -54,7 +54,7 @@ def matched(
 
 
 def make_change(make: Callable[..., Change], find: FindTopic, stale: bool) -> Made | HeartbeatRefused:
-    """Make a change and encode its records, also in a thread."""
+    """Make a change and encode its records. This may run in a thread."""
     try:
         change = make(find=find, topics_changed=stale)
     except HeartbeatRefused as refused:

@@ -1,4 +1,4 @@
-"""Which part of a log may be compacted now, and whether it should be."""
+"""Decide which part of a log may be compacted now, and whether it should be."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pylogd.log.segment import Segment
 
 
 class LogToClean(NamedTuple):
-    """A log of which something may be compacted.
+    """A log with records that may be compacted.
 
-    first_dirty_offset, end_offset: the offsets (the end exclusive) that have not been compacted yet and may be now.
-    clean_bytes: the size of the segments before these offsets.
-    dirty_bytes: the size of the segments with these offsets.
-    overdue: whether a record in them is older than `max.compaction.lag.ms`.
+    first_dirty_offset: the first offset that has not been compacted yet.
+    end_offset: the offset at which the part that may be compacted now ends.
+    clean_bytes: the size of the segments before `first_dirty_offset`.
+    dirty_bytes: the size of the segments from `first_dirty_offset` to `end_offset`.
+    overdue: whether a record in these segments is older than `max.compaction.lag.ms`.
     """
 
     log: Log
@@ -37,10 +38,11 @@ class LogToClean(NamedTuple):
 
 
 def log_to_clean(log: Log, now_ms: int) -> LogToClean | None:
-    """Return what of a log may be compacted at `now_ms`, None if nothing. May read batch headers: call it in a thread.
+    """Return the part of a log that may be compacted at `now_ms`, None if there is none.
 
     Excluded are the active segment, segments that are not durable yet, segments with a record younger than
-    `min.compaction.lag.ms`, and everything at or after `Log.deletable_offset`.
+    `min.compaction.lag.ms`, and everything at or after `Log.deletable_offset`. It may read batch headers: call it in a
+    thread.
     """
     segments = log.segments
     first_dirty = log.cleaned_offset

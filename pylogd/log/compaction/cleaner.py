@@ -4,14 +4,14 @@ Each thread takes the log that needs compaction most and compacts it, again and 
 waits `log.cleaner.backoff.ms`. Logs with a record older than `max.compaction.lag.ms` come first, then those with the
 largest share of bytes that are not compacted yet, if it exceeds `min.cleanable.dirty.ratio`. The memory for offset maps
 is divided among the threads; all share one limit of bytes per second. Large jobs are done in a child process
-(`process`): a thread that goes through records would hold the interpreter that the reactor needs. The process ends
-when there is nothing to do. Where disks have threads of their own, `cleaners` has a cleaner for each.
+(`process`): a thread that goes through records would hold the interpreter that the reactor needs. The process ends when
+there is nothing to do. Where disks have threads of their own, `cleaners` has a cleaner for each disk.
 
 Rules: a log is compacted by one thread at a time. How far it was compacted is written to `cleaner-offset-checkpoint`
-after the new segments are installed, so that a crash at worst has something compacted twice. A log with damaged
-batches is skipped until the next start; a log for which the disk is full is tried again later; any other failure of
-the file system takes the data directory offline. `stop` waits until each thread has reached a safe point, at which no
-incomplete file is left, but not for a disk that hangs.
+after the new segments are installed, so that a crash at worst has something compacted twice. A log with damaged batches
+is skipped until the next start; a log for which the disk is full is tried again later; any other failure of the file
+system takes the data directory offline. `stop` waits until each thread has reached a safe point, at which no incomplete
+file is left; it does not wait for a disk that hangs.
 """
 
 from __future__ import annotations
@@ -49,17 +49,18 @@ from pylogd.log.storage import Storage
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 60.0
-#: How often `stop` looks whether a directory has failed, and how long it then still waits for the threads of it.
+#: The seconds between two looks of `stop` at whether a directory has failed, and the seconds for which `stop` then
+#: still waits for the threads of that directory.
 _LOOK_SECONDS = 0.2
 _GRACE_SECONDS = 1.0
-#: Smaller jobs are done in the thread: they are over before a process would have started.
+#: Smaller jobs are done in the thread, since they end before a process would have started.
 _MIN_PROCESS_BYTES = 1 << 20
 _MAX_CHECK_BYTES = 16 << 20
 _MIN_CHECK_BYTES = 1 << 16
 
 
 class CleanerConfig(NamedTuple):
-    """The settings `log.cleaner.…`. Sizes in bytes; `dedupe_buffer_bytes` is for all threads of a cleaner together."""
+    """The settings `log.cleaner.…`. Sizes are in bytes; all threads of a cleaner share `dedupe_buffer_bytes`."""
 
     enabled: bool = True
     threads: int = 1
@@ -96,10 +97,12 @@ class JobRunner:
 class Cleaner:
     """Threads that compact the same logs. Call `start` and `stop` once each; `clean_one` is one step of a thread.
 
-    `configure` may change the settings meanwhile: for the next log of each thread.
+    `configure` may change the settings while the threads run: each thread uses them for its next log.
 
-    now_ms: the wall clock. seconds: a monotonic clock. path: the only data directory whose logs are compacted; None for
-    all. throttle: a limit that is shared with other cleaners; it has to stop waiting when `stop` is called.
+    now_ms: the wall clock.
+    seconds: a monotonic clock.
+    path: the only data directory whose logs are compacted; None for all.
+    throttle: a limit that is shared with other cleaners; it has to stop waiting when `stop` is called.
     """
 
     def __init__(
@@ -113,9 +116,9 @@ class Cleaner:
         throttle: Throttle | None = None,
     ) -> None:
         self.config = config
-        self.completed = 0  # compactions
+        self.completed = 0  # how many compactions were done
         self.most_dirty = 0.0  # the largest share of bytes of a log that waited for compaction at the last look
-        self.read_bytes = self.written_bytes = 0  # of them
+        self.read_bytes = self.written_bytes = 0  # the bytes that compactions have read and written
         self._manager = manager
         self._now_ms = now_ms
         self._seconds = seconds
@@ -123,12 +126,13 @@ class Cleaner:
         self._stopping = threading.Event()
         self._started = False
         self._throttle = throttle or Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
-        self._threads: dict[int, threading.Thread] = {}  # by number, below `config.threads` but for those that end
-        self._sleeping = threading.Condition()  # of threads without work; guards `config` and `_threads`
+        # By number; numbers are below `config.threads`, except those of threads that are ending.
+        self._threads: dict[int, threading.Thread] = {}
+        self._sleeping = threading.Condition()  # threads without work wait for it; it guards `config` and `_threads`
         self._working: set[int] = set()  # the ids of the threads that look for a log or compact one
-        self._lock = threading.Lock()  # of choosing a log, and of the checkpoint
+        self._lock = threading.Lock()  # is held while a log is chosen, and while the checkpoint is written
         self._in_progress: set[TopicPartition] = set()
-        self._skipped_until: dict[int, float] = {}  # by the id() of a log
+        self._skipped_until: dict[int, float] = {}  # the time until which a log is skipped, by the id() of the log
 
     def start(self) -> None:
         """Start the threads."""
@@ -136,7 +140,7 @@ class Cleaner:
         self._start_threads()
 
     def configure(self, config: CleanerConfig) -> None:
-        """Use other settings. Threads that are too many end after the log that they compact. Never waits for a disk."""
+        """Use other settings. Excess threads end after the log that they are compacting. Never waits for a disk."""
         with self._sleeping:
             self.config = config
             self._sleeping.notify_all()
@@ -188,7 +192,7 @@ class Cleaner:
                 if self.config is not config:
                     config = self.config
                     runner.close()
-                    runner = self.new_runner()  # which has its part of the memory
+                    runner = self.new_runner()  # it has this thread's part of the memory
                 self._working.add(threading.get_ident())
                 try:
                     result = self._next(runner)
@@ -203,7 +207,7 @@ class Cleaner:
             runner.close()
 
     def _ended(self, number: int) -> bool:
-        """Return whether a thread has to end: at a stop, or if there are to be fewer threads."""
+        """Return whether a thread has to end: at a stop, or if there should be fewer threads."""
         with self._sleeping:
             if number < self.config.threads:
                 return self._stopping.is_set()
@@ -211,7 +215,7 @@ class Cleaner:
             return True
 
     def _sleep(self, config: CleanerConfig) -> None:
-        """Wait `log.cleaner.backoff.ms`, but not after a stop or another change of the settings."""
+        """Wait `log.cleaner.backoff.ms`, or until a stop or another change of the settings."""
         with self._sleeping:
             self._sleeping.wait_for(
                 lambda: self.config is not config or self._stopping.is_set(), config.backoff_ms / 1000
@@ -227,7 +231,7 @@ class Cleaner:
             return None
 
     def clean_one(self, runner: JobRunner) -> CompactionResult | None:
-        """Compact the log that needs it most; return the result, None if no log needs it or can be compacted."""
+        """Compact the log that needs it most. Return the result, or None if no log needs it or can be compacted."""
         while (chosen := self._choose()) is not None:
             result = self._clean(chosen, runner)
             if result is not None:
@@ -275,7 +279,7 @@ class Cleaner:
         self._throttle.take(count)
 
     def _check_bytes(self) -> int:
-        """Return `CompactionJob.check_bytes`: large, as each report wakes a thread that competes with the reactor."""
+        """Return `CompactionJob.check_bytes`: large, since each report wakes a thread that holds up the reactor."""
         return int(min(_MAX_CHECK_BYTES, max(self._throttle.rate / 8, _MIN_CHECK_BYTES)))
 
     def _failed(self, log: Log, error: StorageError) -> None:
@@ -298,13 +302,13 @@ class Cleaner:
 
     @property
     def given_up(self) -> int:
-        """How many logs are not compacted until the next start, since they are damaged."""
+        """How many damaged logs are not compacted until the next start."""
         return list(self._skipped_until.values()).count(math.inf)
 
     def _was_removed(self, log: Log) -> bool:
-        """Return whether a missing file can be explained by retention, truncation or deletion.
+        """Return whether retention, truncation or deletion can explain a missing file.
 
-        It can't if the log is closed and the manager still has it: then a failed replacement of segments closed it.
+        They can't if the log is closed and the manager still has it: then a failed replacement of segments closed it.
         """
         return not log.closed or self._manager.logs.get((log.topic, log.partition)) is not log
 

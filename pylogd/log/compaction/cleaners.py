@@ -1,8 +1,8 @@
 """The cleaners of a broker: one for all logs, or one for each data directory, so that no disk waits for another.
 
-Threads, the choice of the next log and the locks are those of one cleaner: a disk that hangs or is slow holds up only
-the compaction of its own logs. The limit of bytes per second is for all cleaners together, and so is the memory for
-offset maps, which is divided evenly.
+Each cleaner has its own threads and locks, and chooses its next log itself: a disk that hangs or is slow holds up only
+the compaction of its own logs. All cleaners share the limit of bytes per second. The memory for offset maps is divided
+evenly among them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pylogd.log.manager import LogManager
 
 
 class Cleaners:
-    """See the module. Call `start` and `stop` once each.
+    """The cleaners of a broker; see the module. Call `start` and `stop` once each.
 
-    parts: the absolute paths of the data directories that have a cleaner each, or None for one cleaner of all logs.
-    now_ms: the wall clock. seconds: a monotonic clock. `config.threads` is for each cleaner. `configure` changes the
-    settings.
+    parts: the absolute paths of the data directories that have a cleaner each; or None for one cleaner of all logs.
+    config: the settings, which `configure` changes. Each cleaner has `config.threads` threads.
+    now_ms: the wall clock.
+    seconds: a monotonic clock.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Cleaners:
         }
 
     def configure(self, config: CleanerConfig) -> None:
-        """Use other settings from now on: the limit of bytes per second at once, the others for each next log."""
+        """Use other settings: the limit of bytes per second at once, the others for each cleaner's next log."""
         self._throttle.rate = config.max_bytes_per_second
         own = _share(config, len(self._cleaners))
         for cleaner in self._cleaners.values():
@@ -58,7 +59,7 @@ class Cleaners:
 
     @property
     def working(self) -> int:
-        """How many threads compact, or look at, a log."""
+        """How many threads are compacting a log, or choosing one."""
         return sum(cleaner.working for cleaner in self._cleaners.values())
 
     @property
@@ -69,16 +70,16 @@ class Cleaners:
 
     @property
     def most_dirty(self) -> float:
-        """The largest share (0 to 1) of a log's bytes that wait for compaction, as of the last look at all logs."""
+        """The largest share (0 to 1) of a log's bytes that waits for compaction, as of the last look at all logs."""
         return max((cleaner.most_dirty for cleaner in self._cleaners.values()), default=0.0)
 
     @property
     def given_up(self) -> int:
-        """How many logs are not compacted until the next start, since they are damaged."""
+        """How many damaged logs are not compacted until the next start."""
         return sum(cleaner.given_up for cleaner in self._cleaners.values())
 
     def working_at(self, path: str) -> int:
-        """Return how many threads compact, or look at, the logs of the data directory at `path`. Never waits."""
+        """Return how many threads of the data directory at `path` are compacting or choosing a log. Never waits."""
         cleaner = self._cleaners.get(path)
         return 0 if cleaner is None else cleaner.working
 

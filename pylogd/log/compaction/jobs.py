@@ -17,7 +17,7 @@ class SourcesChanged(StorageError):
 
 
 class CleanerStopped(Exception):
-    """The cleaner is stopping. A progress callback raises this to end a compaction."""
+    """The cleaner is stopping. A progress callback raises this error to end a compaction."""
 
 
 class OffsetMapTooSmall(StorageError):
@@ -33,9 +33,11 @@ class CompactionJob:
     first_dirty_offset: records at and after it have not been compacted yet.
     bound: records at and after it are kept unchanged.
     last_offsets: for each producer id with state, the last offset of its latest batch in its current epoch.
-    last_epochs: for each producer id without such a batch, its epoch, which it has from a marker.
-    now_ms, delete_retention_ms: the wall clock, and how long a tombstone stays after it was first compacted.
-    segment_bytes, index_interval_bytes: limits of the new segments.
+    last_epochs: for each producer id without such a batch, the epoch of its last marker.
+    now_ms: the time by the wall clock.
+    delete_retention_ms: how long a tombstone stays after it was first compacted.
+    segment_bytes: the most bytes of a new segment.
+    index_interval_bytes: how many bytes are between two index entries of a new segment.
     io_buffer_bytes: how many bytes are collected for one write.
     check_bytes: how many bytes are read or written between two calls of the progress callback.
     """
@@ -65,8 +67,8 @@ class CompactionResult:
 
     first_dirty_offset: int
     end_offset: int
-    dirty_bytes: int = 0  # read by the first pass
-    bytes_read: int = 0  # by the second pass
+    dirty_bytes: int = 0  # the bytes that the first pass read
+    bytes_read: int = 0  # the bytes that the second pass read
     bytes_written: int = 0
     records_read: int = 0
     records_kept: int = 0
@@ -77,8 +79,8 @@ class CompactedSegment(NamedTuple):
     """A new segment, written and synced under its `.cleaned` names.
 
     replaces: the base offsets of the segments that it replaces.
-    size: in bytes.
-    largest_timestamp: the largest time stamp, and the last offset of the batch that has it.
+    size: its size in bytes.
+    largest_timestamp: the largest time stamp, and the last offset of the batch that has this time stamp.
     first_timestamp: the largest time stamp of the first batch.
     has_aborted: whether it has the marker of an aborted transaction.
     """
@@ -90,9 +92,10 @@ class CompactedSegment(NamedTuple):
     has_aborted: bool = False
 
 
-#: Called with the number of bytes read or written since the last call. It may sleep, or raise to end the compaction.
+#: Called with the number of bytes read or written since the last call. It may sleep. It may raise to end the
+#: compaction.
 OnProgress: TypeAlias = Callable[[int], None]
-#: Puts a compacted segment in place of those that it replaces.
+#: Called to put a compacted segment in place of the segments that it replaces.
 InstallSegment: TypeAlias = Callable[[CompactedSegment], None]
-#: Does a job, calling `InstallSegment` for each new segment.
+#: Does a job, and calls `InstallSegment` for each new segment.
 RunJob: TypeAlias = Callable[[CompactionJob, OnProgress, InstallSegment], CompactionResult]

@@ -23,10 +23,12 @@ from pylogd.log.segment import Segment
 
 def compact(log: Log, first_dirty_offset: int, bound: int, run_job: RunJob, *, now_ms: int, on_progress: OnProgress,
             io_buffer_bytes: int = 1 << 20, check_bytes: int = 1 << 20) -> CompactionResult:  # fmt: skip
-    """Compact a log up to offset `bound`, or to where the offset map is full, and set `log.cleaned_offset`.
+    """Compact a log up to offset `bound`, or until the offset map is full, and set `log.cleaned_offset`.
 
-    first_dirty_offset: records at and after it have not been compacted yet. The other arguments are those of
-    `CompactionJob`. Raises CorruptLog, StorageFailure, SourcesChanged, and what `run_job` and `on_progress` raise.
+    first_dirty_offset: records at and after it have not been compacted yet.
+
+    The other arguments are those of `CompactionJob`. Raises CorruptLog, StorageFailure, SourcesChanged, and the errors
+    of `run_job` and `on_progress`.
     """
     truncations = log.truncations
     sealed = {segment.base_offset: segment for segment in log.segments[:-1] if segment.file is None}

@@ -3,12 +3,12 @@
 It is an open-addressing hash table in one block of anonymous memory, which is allocated once. An entry is the 16-byte
 BLAKE2b hash of a key, and its offset plus one, so that zeroed memory is an empty table. The step between probes comes
 from the second half of the hash, and the number of entries is a prime, so that a probe sequence visits every entry.
-Keys with equal hashes would be taken for one; with 16 bytes of BLAKE2b that does not happen in practice, nor can
-somebody make it happen.
+Keys with equal hashes would be treated as one key. With 16 bytes of BLAKE2b this does not happen in practice, and
+nobody can construct such keys.
 
-Rules: entries are only removed all at once, which also returns the memory to the operating system. The map is full at
-`load_factor` of its entries; check `available` before a `put_all`. Not safe for use by several threads.
-Kafka's counterpart is SkimpyOffsetMap.
+Rules: `clear` removes all entries at once, and returns the memory to the operating system; single entries are never
+removed. The map is full at `load_factor` of its entries; check `available` before a `put_all`. Not safe for use by
+several threads. Kafka's counterpart is SkimpyOffsetMap.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from hashlib import blake2b
 ENTRY_BYTES = 24
 NOT_FOUND = -1
 
-_WORDS = 3  # of 8 bytes in an entry: two of hash, one of offset + 1
+_WORDS = 3  # 8-byte words of an entry: two of the hash, one of offset + 1
 _HASH_BYTES = 16
 _MIN_SLOTS = 3
 _split = struct.Struct("QQ").unpack
 
 
 class OffsetMap:
-    """A map with at most `memory` bytes. `nbytes` is its size, `capacity` the number of keys that it can hold."""
+    """A map that uses at most `memory` bytes.
+
+    nbytes: its size in bytes.
+    capacity: how many keys it can hold.
+    """
 
     def __init__(self, memory: int, load_factor: float = 0.9) -> None:
         self.slots = _prime_up_to(memory // ENTRY_BYTES)
@@ -50,7 +54,7 @@ class OffsetMap:
         return self.capacity - self.count
 
     def put_all(self, keys: Iterable[bytes | None], offsets: Iterable[int]) -> None:
-        """Set the last offset of each key; null keys are ignored. Of a key that occurs twice the later offset counts.
+        """Set the last offset of each key. Null keys are ignored; if a key occurs twice, the later offset counts.
 
         Raises MemoryError when the map is full.
         """
@@ -78,7 +82,7 @@ class OffsetMap:
             words[at + 2] = offset + 1
 
     def latest(self, keys: Iterable[bytes | None]) -> list[int]:
-        """Return the last offset of each key; NOT_FOUND for null and for keys that are not in the map."""
+        """Return the last offset of each key. It is NOT_FOUND for a null key and for a key that is not in the map."""
         words, slots = self._words, self.slots
         limit = slots * _WORDS
         found: list[int] = []
@@ -103,7 +107,8 @@ class OffsetMap:
     def clear(self) -> None:
         """Remove all entries and return the memory to the operating system until it is used again."""
         self.count = 0
-        self._memory.madvise(mmap.MADV_DONTNEED)  # private and anonymous: it reads as zeros afterwards
+        # The mapping is private and anonymous, so it reads as zeros afterwards.
+        self._memory.madvise(mmap.MADV_DONTNEED)
 
 
 def _prime_up_to(number: int) -> int:

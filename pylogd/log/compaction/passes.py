@@ -9,12 +9,12 @@ Rules:
 - These are not touched: the active segment, records at or after the job's bound, and records at or after the start of
   an open transaction.
 - The last batch of each new segment is kept, without records if need be, so that each segment ends where the next one
-  starts. So is the last batch of each producer, from which its sequence is restored after a crash; if that was in an
-  epoch that a marker has ended, the markers of its present epoch.
+  starts. The last batch of each producer is kept too, since its sequence is restored from it after a crash. If a marker
+  has ended the epoch of this batch, the markers of the producer's present epoch are kept instead.
 - The transaction index keeps the entries whose markers are kept: without its marker, an aborted transaction would seem
   to a consumer not to end.
-- A tombstone is kept for `delete.retention.ms` after the first compaction that met it. So is the marker of a
-  transaction that has no records left.
+- A tombstone is kept for `delete.retention.ms` after the first compaction that met it. The marker of a transaction
+  without remaining records is kept as long.
 - Nothing here needs the open log: a job runs equally well in a thread or in a child process.
 
 Source: Kafka documentation, "Log Compaction"; KIP-98, KIP-534.
@@ -54,9 +54,10 @@ from pylogd.wire.records import HEADER, BatchHeader
 def run_job(
     storage: Storage, offset_map: OffsetMap, job: CompactionJob, on_progress: OnProgress, install: InstallSegment
 ) -> CompactionResult:
-    """Do the job in this thread. The offset map is empty before and after.
+    """Do the job in this thread. The offset map is emptied before and after.
 
-    Raises CorruptLog if a batch can't be read, StorageFailure if the file system fails, and what the callbacks raise.
+    Raises CorruptLog if a batch can't be read, StorageFailure if the file system fails, and the errors of the
+    callbacks.
     """
     offset_map.clear()
     try:
@@ -87,7 +88,8 @@ class _Compaction:
         self.install = install
         self.result = CompactionResult(job.first_dirty_offset, job.first_dirty_offset)
         self.outcomes: TransactionOutcomes | None = None  # set at the first transactional batch
-        self.aborted: dict[int, AbortedTransaction] = {}  # of the group that is copied, by the offset of the marker
+        # The aborted transactions of the group that is copied, by the offset of the marker.
+        self.aborted: dict[int, AbortedTransaction] = {}
         self.transactions_with_data: set[int] = set()  # producer ids whose current transaction has batches in the copy
 
     def run(self) -> CompactionResult:
@@ -120,7 +122,7 @@ class _Compaction:
     # The first pass ------------------------------------------------------------------------------------------------
 
     def _fill_map(self, segments: Sequence[Segment]) -> int:
-        """Enter the last offset of each key that is not compacted yet; return the offset up to which that was done."""
+        """Enter the last offset of each key that is not compacted yet. Return the offset up to which this was done."""
         first_dirty = self.result.first_dirty_offset
         starts = [at for at, segment in enumerate(segments) if segment.base_offset <= first_dirty]
         end = first_dirty
@@ -157,7 +159,7 @@ class _Compaction:
         return True
 
     def _read_outcomes(self, segments: Sequence[Segment], start: int) -> None:
-        """Find out how transactions ended from offset `start` on, and lower the bound to the first open one."""
+        """Find out how transactions from offset `start` on ended, and lower the bound to the first open one."""
         outcomes = self.outcomes = TransactionOutcomes()
         for segment in segments:
             for found in self._scan(segment):
@@ -170,7 +172,7 @@ class _Compaction:
     # The second pass -----------------------------------------------------------------------------------------------
 
     def _groups(self, segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-        """Divide the segments into groups that fit into one segment each, by size and by the range of its indexes."""
+        """Divide the segments into groups. Each fits into one segment, by its size and by the range of its indexes."""
         segment_bytes = self.job.segment_bytes
         group: list[Segment] = []
         size = 0
@@ -185,7 +187,7 @@ class _Compaction:
             yield group
 
     def _copy_group(self, group: list[Segment]) -> None:
-        """Write the new segment of a group and have it installed, unless it would equal the only old one."""
+        """Write the new segment of a group and have it installed, unless it would equal the group's only segment."""
         if not any(segment.size for segment in group):
             return
         directory, base = self.job.directory, group[0].base_offset
@@ -204,7 +206,7 @@ class _Compaction:
             target.write_indexes(target.indexes, sync=True, suffix=CLEANED_SUFFIX)
             if self.aborted and not target.indexes.aborted.entries:
                 path = segment_path(directory, base, TRANSACTION_INDEX_SUFFIX) + CLEANED_SUFFIX
-                replace_file(self.fs, path, b"", sync=True)  # takes the place of the old one
+                replace_file(self.fs, path, b"", sync=True)  # an empty file replaces an index without entries
             self._report()
             replaces = tuple(segment.base_offset for segment in group)
             largest = target.largest_timestamp(allow_cold=True)
@@ -271,8 +273,7 @@ class _Compaction:
         return None
 
     def _kept_records(self, header: BatchHeader, batch: Buffer, expired: bool) -> tuple[RecordColumns, list[int], bool]:
-        """Return the records of a batch as columns, the indexes of the records to keep, and whether a tombstone is
-        kept.
+        """Return the records of a batch as columns, the indexes of the records to keep, and whether one is a tombstone.
 
         expired: whether the batch's delete horizon has passed.
         """
@@ -295,7 +296,10 @@ class _Compaction:
     def _kept_marker(
         self, header: BatchHeader, batch: Buffer, expired: bool
     ) -> tuple[RecordColumns | None, list[int], bool]:
-        """The same of a control batch: its marker is dropped once its transaction has no records left."""
+        """Return the result of `_kept_records` for a control batch.
+
+        Its marker is dropped once its transaction has no records left.
+        """
         removable = self._is_marker_of_nothing(header, batch)
         kept = [] if removable and expired else list(range(header.record_count))
         return None, kept, removable and bool(kept)
@@ -308,7 +312,7 @@ class _Compaction:
         return self.outcomes is not None and self.outcomes.is_aborted(header)
 
     def _is_marker_of_nothing(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Return whether a control batch ends a transaction of which the copy has met no batch."""
+        """Return whether a control batch ends a transaction that has no batch in the copy."""
         if header.record_count and control_type(header, batch) not in END_MARKERS:
             return False
         if header.producer_id in self.transactions_with_data:

@@ -1,9 +1,9 @@
 """Do compaction jobs in a child process, so that they do not hold the broker's interpreter.
 
 A cleaner thread starts `python -m pylogd.log.compaction.process`, sends it one job after another, and answers two kinds
-of messages: "progress" (so many bytes were processed; the answer is delayed to keep the limit of bytes per second) and
-"install" (a new segment is complete; the thread installs it in the log). The child has the offset map. It reads and
-writes segment files by their paths, knows nothing else of the broker, and runs at a lower priority.
+of messages. "progress" says how many bytes were processed; the answer is delayed to keep the limit of bytes per second.
+"install" says that a new segment is complete; the thread installs it in the log. The child has the offset map. It reads
+and writes segment files by their paths, knows nothing else of the broker, and runs at a lower priority.
 
 Rules: the child ends when the pipe is closed, and is killed when the broker dies. Until a segment is installed there
 are only `.cleaned` files, which the next start removes. An error in the child is raised in the thread; if the child
@@ -48,7 +48,7 @@ _Message: TypeAlias = "tuple[str, Any]"
 
 
 class ProcessLost(StorageError):
-    """The child process ended in the middle of a job: it was killed, or ran out of memory. Nothing was changed."""
+    """The child process ended in the middle of a job: it was killed, or ran out of memory."""
 
 
 class CompactionProcess:
@@ -64,7 +64,7 @@ class CompactionProcess:
         self._pipe: Connection[Any, Any] | None = None
 
     def run(self, job: CompactionJob, on_progress: OnProgress, install: InstallSegment) -> CompactionResult:
-        """Have the job done in the child. Raises as `run_job` does, and ProcessLost."""
+        """Have the job done in the child. Raises the errors of `run_job`, and ProcessLost."""
         try:
             return self._converse(job, {"progress": on_progress, "install": install})
         except (EOFError, OSError) as error:

@@ -1,9 +1,9 @@
 """Remove records from one record batch.
 
-The records are read as columns: keys are looked at, values are not. What is kept is cut out of the batch as bytes and
-joined again, since offsets and time stamps in a batch are relative to its header, and the header keeps base offset,
-last offset delta and sequence. Only a batch that gets a delete horizon has the time stamps of its records rewritten,
-because the horizon is stored in place of the base time stamp.
+The records are read as columns: keys are decoded, values are not. Records that are kept are cut out of the batch as
+bytes and joined again. That is possible since their offsets and time stamps are relative to the header, and the header
+keeps base offset, last offset delta and sequence. Only a batch that gets a delete horizon has the time stamps of its
+records rewritten, because the horizon is stored in place of the base time stamp.
 
 Rules: a batch covers the same offsets afterwards and keeps its codec. A batch without records keeps producer id, epoch
 and sequence, and its largest time stamp only if it has a producer id.
@@ -41,10 +41,10 @@ class RecordColumns(NamedTuple):
     """The records of one batch as columns.
 
     data: the decompressed records.
-    starts: where each record starts in `data`, and at the end the length of `data`.
+    starts: the position in `data` at which each record starts, followed by the length of `data`.
     offset_deltas: the offset of each record less the base offset.
     keys: the key of each record; None for null.
-    tombstones: whether the value of each record is null.
+    tombstones: for each record, whether its value is null.
     """
 
     data: bytes
@@ -76,7 +76,7 @@ def read_columns(batch: Buffer, header: BatchHeader, max_decompressed: int = MAX
 
 
 def _read_columns(data: bytes, count: int) -> RecordColumns:
-    """Read `count` records. The frequent short varints are decoded in place: this loop takes most of a compaction."""
+    """Read `count` records. Short varints are decoded in place: a compaction spends most of its time here."""
     columns = RecordColumns(data, [], [], [], [])
     _, starts, deltas, keys, tombstones = columns
     position, last = 0, -1
@@ -84,7 +84,7 @@ def _read_columns(data: bytes, count: int) -> RecordColumns:
         starts.append(position)
         n = data[position]
         if n < 128:
-            position += 2  # the length and the attributes
+            position += 2  # skip the length and the attributes
         elif (m := data[position + 1]) < 128:
             n += (m << 7) - 128
             position += 3
@@ -92,7 +92,7 @@ def _read_columns(data: bytes, count: int) -> RecordColumns:
             n, position = decode_unsigned(data, position)
             position += 1
         end = position + (n >> 1) - 1
-        while data[position] > 127:  # the time stamp
+        while data[position] > 127:  # skip the time stamp
             position += 1
         delta = data[position + 1]
         if delta < 128:
@@ -143,7 +143,7 @@ def keep_records(header: BatchHeader, columns: RecordColumns, kept: Sequence[int
 
 
 def drop_records(header: BatchHeader) -> bytes:
-    """Return the batch without records. It still has the last sequence of its producer, or the end of a segment."""
+    """Return the batch without records. It still has its producer's last sequence, or marks a segment's end."""
     stamp = header.max_timestamp if header.producer_id >= 0 else NO_TIMESTAMP
     return _encode(
         header._replace(
@@ -157,12 +157,12 @@ def drop_records(header: BatchHeader) -> bytes:
 
 
 def delete_horizon(header: BatchHeader) -> int | None:
-    """Return when the tombstones of a batch may be removed, in milliseconds since 1970; None if that is not yet set."""
+    """Return when the tombstones of a batch may be removed, in milliseconds since 1970; None if no time is set yet."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 
 def _encode(header: BatchHeader, payload: bytes) -> bytes:
-    """Return header and payload as a batch, with the right length and CRC."""
+    """Return header and payload as a batch, with its length and CRC updated."""
     header = header._replace(batch_length=HEADER_SIZE - LENGTH_OVERHEAD + len(payload))
     covered = HEADER.pack(*header)[CRC_START:]
     return HEADER.pack(*header._replace(crc=crc32c(payload, crc32c(covered)))) + payload

@@ -1,8 +1,8 @@
 """Replace segments by a compacted one through renames, so that a crash at any point loses nothing.
 
-The new segment is written to `….cleaned` files, which are synced. Renaming its log to `….log.swap` decides: before,
-the old segments are valid; from then on the new one is, and the remaining steps are completed by the next start if
-need be.
+The new segment is written to `….cleaned` files, which are synced. Renaming its log to `….log.swap` decides: before the
+rename the old segments are valid. After it the new segment is valid, and the next start completes the remaining steps
+if need be.
 
 Steps, with a sync of the directory after each:
 1. `.index.cleaned`, `.timeindex.cleaned` and, if there is one, `.txnindex.cleaned` are renamed to `.swap`, then
@@ -40,15 +40,15 @@ _log = logging.getLogger(__name__)
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-_SUFFIXES = (*_INDEXES, LOG_SUFFIX)  # the log last: its name decides
+_SUFFIXES = (*_INDEXES, LOG_SUFFIX)  # the log comes last, since its name decides
 _SWAPPED_LOG = re.compile(r"^\d{20}\.log\.swap$", re.ASCII)
 
 
 def commit(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """Do step 1: make the new segment, whose `.cleaned` files are written and synced, the valid one.
+    """Do step 1: make the new segment the valid one. Its `.cleaned` files are written and synced.
 
-    Raises OSError. If the log's `.cleaned` file is still there then, nothing was decided (`is_undecided`); if it is
-    gone, the outcome is unknown until the next start.
+    Raises OSError. If the log's `.cleaned` file then still exists, the old segments are still valid (`is_undecided`).
+    If it is gone, the outcome is unknown until the next start.
     """
     path = segment_path(directory, base_offset)
     try:
@@ -72,7 +72,7 @@ def is_undecided(fs: FileSystem, directory: str, base_offset: int) -> bool:
 
 
 def rename_replaced(fs: FileSystem, directory: str, base_offsets: list[int]) -> list[str]:
-    """Do step 2: rename the old segments at `base_offsets`; return the paths that are to be unlinked later."""
+    """Do step 2: rename the old segments at `base_offsets`. Return the paths to unlink later."""
     renamed = []
     for base_offset in base_offsets:
         for suffix in (LOG_SUFFIX, *_INDEXES):
@@ -88,7 +88,7 @@ def rename_replaced(fs: FileSystem, directory: str, base_offsets: list[int]) -> 
 
 
 def give_final_names(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """Do steps 3 and 4. May be repeated after a crash between the renames."""
+    """Do steps 3 and 4. This may be repeated after a crash between the renames."""
     for suffix in _SUFFIXES:
         path = segment_path(directory, base_offset, suffix)
         if fs.exists(path + SWAP_SUFFIX):
@@ -109,7 +109,7 @@ def discard(fs: FileSystem, directory: str, base_offset: int) -> None:
 def finish_swaps(fs: FileSystem, directory: str) -> Collection[str]:
     """Complete the replacements in a partition's directory that were decided before a crash, and undo the others.
 
-    Returns the names of the files that are there then.
+    Returns the names of the files that the directory has afterwards.
     """
     names = sorted(fs.listdir(directory))
     if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):

@@ -7,21 +7,22 @@ import threading
 from collections.abc import Callable
 
 UNLIMITED = float(sys.maxsize)
-_LONGEST = 1.0  # seconds of one sleep: then the rate is looked at again
+_LONGEST = 1.0  # the most seconds of one sleep, after which the rate is read again
 
 
 class Throttle:
     """Delays its callers so that together they process at most `rate` bytes per second.
 
-    seconds: a monotonic clock. wait: sleeps for a number of seconds; returns whether the caller has to stop. The rate
-    may be set while callers sleep.
+    seconds: a monotonic clock.
+    wait: sleeps for a number of seconds; returns whether the caller has to stop.
+    rate: the most bytes per second. It may be set while callers sleep.
     """
 
     def __init__(self, rate: float, seconds: Callable[[], float], wait: Callable[[float], object]) -> None:
         self._rate = rate
         self._seconds = seconds
         self._wait = wait
-        self._free_at = 0.0  # when everything processed so far fits the rate
+        self._free_at = 0.0  # the time at which everything processed so far fits the rate
         self._lock = threading.Lock()
 
     @property

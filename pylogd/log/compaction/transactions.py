@@ -1,7 +1,7 @@
-"""How the transactions in a part of a log ended, so that compaction never keeps an aborted record as the last of a key.
+"""Find out how the transactions in a part of a log ended, so that compaction never keeps an aborted record.
 
-The batch headers are read once, in order, and of control batches the record too. A transaction belongs to a producer
-and extends from its first batch to its marker. This is done only for logs that have transactional batches.
+The batch headers are read once, in order, and the records of control batches too. A transaction belongs to a producer
+and extends from its first batch to its marker. Only logs that have transactional batches are read for this.
 
 Source: KIP-98.
 """
@@ -13,7 +13,7 @@ from pylogd.log.errors import CorruptRecord
 from pylogd.log.markers import END_MARKERS
 from pylogd.wire.records import BatchHeader, Buffer, ControlType
 
-_TYPE = slice(2, 4)  # in the key of a control record: int16 version, int16 type
+_TYPE = slice(2, 4)  # the type in the key of a control record, which is int16 version, int16 type
 
 
 class TransactionOutcomes:

@@ -1,10 +1,10 @@
 """Access tokens: signed JSON web tokens (RFC 7519), checked with the keys of their issuer.
 
-For OAUTHBEARER and for the schema registry's HTTP API. Needs the package `joserfc` (`pip install
-'pylogd-broker[oauth]'`). Only signatures with a public key are accepted: with a shared secret, whoever can check a
+They are used by OAUTHBEARER and by the schema registry's HTTP API. The package `joserfc` is needed (`pip install
+'pylogd-broker[oauth]'`). Only signatures with a public key are accepted: with a shared secret, anyone who can check a
 token could make one. Every token needs an end (`exp`) and a subject.
 
-Unsecured tokens (`alg` none) prove nothing. They are for development, and only where the settings allow them.
+Unsecured tokens (`alg` none) prove nothing. They are for development, and accepted only if the settings allow them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pylogd.security.sasl.conversation import AuthenticationFailed, MechanismUna
 from pylogd.security.sasl.http_client import open_url, read_body
 from pylogd.security.sasl.oauthbearer import TokenOwner
 
-#: Signatures with a public key. `none` and those with a shared secret (HS256 ...) are not here on purpose.
+#: Signatures with a public key. `none` and signatures with a shared secret (HS256 ...) are left out on purpose.
 _ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519",
 )  # fmt: skip
 _KEY_TYPES: Final = frozenset({"RSA", "EC", "OKP"})
 _MOST_KEYS_BYTES: Final = 1 << 20
 _FETCH_SECONDS: Final = 10.0
-#: The longest token that is looked at, in characters.
+#: The most characters of a token; longer ones are not read.
 _MOST_TOKEN: Final = 1 << 16
 #: The latest end of a token, in seconds since 1970: the year 9999.
 _LATEST: Final = 253_402_300_799
@@ -55,11 +55,11 @@ class TokenRules:
 class IssuerKeys:
     """The public keys of an issuer, from a URL (https:, http: or file:). May be used from several threads.
 
-    Keys are fetched at their first use, again after `refresh_seconds`, and when a token names a key that is not known,
-    then at most every `retry_seconds`. While keys can't be fetched, those known before are used.
+    Keys are fetched at their first use, again after `refresh_seconds`, and when a token names an unknown key, but then
+    at most every `retry_seconds`. While keys can't be fetched, the earlier ones are used.
 
-    An issuer that is slow holds few of the threads that call, once keys are known: one fetches, and one more waits for
-    it where the key of a token is not known. Others continue with the keys known before, or are refused.
+    Once keys are known, a slow issuer holds few of the calling threads: one fetches, and one more waits for it if the
+    key of a token is not known. Others continue with the known keys, or are refused.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class IssuerKeys:
         fetch: Callable[[str], bytes] | None = None,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        """fetch: read the keys, a JSON web key set (RFC 7517); raises OSError or ValueError."""
+        """fetch: reads the keys, a JSON web key set (RFC 7517); raises OSError or ValueError."""
         self._url = url
         self._refresh = refresh_seconds
         self._retry = retry_seconds
@@ -88,7 +88,7 @@ class IssuerKeys:
             raise self._unavailable()
 
     def find(self, key_id: str | None) -> Any:
-        """Return the key set with the key of that id. Raises AuthenticationFailed, MechanismUnavailable."""
+        """Return the key set with the key of this id. Raises AuthenticationFailed, MechanismUnavailable."""
         keys = self._keys
         if keys is not None and self._is_due(self._fetched, self._refresh):
             keys = self._fetch_again(wait=False)
@@ -111,7 +111,7 @@ class IssuerKeys:
     def _fetch_again(self, wait: bool) -> Any:
         """Return new keys; the known keys if the last attempt was just now, fails, or is made by another thread.
 
-        wait: whether to wait for the attempt of another thread, unless keys are known and a third one waits already.
+        wait: whether to wait for another thread's attempt, unless keys are known and a third thread already waits.
         """
         if not self._fetching.acquire(blocking=self._keys is None):
             if wait and self._waiting.acquire(blocking=False):
@@ -129,7 +129,7 @@ class IssuerKeys:
                 except (OSError, ValueError) as error:
                     self._failure = str(error)[:300]
                 finally:
-                    self._tried = self._seconds()  # after it: an issuer that is slow is not asked all the time
+                    self._tried = self._seconds()  # set afterwards, so that a slow issuer is not asked all the time
             return self._keys
         finally:
             self._fetching.release()
@@ -146,7 +146,7 @@ class SignedTokens:
         self._now_ms = now_ms
 
     def check(self, token: str) -> TokenOwner:
-        """Return who `token` stands for. Raises AuthenticationFailed, or MechanismUnavailable without keys."""
+        """Return the owner of `token`. Raises AuthenticationFailed, or MechanismUnavailable without keys."""
         jwt, errors = _joserfc()
         header, _ = _parts(token)
         algorithm, key_id = header.get("alg"), header.get("kid")
@@ -170,7 +170,7 @@ class UnsecuredTokens:
         self._now_ms = now_ms
 
     def check(self, token: str) -> TokenOwner:
-        """Return whom `token` claims to stand for. Raises AuthenticationFailed."""
+        """Return the owner that `token` claims. Raises AuthenticationFailed."""
         header, claims = _parts(token)
         if header.get("alg") != "none" or not token.endswith("."):
             raise AuthenticationFailed("the token is signed, but only unsecured tokens are accepted here")
@@ -183,9 +183,9 @@ def unverified_claims(token: str) -> Mapping[str, Any]:
 
 
 def owner_of(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> TokenOwner:
-    """Check a token's claims and return who it stands for. Raises AuthenticationFailed.
+    """Check a token's claims and return its owner. Raises AuthenticationFailed.
 
-    The token is accepted until its end plus the clock skew, so that is when the session ends too.
+    The token is accepted until its end plus the clock skew, and the session ends at that time too.
     """
     skew = rules.skew_seconds
     now = now_ms / 1000
@@ -240,10 +240,7 @@ def _joserfc() -> tuple[Any, Any]:
 
 
 def _parse_keys(data: bytes) -> Any:
-    """Return a key set without keys that are for other purposes, or of types that are not known here.
-
-    Raises ValueError if none is left.
-    """
+    """Return a key set without keys for other purposes, or of unknown types. Raises ValueError if none is left."""
     from joserfc import errors, jwk  # noqa: PLC0415 - optional
 
     document = json.loads(data)
@@ -282,7 +279,7 @@ def _parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return a time of a token in seconds since 1970, None if it has none. Raises AuthenticationFailed."""
+    """Return a time of a token in seconds since 1970, None if it is missing. Raises AuthenticationFailed."""
     value = claims.get(name)
     if value is None:
         return None
@@ -292,7 +289,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def _words(value: object, split: bool) -> list[str]:
-    """Return the texts of a claim that may be a list or one text, by `split` with spaces between words."""
+    """Return the texts of a claim that is a list, or one text that is split with `split`."""
     if isinstance(value, str):
         return value.split() if split else [value]
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

@@ -1,7 +1,7 @@
 """The common part of all SASL mechanisms: the interface of the two sides, their results and their errors.
 
-A conversation serves one authentication and is used once. Errors never contain credentials, and say nothing that a
-client may not know: the broker logs them, and clients get one text for all.
+A conversation serves one authentication and is used once. Errors never contain credentials. The broker logs them, and
+clients get the same text for all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class MalformedMessage(SaslError):
 
 
 class AuthenticationFailed(SaslError):
-    """The broker does not accept the client: unknown, wrong password, or a token that is not valid."""
+    """The broker does not accept the client: it is unknown, its password is wrong, or its token is not valid."""
 
 
 class ServerNotTrusted(SaslError):
@@ -30,7 +30,7 @@ class ServerNotTrusted(SaslError):
 
 
 class MechanismUnavailable(SaslError):
-    """A mechanism can't be used here: a package is missing, or the credentials that it needs."""
+    """A mechanism can't be used here: a package is missing, or the credentials that it needs are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ class Challenge:
 class Success:
     """The client is authenticated.
 
-    message: the broker's last message. expires_ms: when the credentials expire, in milliseconds since 1970, None for
-    never. by_token: whether the client used a delegation token.
+    message: the broker's last message.
+    expires_ms: when the credentials expire, in milliseconds since 1970; None for never.
+    by_token: whether the client used a delegation token.
     """
 
     principal: Principal
@@ -61,17 +62,20 @@ class ServerConversation(Protocol):
     """The broker's side of one authentication."""
 
     def is_slow(self, message: bytes) -> bool:
-        """Return whether `step(message)` may take milliseconds or wait: call it in a thread then."""
+        """Return whether `step(message)` may take milliseconds or wait. If so, call it in a thread."""
 
     def is_remembered(self, message: bytes) -> bool:
-        """Return whether these credentials were right before: then `step` takes no time worth speaking of."""
+        """Return whether these credentials were right before. Then `step` takes almost no time."""
 
     def step(self, message: bytes) -> Step:
-        """Take the client's next message and return the answer. Raises SaslError; the conversation is over then."""
+        """Take the client's next message and return the answer. If it raises SaslError, the conversation is over."""
 
 
 class ServerMechanism(Protocol):
-    """A mechanism that a listener offers. name: as in SaslHandshake."""
+    """A mechanism that a listener offers.
+
+    name: the name in SaslHandshake.
+    """
 
     name: str
 
@@ -80,7 +84,10 @@ class ServerMechanism(Protocol):
 
 
 class ClientConversation(Protocol):
-    """The client's side of one authentication. mechanism: its name for SaslHandshake."""
+    """The client's side of one authentication.
+
+    mechanism: the mechanism's name for SaslHandshake.
+    """
 
     mechanism: str
 
@@ -88,7 +95,7 @@ class ClientConversation(Protocol):
         """Return the client's first message. Raises SaslError."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Take the broker's message. Return the next one, or None when the client is content. Raises SaslError.
+        """Take the broker's message. Return the next one, or None when the client is satisfied. Raises SaslError.
 
         The authentication has succeeded when this has returned None and the broker has reported no error.
         """

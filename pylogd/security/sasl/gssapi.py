@@ -1,8 +1,8 @@
 """GSSAPI (RFC 4752): Kerberos. Needs the package `gssapi` (`pip install 'pylogd-broker[kerberos]'`).
 
-When the security context is there, the broker offers no security layer, as Kafka does (quality of protection `auth`):
-TLS protects the connection where it has to be protected. An authorization id is ignored, as by Kafka: a client always
-speaks for itself, and some send the broker's name there.
+When the security context is established, the broker offers no security layer (quality of protection `auth`), as in
+Kafka; TLS can protect the connection. As in Kafka, an authorization id is ignored: a client always acts for itself, and
+some clients send the broker's name there.
 
 Every step may read files or ask the key distribution centre.
 """
@@ -26,7 +26,7 @@ from pylogd.security.sasl.kerberos import LocalNames
 
 NAME: Final = "GSSAPI"
 _NO_LAYER: Final = 1
-#: No security layer, and so no messages that could have a size.
+#: No security layer, so no messages that could have a size.
 _OFFER: Final = bytes([_NO_LAYER, 0, 0, 0])
 
 
@@ -46,11 +46,12 @@ class GssapiMechanism:
     name = NAME
 
     def __init__(self, keytab: str | None, principal: str | None, service: str | None, rules: list[str]) -> None:
-        """Read the keys. Waits for the disk.
+        """Read the keys. Waits for the disk. Raises MechanismUnavailable.
 
-        keytab: a file, the system's if None. principal: the broker's, such as `kafka/host@REALM`. service: its first
-        part, if `principal` is None; the rest is the host's name. Without both, any key of the file will do. Raises
-        MechanismUnavailable.
+        keytab: the file with the keys; the system's file if None.
+        principal: the broker's principal, such as `kafka/host@REALM`.
+        service: the first part of the principal, if `principal` is None; the rest is the host's name. Without both, any
+            key of the file can be used.
         """
         gssapi = _package()
         try:
@@ -88,21 +89,21 @@ class GssapiServer:
         self._offered = False
 
     def is_slow(self, message: bytes) -> bool:
-        """Return True: the replay cache is a file."""
+        """Return True, since the replay cache is a file."""
         return True
 
     def is_remembered(self, message: bytes) -> bool:
-        """Return False: no credentials are remembered."""
+        """Return False, since no credentials are remembered."""
         return False
 
     def step(self, message: bytes) -> Step:
-        """Continue the security context; then offer no security layer, and take the client's choice."""
+        """Continue the security context. Then offer no security layer, and read the client's choice."""
         try:
             if self._offered:
                 return self._finish(message)
             if not self._context.complete:
                 if not message:
-                    raise MalformedMessage("the client's token is empty")  # it would begin a negotiation
+                    raise MalformedMessage("the client's token is empty")  # an empty token would begin a negotiation
                 token = self._context.step(message)
                 if token:
                     return Challenge(token)
@@ -128,10 +129,13 @@ class GssapiClient:
     mechanism = NAME
 
     def __init__(self, service: str, host: str, keytab: str | None = None, principal: str | None = None) -> None:
-        """service: of the broker, `sasl.kerberos.service.name`. host: the broker's name.
+        """Arguments:
 
-        keytab, principal: where to take the client's keys from; the tickets of `kinit` if None. Raises
-        MechanismUnavailable.
+        service: the broker's service, `sasl.kerberos.service.name`.
+        host: the broker's name.
+        keytab, principal: the file with the client's keys, and its principal; None uses the tickets of `kinit`.
+
+        Raises MechanismUnavailable.
         """
         gssapi = self._gssapi = _package()
         try:
@@ -153,7 +157,7 @@ class GssapiClient:
             raise MechanismUnavailable(f"no ticket for the broker: {_text(error)}") from None
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Continue the security context; then choose no security layer."""
+        """Continue the security context. Then choose no security layer."""
         if self._chosen:
             return None
         try:
@@ -171,7 +175,7 @@ class GssapiClient:
 
 
 class LazyGssapiClient:
-    """A `GssapiClient` that looks for its credentials with the first step, since the keys are in a file."""
+    """A `GssapiClient` that looks for its credentials at the first step, since the keys are in a file."""
 
     mechanism = NAME
 

@@ -1,10 +1,11 @@
 """Ask HTTP servers for tokens, keys and schemas, within a time and a size.
 
-Strategy: `urllib` bounds the time of each read only, so a server that sends a byte now and then could hold a caller
-for ever. Here each read of an answer, headers included, may take what is left of the whole answer's time. Connecting,
-the TLS handshake and sending have the same time each.
+Strategy: `urllib` bounds the time of each read only, so a server that sends a byte now and then could hold a caller for
+ever. Here each read of an answer, headers included, may take only the rest of the whole answer's time. Connecting, the
+TLS handshake and sending may each take this time too.
 
-Rules: no redirects. They would take credentials to another place than the settings say, or from https to http.
+Rules: redirects are not followed. They could send credentials to another place than the settings say, or from https to
+http.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ MOST_BYTES: Final = 1 << 20
 def open_url(request: urllib.request.Request | str, timeout: float, context: ssl.SSLContext | None = None) -> Any:
     """Send a request, and return the response once its headers are there. Waits.
 
-    timeout: seconds for the whole answer. context: for https; the system's authorities if None. Raises HTTPError,
-    OSError (TimeoutError too), or ValueError.
+    timeout: the seconds for the whole answer.
+    context: the TLS context for https; None trusts the system's authorities.
+    Raises HTTPError, OSError (including TimeoutError), or ValueError.
     """
     handlers = (_Http(), _Https(context=context), _NoRedirects())
     try:
@@ -35,7 +37,7 @@ def open_url(request: urllib.request.Request | str, timeout: float, context: ssl
 
 
 def read_body(response: Any, most: int = MOST_BYTES) -> bytes:
-    """Return the body of a response. Raises OSError, or ValueError for one that is longer than `most` bytes."""
+    """Return the body of a response. Raises OSError, or ValueError if it is longer than `most` bytes."""
     try:
         body: bytes = response.read(most + 1)
     except http.client.HTTPException as error:
@@ -46,7 +48,7 @@ def read_body(response: Any, most: int = MOST_BYTES) -> bytes:
 
 
 class _Reads(io.RawIOBase):
-    """Reads a socket until a time has come."""
+    """Reads a socket until a given time."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         super().__init__()
@@ -70,13 +72,13 @@ class _Reads(io.RawIOBase):
 
 
 class _Socket:
-    """A socket as `HTTPResponse` uses it."""
+    """A socket in the form that `HTTPResponse` uses."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return a file of which all reads together may take the socket's timeout."""
+        """Return a file whose reads may together take the socket's timeout."""
         seconds = self._connection.gettimeout()
         return io.BufferedReader(_Reads(self._connection, 1e9 if seconds is None else seconds))
 

@@ -2,7 +2,8 @@
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="secret";
 
-Only the options count here: the mechanism is known from elsewhere. Must not know: what the options mean.
+Only the options are used here: the mechanism is known from elsewhere.
+Must not know: what the options mean.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class LoginModule(NamedTuple):
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Return the login module in `text`. Raises ValueError, which does not repeat the text: it holds passwords."""
+    """Return the login module in `text`. Raises ValueError, which does not repeat the text, since it has passwords."""
     marks: list[str] = []
     values: list[str] = []
     at, end = 0, len(text.rstrip())

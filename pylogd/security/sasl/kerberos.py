@@ -1,9 +1,9 @@
 """From Kerberos principals to short names, by Kafka's rules (`sasl.kerberos.principal.to.local.rules`).
 
 The first rule that fits decides. `DEFAULT` fits principals of the broker's own realm and gives their first component.
-`RULE:[n:format](regular expression)s/pattern/replacement/g/L` fits principals of n components whose `format` (`$0` is
-the realm, `$1` the first component) matches the expression, if there is one; then the pattern is replaced, once or with
-`g` each time, and `L` or `U` makes the name lower or upper case.
+`RULE:[n:format](regular expression)s/pattern/replacement/g/L` fits principals of n components. If there is a regular
+expression, it must match the `format` (`$0` is the realm, `$1` the first component). Then the pattern is replaced, once
+or with `g` each time, and `L` or `U` makes the name lower or upper case.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LocalNames:
     """The rules of one listener."""
 
     def __init__(self, rules: Sequence[str], realm: str) -> None:
-        """realm: the broker's. Raises ValueError for a malformed rule."""
+        """realm: the broker's realm. Raises ValueError for a malformed rule."""
         self._realm = realm
         self._rules = [None if rule == DEFAULT_RULE else _parse(rule) for rule in rules or (DEFAULT_RULE,)]
 

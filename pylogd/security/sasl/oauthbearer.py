@@ -1,7 +1,7 @@
 """OAUTHBEARER (RFC 7628): the client sends an OAuth 2 access token.
 
-The message is `n,[a=authorization id],^Aauth=Bearer token^A[name=value^A]*^A`, where ^A is the byte 1. To a token that
-it refuses the broker answers with JSON; the client confirms that with a single byte 1, and the authentication fails.
+The message is `n,[a=authorization id],^Aauth=Bearer token^A[name=value^A]*^A`, where ^A is the byte 1. If the broker
+refuses a token, it answers with JSON. The client confirms that with a single byte 1, and the authentication fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]*")
 
 
 class TokenOwner(NamedTuple):
-    """Who a token stands for. expires_ms: when it ends, in milliseconds since 1970."""
+    """The owner of a token.
+
+    expires_ms: when the token expires, in milliseconds since 1970.
+    """
 
     principal: Principal
     expires_ms: int
@@ -43,7 +46,7 @@ class TokenCheck(Protocol):
     """Checks access tokens."""
 
     def check(self, token: str) -> TokenOwner:
-        """Return who `token` stands for. Raises SaslError. May fetch keys: it is called in a thread."""
+        """Return the owner of `token`. Raises SaslError. It may fetch keys, so it is called in a thread."""
 
 
 class OAuthBearerMechanism:
@@ -69,15 +72,15 @@ class OAuthBearerServer:
         self._refused: AuthenticationFailed | None = None
 
     def is_slow(self, message: bytes) -> bool:
-        """Return True: a signature must be verified, and its key may have to be fetched."""
+        """Return True, since a signature must be verified, and its key may have to be fetched."""
         return self._refused is None
 
     def is_remembered(self, message: bytes) -> bool:
-        """Return False: no tokens are remembered."""
+        """Return False, since no tokens are remembered."""
         return False
 
     def step(self, message: bytes) -> Step:
-        """Check the token. If it is refused, answer with JSON and raise at the client's confirmation."""
+        """Check the token. If it is refused, answer with JSON, and raise an error at the client's confirmation."""
         if self._refused is not None:
             raise self._refused
         authorization_id, token = read_token(message)
@@ -118,7 +121,11 @@ class OAuthBearerClient:
     mechanism = NAME
 
     def __init__(self, token: str | Callable[[], str], extensions: Mapping[str, str] = MappingProxyType({})) -> None:
-        """`token` may be a function that returns it, called at each authentication. extensions: as in KIP-342."""
+        """Begin for one authentication.
+
+        token: the token, or a function that returns it and is called at each authentication.
+        extensions: as in KIP-342.
+        """
         self._token = token
         self._extensions = dict(extensions)
 
@@ -135,7 +142,7 @@ class OAuthBearerClient:
         return encode_text("n,," + "".join(_SEPARATOR + field for field in fields) + _SEPARATOR * 2)
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Confirm that the token was refused, if it was."""
+        """Confirm the refusal if the token was refused."""
         if not challenge:
             return None
         try:

@@ -1,14 +1,14 @@
 """Passwords of users: from the settings in clear text, or from a file in clear text or hashed.
 
-The users of PLAIN on a broker's listener and those of the schema registry's HTTP API are checked here. A line of the
+This module checks the users of PLAIN on a broker's listener and those of the schema registry's HTTP API. A line of the
 file is `user:password`, or `user:$scrypt$ln=14,r=8,p=1$SALT$HASH` (RFC 7914), with base64 without padding; `ln` is the
-binary logarithm of scrypt's N. Empty lines and those that begin with `#` don't count. A user's name can't contain a
-colon, and a password in clear text can't begin with `$`, so that no other hash is taken for one. `pylogd users hash`
-and `pylogd schema-registry --add-user` make hashed passwords.
+binary logarithm of scrypt's N. Empty lines and those that begin with `#` are ignored. A user's name can't contain a
+colon. A password in clear text can't begin with `$`, so that no other hash is mistaken for a password. `pylogd users
+hash` and `pylogd schema-registry --add-user` make hashed passwords.
 
-Rules: to check the password of an unknown user takes as long as for a known one; texts are compared in constant time. A
-hashed password that was right is remembered until the file changes, as a keyed hash, so that clients that connect often
-cost little. A file with an error lets nobody in.
+Rules: checking the password of an unknown user takes as long as for a known user, and texts are compared in constant
+time. A hashed password that was right is remembered until the file changes, as a keyed hash, so that clients that
+connect often cost little. A file with an error lets nobody in.
 """
 
 from __future__ import annotations
@@ -34,26 +34,29 @@ _MOST_LN, _MOST_R = 18, 16  # 512 MB
 _HASH_BYTES, _SALT_BYTES = 32, 16
 _MOST_PASSWORD: Final = 1024  # bytes
 _MOST_REMEMBERED: Final = 1000
-#: What an unknown user's password is compared with.
+#: The hash with which an unknown user's password is compared.
 _NOBODY: Final = secrets.token_hex(32)
 _KEY: Final = secrets.token_bytes(32)
 
 
 class PasswordCheck(Protocol):
-    """Checks passwords. slow: whether it hashes them or reads a file."""
+    """Checks passwords.
+
+    slow: whether it hashes passwords or reads a file.
+    """
 
     slow: bool
 
     def is_right(self, user: str, password: str) -> bool:
-        """Return whether this is the user's password. Raises SaslError if that can't be found out."""
+        """Return whether this is the user's password. Raises SaslError if that can't be determined."""
 
     def remembers(self, user: str, password: str) -> bool:
-        """Return whether this was the user's password before, and to check it again takes no hash. Does not wait."""
+        """Return whether this was the user's password before, so that checking it again needs no hash."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PasswordHash:
-    """A salted hash and the parameters of scrypt. `str()` is the notation of users files."""
+    """A salted hash and the parameters of scrypt. `str()` returns the notation of users files."""
 
     ln: int
     r: int
@@ -127,7 +130,7 @@ class KnownPasswords:
         return same_text(self._passwords.get(user, _NOBODY), password)
 
     def remembers(self, user: str, password: str) -> bool:
-        """Return False: to check any password takes no hash."""
+        """Return False, since no check needs a hash."""
         return False
 
 
@@ -157,7 +160,7 @@ class UsersFile:
             found, decoy, stamp = self._secrets.get(user), self._decoy, self._stamp
             if key in self._remembered:
                 return True
-        # Where some passwords are hashed, each check hashes one, so that its time tells nothing of the user.
+        # If some passwords are hashed, each check hashes one, so that its time tells nothing about the user.
         hashed = found if isinstance(found, PasswordHash) else decoy
         matches = hashed is not None and hashed.matches(password)
         same = same_text(found if isinstance(found, str) else _NOBODY, password)
@@ -170,7 +173,7 @@ class UsersFile:
     def remembers(self, user: str, password: str) -> bool:
         """Return whether this password was right for the user since the file was last read.
 
-        The file is not read for this: the password may have been changed meanwhile.
+        The file is not read for this, so the password may have been changed meanwhile.
         """
         return _remembered_as(user, password) in self._remembered
 
@@ -199,7 +202,7 @@ class UsersFile:
 
 
 def parse_users(text: str, path: str) -> dict[str, str | PasswordHash]:
-    """Return the secrets in the text of a users file by user. Raises MechanismUnavailable with the line at fault."""
+    """Return the secrets in the text of a users file, by user. Raises MechanismUnavailable with the invalid line."""
     found: dict[str, str | PasswordHash] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -217,7 +220,7 @@ def parse_users(text: str, path: str) -> dict[str, str | PasswordHash]:
 def add_user(path: Path, name: str, password: str) -> None:
     """Add a user to a file, with a hashed password, or change the user's password.
 
-    Raises MechanismUnavailable for a line at fault, OSError, or ValueError for a name that the file can't have.
+    Raises MechanismUnavailable for an invalid line, OSError, or ValueError for a name that the file can't have.
     """
     if not name or ":" in name or name.startswith("#") or any(map(str.isspace, name)):
         raise ValueError("a user's name has no colon and no white space, and does not begin with #")

@@ -1,6 +1,6 @@
 """PLAIN (RFC 4616): the client sends its name and password. Only for listeners with TLS.
 
-The message is `[authorization id] NUL user NUL password`. As in Kafka an authorization id has to be the user itself.
+The message is `[authorization id] NUL user NUL password`. As in Kafka, an authorization id must be the user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pylogd.security.sasl.passwords import PasswordCheck
 
 NAME: Final = "PLAIN"
 _NUL: Final = "\0"
-_MOST_REMEMBERED: Final = 4096  # bytes of a message
+_MOST_REMEMBERED: Final = 4096  # the most bytes of a message that is remembered
 
 
 class PlainMechanism:
@@ -46,7 +46,7 @@ class PlainServer:
         self._check = check
 
     def is_slow(self, message: bytes) -> bool:
-        """Return whether checking a password takes long."""
+        """Return whether checking the password takes long."""
         return self._check.slow
 
     def is_remembered(self, message: bytes) -> bool:
@@ -75,7 +75,7 @@ class PlainClient:
     mechanism = NAME
 
     def __init__(self, user: str, password: str | Callable[[], str]) -> None:
-        """`password` may be a function that returns it, called at each authentication."""
+        """password: the password, or a function that returns it and is called at each authentication."""
         self._user = user
         self._password = password
 

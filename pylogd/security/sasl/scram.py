@@ -1,10 +1,10 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): keys and messages that both sides share.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the keys and messages of both sides.
 
 The package `scramp` is not used here, because Kafka's dialect differs: names and passwords are taken as they are,
 without SASLprep (which would make two users one), and a first message may carry `tokenauth=true`, an extension whose
 name has more than one letter. The tests compare this code with scramp where the two agree.
 
-Channel binding is not offered, as in Kafka.
+As in Kafka, channel binding is not offered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from pylogd.security.sasl.conversation import MalformedMessage, decode_text
 
-#: How often a password is hashed, at least and at most.
+#: The least and the most iterations of a password's hash.
 MIN_ITERATIONS: Final = 4_096
 MAX_ITERATIONS: Final = 16_384
 SALT_BYTES: Final = 24
@@ -30,7 +30,12 @@ _NONCE_BYTES: Final = 24
 
 
 class Algorithm(NamedTuple):
-    """A variant of SCRAM. code: in AlterUserScramCredentials. digest: the hash function's name. size: of its result."""
+    """A variant of SCRAM.
+
+    code: the code in AlterUserScramCredentials.
+    digest: the hash function's name.
+    size: the bytes of its result.
+    """
 
     mechanism: str
     code: int
@@ -60,7 +65,7 @@ SCRAM_CODES: Mapping[int, Algorithm] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """The stored form of a password at a broker. Its keys check a proof, but do not allow to log in."""
+    """The stored form of a password at a broker. Its keys can check a proof, but can't be used to log in."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -71,7 +76,7 @@ class ScramCredential:
 def salted_password(algorithm: Algorithm, password: str, salt: bytes, iterations: int) -> bytes:
     """Return the salted password: Hi(password, salt, iterations) of RFC 5802.
 
-    It takes milliseconds, so a reactor should have it done in a thread.
+    It takes milliseconds, so a reactor should call it in a thread.
     """
     return hashlib.pbkdf2_hmac(algorithm.digest, password.encode("utf-8", "surrogatepass"), salt, iterations)
 
@@ -85,7 +90,10 @@ def credential_of(algorithm: Algorithm, salted: bytes, salt: bytes, iterations: 
 def make_credential(
     algorithm: Algorithm, password: str, salt: bytes | None = None, iterations: int = MIN_ITERATIONS
 ) -> ScramCredential:
-    """Return the credential of a password. Takes milliseconds. salt: random if None."""
+    """Return the credential of a password. Takes milliseconds.
+
+    salt: random if None.
+    """
     salt = new_salt() if salt is None else salt
     return credential_of(algorithm, salted_password(algorithm, password, salt, iterations), salt, iterations)
 
@@ -101,7 +109,7 @@ def new_nonce() -> str:
 
 
 def encode_credential(credential: ScramCredential) -> str:
-    """Return a credential as Kafka stores it: `salt=...,stored_key=...,server_key=...,iterations=...`."""
+    """Return a credential in Kafka's stored form: `salt=...,stored_key=...,server_key=...,iterations=...`."""
     salt, stored, server = (_base64(part) for part in (credential.salt, credential.stored_key, credential.server_key))
     return f"salt={salt},stored_key={stored},server_key={server},iterations={credential.iterations}"
 
@@ -136,7 +144,11 @@ _SERVER_FINAL: Final = re.compile(rf"(?:v={_BASE64}|e=([^,\0]+)){_EXTENSIONS}")
 
 
 class ClientFirst(NamedTuple):
-    """The client's first message. header: its GS2 header. bare: the rest, which is signed."""
+    """The client's first message.
+
+    header: the GS2 header.
+    bare: the rest, which is signed.
+    """
 
     header: str
     bare: str
@@ -156,7 +168,10 @@ class ServerFirst(NamedTuple):
 
 
 class ClientFinal(NamedTuple):
-    """The client's last message. signed: the part before the proof."""
+    """The client's last message.
+
+    signed: the part before the proof.
+    """
 
     signed: str
     binding: bytes
@@ -165,7 +180,10 @@ class ClientFinal(NamedTuple):
 
 
 def write_client_first(user: str, nonce: str, token: bool) -> ClientFirst:
-    """Return the client's first message. token: whether `user` is the id of a delegation token."""
+    """Return the client's first message.
+
+    token: whether `user` is the id of a delegation token.
+    """
     bare = f"n={_escape(user)},r={nonce}" + (",tokenauth=true" if token else "")
     return ClientFirst("n,,", bare, user, nonce, "", token)
 
@@ -184,7 +202,10 @@ def read_client_first(message: bytes) -> ClientFirst:
 
 
 def write_server_first(nonce: str, credential: ScramCredential) -> ServerFirst:
-    """Return the broker's first message. nonce: the client's nonce followed by the broker's."""
+    """Return the broker's first message.
+
+    nonce: the client's nonce followed by the broker's.
+    """
     text = f"r={nonce},s={_base64(credential.salt)},i={credential.iterations}"
     return ServerFirst(text, nonce, credential.salt, credential.iterations)
 
@@ -204,7 +225,10 @@ def write_client_final(header: str, nonce: str) -> str:
 
 
 def write_client_proof(final: str, proof: bytes) -> bytes:
-    """Return the client's last message. final: it without the proof."""
+    """Return the client's last message.
+
+    final: the message without the proof.
+    """
     return f"{final},p={_base64(proof)}".encode()
 
 

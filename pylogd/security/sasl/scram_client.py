@@ -22,7 +22,7 @@ from pylogd.security.sasl.scram import (
     xor,
 )
 
-#: More would let a false broker keep the client busy; Kafka's brokers store at most 16,384.
+#: More iterations would let a false broker keep the client busy; Kafka's brokers store at most 16,384.
 _MOST_ITERATIONS: Final = 1_000_000
 
 
@@ -38,9 +38,9 @@ class ScramClient:
         token: bool = False,
         nonce: Callable[[], str] = new_nonce,
     ) -> None:
-        """token: `user` and `password` are the id and the HMAC, in base64, of a delegation token.
+        """token: whether `user` and `password` are the id and the HMAC, in base64, of a delegation token.
 
-        `password` may be a function that returns it, called at each authentication.
+        password: the password, or a function that returns it and is called at each authentication.
         """
         self.mechanism = algorithm.mechanism
         self._algorithm = algorithm
@@ -49,7 +49,7 @@ class ScramClient:
         self._token = token
         self._nonce = nonce()
         self._first: ClientFirst | None = None
-        self._signature: bytes | None = None  # that the broker has to send
+        self._signature: bytes | None = None  # the signature that the broker has to send
 
     def first(self) -> bytes:
         """Return the first message: the user's name and a nonce."""
@@ -59,7 +59,7 @@ class ScramClient:
         return encode_text(first.header + first.bare)
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Answer the broker's first message with the proof; check its last one. The proof takes milliseconds."""
+        """Answer the broker's first message with the proof; check the last one. The proof takes milliseconds."""
         if self._first is None:
             raise MalformedMessage("the broker sent a challenge before the client's first message")
         if self._signature is None:

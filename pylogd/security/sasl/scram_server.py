@@ -1,7 +1,7 @@
 """The broker's side of SCRAM.
 
-Strategy: a user who is not known gets a salt and an iteration count too, always the same for one name, and fails only
-with the proof, as a wrong password does. So neither messages nor their timing tell whether a user exists.
+Strategy: an unknown user also gets a salt and an iteration count, always the same for a name, and fails only at the
+proof, like a wrong password. So neither messages nor their timing tell whether a user exists.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from pylogd.security.sasl.scram import (
 
 
 class ScramIdentity(NamedTuple):
-    """A user or a delegation token, with its credential. expires_ms: in milliseconds since 1970, None for never."""
+    """A user or a delegation token, with its credential.
+
+    expires_ms: when it expires, in milliseconds since 1970; None for never.
+    """
 
     principal: Principal
     credential: ScramCredential
@@ -37,20 +40,23 @@ class ScramIdentity(NamedTuple):
 
 
 class ScramUsers(Protocol):
-    """Where the broker looks up users and delegation tokens."""
+    """The users and delegation tokens that the broker knows."""
 
     def user(self, algorithm: Algorithm, name: str) -> ScramIdentity | None:
         """Return a user who has a credential for `algorithm`."""
 
     def token(self, algorithm: Algorithm, token_id: str) -> ScramIdentity | None:
-        """Return a delegation token that is valid now. May take milliseconds, and is called in a thread."""
+        """Return a delegation token that is valid now. May take milliseconds; called in a thread."""
 
     def decoy(self, algorithm: Algorithm, name: str) -> ScramCredential:
-        """Return a credential for a name that is not known, the same each time."""
+        """Return a credential for an unknown name, the same each time."""
 
 
 class ScramMechanism:
-    """SCRAM with one hash function. name: the mechanism's."""
+    """SCRAM with one hash function.
+
+    name: the mechanism's name.
+    """
 
     def __init__(self, algorithm: Algorithm, users: ScramUsers, nonce: Callable[[], str] = new_nonce) -> None:
         self.name = algorithm.mechanism
@@ -76,18 +82,18 @@ class ScramServer:
         self._server_first: ServerFirst
         self._identity: ScramIdentity | None
         self._credential: ScramCredential
-        self._weak = False  # the user's credential has too few iterations
+        self._weak = False  # whether the user's credential has too few iterations
 
     def is_slow(self, message: bytes) -> bool:
-        """Return whether the message names a delegation token, whose credential has to be computed."""
+        """Return whether the message names a delegation token, since its credential has to be computed."""
         return self._first is None and b"tokenauth" in message.lower()
 
     def is_remembered(self, message: bytes) -> bool:
-        """Return False: no credentials are remembered."""
+        """Return False, since no credentials are remembered."""
         return False
 
     def step(self, message: bytes) -> Step:
-        """Take the client's first message, then its last."""
+        """Take the client's first message, then the last one."""
         if self._first is None:
             return self._begin(message)
         return self._finish(self._first, message)
@@ -101,7 +107,7 @@ class ScramServer:
         decoy = self._users.decoy(self._algorithm, first.user)
         if identity is not None and identity.credential.iterations < MIN_ITERATIONS:
             identity = self._identity = None
-            self._weak = True  # which is told with the proof, where an unknown user fails too
+            self._weak = True  # the client learns this at the proof, where an unknown user fails too
         self._credential = decoy if identity is None else identity.credential
         server_first = self._server_first = write_server_first(first.nonce + self._nonce, self._credential)
         return Challenge(server_first.text.encode())
@@ -111,8 +117,9 @@ class ScramServer:
         final = read_client_final(message)
         if final.binding != first.header.encode():
             raise AuthenticationFailed("the channel binding does not match the first message")
-        # librdkafka before 2.6.1, as in Debian 12, sends its own nonce once more in front (librdkafka's issue 4895).
-        # Kafka 3.9 accepts that too: the whole nonce of this conversation is there, and the proof signs what was sent.
+        # librdkafka before 2.6.1, as in Debian 12, repeats its own nonce before the whole nonce (librdkafka's issue
+        # 4895). Kafka 3.9 accepts that too: the message has the whole nonce of this conversation, and the proof signs
+        # the text as it was sent.
         expected = self._server_first.nonce
         if not hmac.compare_digest(final.nonce[-len(expected) :].encode(), expected.encode()):
             raise AuthenticationFailed("the nonce does not match the first message")

@@ -1,7 +1,6 @@
-"""Access tokens of who authenticates by OAUTHBEARER: from an OAuth 2 token endpoint, or from a file that something else
-keeps up to date.
+"""Access tokens of clients that authenticate by OAUTHBEARER, from an OAuth 2 token endpoint or a file.
 
-Clients and brokers use these, brokers to authenticate at each other.
+Another program keeps the file up to date. Clients use these, and brokers that authenticate to each other.
 
 Rules: they wait for other servers or the disk, so call them in threads. They can be pickled, for Spark's tasks. Errors
 never have a secret or a token.
@@ -21,15 +20,15 @@ from typing import Any
 from pylogd.errors import AuthenticationFailed
 from pylogd.security.sasl.http_client import open_url, read_body
 
-_SECONDS = 10.0  # for the token endpoint to answer
-_FRESH = 0.8  # the share of a token's lifetime in which it is used again
+_SECONDS = 10.0  # the seconds within which the token endpoint must answer
+_FRESH = 0.8  # the share of a token's lifetime in which the token is used again
 
 
 class ClientCredentials:
     """Fetches tokens by the client credentials grant (RFC 6749, 4.4), and uses each for most of its lifetime."""
 
     def __init__(self, url: str, client: str, secret: str, scope: str = "") -> None:
-        """client, secret: who asks. Raises ValueError for a URL that is not http or https."""
+        """client, secret: the credentials of the client. Raises ValueError for a URL that is not http or https."""
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise ValueError("a token endpoint is an https, http or file URL")
         self._url = url
@@ -104,10 +103,12 @@ class TokenFile:
 
 
 def token_source(url: str, client: str, secret: str, scope: str) -> ClientCredentials | TokenFile:
-    """Return what the properties `sasl.oauthbearer.*` describe.
+    """Return the token source that the properties `sasl.oauthbearer.*` describe.
 
-    url: of the token endpoint, or of a file. client, secret, scope: for the endpoint. Raises ValueError, which names
-    the property at fault.
+    url: the URL of the token endpoint, or of a file.
+    client, secret, scope: the values for the endpoint.
+
+    Raises ValueError, which names the invalid property.
     """
     name = "sasl.oauthbearer.token.endpoint.url"
     if not url:
