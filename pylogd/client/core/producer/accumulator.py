@@ -153,7 +153,7 @@ class Batch:
         self.error: PylogdError | None = None
         self.result: BatchResult | None = None
         #: deliveries, each followed by its callback: tuples of both would keep the garbage collector busy. If a
-        # delivery is None, the callback gets the result
+        #: delivery is None, the callback gets the result
         self.listeners: list[Any] = []
 
     def calls(self) -> Iterator[tuple[Any, Callable[[Any], None]]]:

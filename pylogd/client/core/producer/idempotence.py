@@ -6,7 +6,7 @@ again. The broker accepts a batch only directly after the previous one, and reco
 
 What follows from an answer:
 - An acknowledged batch acknowledges all earlier batches of its epoch, because the broker accepted it after them.
-Earlier   batches whose own answer was lost are written, at an unknown offset.
+  Earlier batches whose own answer was lost are written, at an unknown offset.
 - OUT_OF_ORDER_SEQUENCE_NUMBER or UNKNOWN_PRODUCER_ID does not mean that a batch is not written: a restarted broker
   remembers fewer batches. So all batches that may be written are sent again together. If the broker recognizes none of
   them, there is a gap, and none of them is written.
@@ -15,8 +15,8 @@ Earlier   batches whose own answer was lost are written, at an unknown offset.
   higher epoch of the same id makes the broker refuse a request with the old numbers that is still on its way.
 - INVALID_PRODUCER_EPOCH means that another producer raised the epoch: a new id is needed, as after the last epoch.
 - A transactional producer gets its id and epoch from its coordinator. Where another producer would start a new epoch or
-request another id, the transaction is broken, and the coordinator gives another epoch when it is aborted
-(`transactions.py`).
+  request another id, the transaction is broken, and the coordinator gives another epoch when it is aborted
+  (`transactions.py`).
 
 Rules: until a partition's first batch of an epoch is acknowledged, only one batch is in flight: a broker that does not
 know the producer accepts any sequence number, so the second batch could be written without the first. No I/O: the send
