@@ -158,7 +158,7 @@ def frame_is_valid(batch: Buffer, _earliest: int = 0) -> bool:
 
 #: Takes a whole batch and the earliest allowed time stamp. Returns whether the records are well-formed and agree with
 #: the header, as far as that can be checked without decompression. Of uncompressed records it checks the number,
-#: offsets, structure and time stamps, of which the largest must be the header's; of compressed records the magic number.
+#: offsets, structure and time stamps (the largest must be the header's); of compressed records the magic number.
 batch_is_valid: Callable[[Buffer, int], bool] = (
     speedups.batch_is_valid if speedups is not None else batch_is_valid_slowly
 )

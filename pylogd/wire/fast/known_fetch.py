@@ -85,8 +85,8 @@ class KnownFetch:
 
     compiled: the other values, in the order in which `_repeated.c` takes them.
     offset_in: returns the fetch offset of the request in `data` if it repeats this one; else -1.
-    response_head: returns the response to the request in `data` up to the records. Its last arguments are high watermark,
-        last stable offset, log start offset, and the size of the records; `END` follows the records.
+    response_head: returns the response to the request in `data` up to the records. Its last arguments are high
+        watermark, last stable offset, log start offset, and the size of the records; `END` follows the records.
     """
 
     __slots__ = (
