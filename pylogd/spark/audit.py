@@ -301,7 +301,7 @@ def _with_gaps(joined: DataFrame) -> DataFrame:
 
 
 def _deleted_until(messages: DataFrame, stage: Stage) -> Mapping[str, float]:
-    """Return the time in milliseconds before which messages may have been deleted, for topics that may have lost any."""
+    """Return the time in milliseconds before which messages may have been deleted; without complete topics."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     found: dict[str, float] = dict.fromkeys(stage.unknown_topics, math.inf)
