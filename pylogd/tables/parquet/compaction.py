@@ -108,7 +108,7 @@ class _Round:
                     future.cancel()
 
     def _write(self, directory: str, small: Sequence[DataFile]) -> list[FileGroup]:
-        """Return the rewritten group; None if its files have been replaced meanwhile."""
+        """Return the rewritten group in a list; an empty list if its files have been replaced meanwhile."""
         attempt = self._lake.attempt(Claim(replaces=[file.path for file in small]))
         try:
             added = self._rewrite(attempt, directory, small)
