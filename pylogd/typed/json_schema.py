@@ -190,7 +190,7 @@ class _Columns:
         self._reserved: Collection[str] = ()
 
     def table(self, reserved: Collection[str]) -> tuple[Node, bool]:
-        """Return the columns of a table, and whether they are an object's properties; else the only column is `value`."""
+        """Return the columns of a table, and whether they are an object's properties; else there is only `value`."""
         self._reserved = reserved
         node = self._node(self._root, self._root)
         if pa.types.is_struct(node.logical):
