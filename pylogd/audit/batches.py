@@ -1,9 +1,9 @@
 """Count the messages of a topic from its record batches, as they were fetched.
 
 Strategy: the compiled `wire._speedups.count_stamps` walks the records of a batch, parses the stamps and groups them by
-window and producer; Python has a step for each group. Rows that it leaves out (with several or unusual stamps) are
-counted one by one. Without the compiled function, and for batches with rows that are counted already, `count_plainly`
-counts all rows: the results are the same (`tests/property/test_audit_batches.py`).
+window and producer; Python then counts each group in one step. Rows that it leaves out (with several or unusual stamps)
+are counted one by one. Without the compiled function, and for batches with rows that are counted already,
+`count_plainly` counts all rows: the results are the same (`tests/property/test_audit_batches.py`).
 
 Rows without stamps are those of clients that are not audited. They are counted by their own time stamps.
 

@@ -63,8 +63,8 @@ class AuditOptions:
 
     topics: the audited topics.
     since_ms: the time with which the first run begins; None for now, 0 for the beginning of the logs.
-    keep_ms: how long verdicts are kept in the state topic.
-    marker_files: the directory for files of complete periods; None for no files.
+    keep_ms: the time for which the state topic keeps verdicts.
+    marker_files: the directory for the files that mark complete periods; None writes no files.
     """
 
     topics: Sequence[str]

@@ -65,12 +65,12 @@ class CoordinatorLabels:
         return self.prefixes[max(fitting, key=len)] if fitting else None
 
     def partitions(self, name: str, count: int) -> Sequence[int]:
-        """Return which of `count` partitions may store an id, ascending; none if the topic has too few."""
+        """Return those of `count` partitions that may store an id, in ascending order."""
         label = self.label_of(name)
         return [index for index in range(count) if self.label_at(index) == label]
 
     def check_count(self, count: int) -> None:
-        """Raise ConfigError unless a topic with `count` partitions has the partitions of all labels, and others."""
+        """Raise ConfigError unless `count` partitions include those of all labels, and some without a label."""
         for label, (first, last) in self.ranges.items():
             if last >= count:
                 raise _wrong(f"the label {label} has the partitions {first}-{last}, and the topic has only {count}")

@@ -24,8 +24,8 @@ _SECONDS: Final = 120.0
 class TableOptions:
     """A table.
 
-    location: its name, such as `delta:/data/flights`.
-    properties: the properties of its catalog or storage.
+    location: the table's name, such as `delta:/data/flights`.
+    properties: the properties of the table's catalog or storage.
     """
 
     location: str

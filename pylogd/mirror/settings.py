@@ -35,7 +35,7 @@ _REGISTRY: Final = "schema.registry."
 class ClusterSettings:
     """A cluster by its name in the file.
 
-    exactly_once: whether it is written to in transactions, as a target.
+    exactly_once: whether routes to this cluster write in transactions.
     """
 
     name: str

@@ -135,7 +135,7 @@ class Brokers:
         return len({self.machine(node) for node in nodes})
 
     def racks(self, label: str = "") -> dict[int, str]:
-        """Return the rack of each broker that carries a label, by id; no racks unless all of them have one."""
+        """Return the racks, by id, of the brokers with a label; return {} if one of these brokers has no rack."""
         found = {node: self.live[node].rack for node in self.keepers(label)}
         racks = {node: rack for node, rack in found.items() if rack is not None}
         return racks if len(racks) == len(found) else {}

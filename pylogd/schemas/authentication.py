@@ -43,7 +43,7 @@ class RegistryTokens:
         """Raises MechanismUnavailable if joserfc is not installed.
 
         keys: the issuer's keys, a JSON web key set in a file or at a URL.
-        issuer, audience: the names that a token must have; None for any.
+        issuer, audience: the issuer and the audience that a token must name; None accepts any.
         """
         url = keys if "://" in keys else Path(keys).absolute().as_uri()
         self._keys = IssuerKeys(url, _REFRESH_SECONDS, _RETRY_SECONDS)

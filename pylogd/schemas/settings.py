@@ -26,7 +26,7 @@ class Settings:
 
     alias: the subject to which requests for this one apply.
     normalize: whether all schemas are registered normalized.
-    group: the name of a property of metadata. Versions must be compatible with versions that have the same value of it.
+    group: the name of a metadata property. Versions with the same value of the property must be compatible.
     default_metadata and others: the metadata and rules of registered schemas; see `contracts.completed`.
     """
 

@@ -69,7 +69,7 @@ class Instance:
 
     @property
     def kept(self) -> float:
-        """How long it is kept when it is silent, in seconds."""
+        """The seconds for which a silent instance is kept."""
         return max(3 * self.interval, _LEAST_KEPT_SECONDS)
 
     def check_asking(self, now: float) -> None:

@@ -51,7 +51,7 @@ class FrameMemory:
         self._scarce = False
 
     def be_scarce(self, scarce: bool) -> None:
-        """Keep nothing while memory is scarce, or keep it again."""
+        """Keep no buffers while memory is scarce."""
         self._scarce = scarce
         if scarce:
             self._kept.clear()

@@ -5,7 +5,7 @@ Strategy: the records of a batch mostly have the same *shape*: the size in bytes
 records of a run become `Record`s all together. A run ends before the first record that has another shape, or is in any
 way unusual or wrong; the caller decodes that record in the general way (`record_fields`).
 
-Rules: a run decodes nothing that the general way would not, and to the same values; property tests prove it.
+Rules: a run decodes only records that the general way decodes too, and to the same values; property tests prove it.
 """
 
 from __future__ import annotations

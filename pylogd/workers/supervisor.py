@@ -69,13 +69,13 @@ _HANDLED: Final = (*STOPPING, *_FORWARDED, signal.SIGCHLD)
 class Child:
     """A process to be kept running.
 
-    run: the child's function. It must call its argument with the line that reports that it serves.
+    run: the child's function. When the child serves, the function calls its argument with a line that reports this.
     """
 
     name: str
     run: Callable[[Callable[[str], object]], int]
     pid: int = 0
-    pipe: int = -1  # gets the line that reports that it serves
+    pipe: int = -1  # the pipe through which the child reports that it serves
     started: float = 0.0
     due: float = 0.0  # the time to start it again, while it has no process
     failures: int = 0

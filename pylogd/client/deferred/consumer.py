@@ -134,8 +134,8 @@ class Consumer:
     ) -> Deferred[None]:
         """Join the group and read the partitions that it assigns.
 
-        topics: names, or a pattern that must match the whole name. The Deferred fires at once; `poll` gets the
-        partitions.
+        topics: names, or a pattern that must match the whole name. The Deferred fires at once; the partitions are
+        assigned during `poll`.
 
         `poll` calls the listeners, which may return awaitables, and fails with what they raise.
         on_assign: called with new partitions before their records are fetched, so it may call `seek`.

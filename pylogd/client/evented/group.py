@@ -33,7 +33,7 @@ class ConsumerGroup(Protocol):
     leased: bool
 
     def on_commit(self, call: Callable[[Offsets], object]) -> None:
-        """Have `call` called with committed offsets, in the application's or the loop's thread."""
+        """Call `call` with committed offsets from now on, in the application's or the loop's thread."""
         ...
 
     @property

@@ -67,8 +67,10 @@ class IConsumer(Protocol):
 class GroupSettings:
     """The settings of a consumer. Times are in seconds.
 
-    Kafka 0.8's names are zookeeper.session.timeout.ms (the server's value), auto.commit.interval.ms (None: stored
-    offsets are committed only with releases), rebalance.max.retries and rebalance.backoff.ms.
+    session_timeout: zookeeper.session.timeout.ms of Kafka 0.8, with the server's value.
+    commit_interval: auto.commit.interval.ms; None commits stored offsets only with releases.
+    max_retries: rebalance.max.retries.
+    backoff: rebalance.backoff.ms.
     """
 
     session_timeout: float = 6.0
@@ -379,8 +381,8 @@ class Coordinator:
         await self._claims.release(partitions, {p: offset for p, offset in stored.items() if p not in outdated})
 
     def _not_mine(self) -> list[TopicPartition]:
-        """Return the held partitions that are not in the share, are for another stream, have an earlier name, or belong
-        to a deleted topic whose name a new topic has.
+        """Return the held partitions that are not in the share, or are in it for another stream or name, or whose topic
+        was deleted and created again.
         """
         names = {p: stream_name(self._claims.consumer, stream) for p, stream in self._share.items()}
         outdated = self._outdated()

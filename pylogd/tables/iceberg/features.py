@@ -107,7 +107,7 @@ FEATURES: Final[Mapping[str, Feature]] = {
 def check_features(table: Table, where: str, directories: Sequence[str]) -> None:
     """Check that a load supports all features of a table. Raises UnsupportedFeature.
 
-    where: names the table.
+    where: the name of the table in errors.
     directories: the columns that all rows of a file share.
     """
     for name, feature in FEATURES.items():

@@ -98,8 +98,9 @@ def decode_session_fetch(data: bytes, most: int) -> KnownSessionFetch | None:
     """Return the request in `data`, which begins with its length, to compare the next ones with; None for another
     shape.
 
-    The shape: a client's request that continues a session and names one partition by its topic's id. None too if there
-    are no compiled functions.
+    The shape is a client's request that continues a session and names one partition by its topic's id. Without compiled
+    functions, None is returned always.
+
     most: the most bytes of records in any response.
     """
     if compiled.fast is None or len(data) < _GATE_AT + _COMMON_AT or data[-len(_END) :] != _END:

@@ -101,8 +101,8 @@ class GroupOperations:
     ) -> GroupTotals:
         """Return the number of members and the lag in records of listed groups that still exist.
 
-        All brokers that are needed are asked at the same time, and each for all of its groups or logs at once. The
-        result names the brokers that do not answer within `timeout` seconds; what only they know is None.
+        All needed brokers are asked at the same time, each for all of its groups or logs at once. The result names the
+        brokers that do not answer within `timeout` seconds; figures that only they know are None.
 
         silent: brokers that did not answer earlier, and are not asked again.
         """

@@ -1,7 +1,7 @@
 """Find the ends of many logs, in a number of requests that depends on brokers, not on partitions.
 
 Strategy: one broker is asked for the leaders. Then all leaders are asked at the same time, each for the ends of all its
-logs. Another try asks only for what is missing and may be found.
+logs. A retry asks only for missing ends that may still be found.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The administrator's operations that move replicas, for all faces (see `operations`).
 
 Strategy: `layout` reads everything that a plan depends on, and `placement` makes the plan. `begin_moves` checks the
-whole plan by the same rule as the brokers, and only then changes anything: a cordon, throttles, the assignments. If a
+whole plan by the same rule as the brokers, and only then sets the cordon, the throttles and the assignments. If a
 broker refuses a part of the plan because the cluster has changed meanwhile, all changes are undone.
 
 Rules: a refused plan has changed nothing. Setting or removing a cordon ends when all live brokers know of it, so that

@@ -49,9 +49,7 @@ def murmur2_partitioner(_topic: str, key: bytes | None, partitions: int) -> int 
 
 
 def crc32_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | None:
-    """Choose by CRC-32 of the key, like librdkafka's `consistent_random`; without a key or if it is empty, any
-    partition.
-    """
+    """Choose by CRC-32 of the key, like librdkafka's `consistent_random`. A missing or empty key gets any partition."""
     return zlib.crc32(key) % partitions if key else None
 
 

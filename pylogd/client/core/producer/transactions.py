@@ -150,7 +150,7 @@ class Transactions:
     def prepare(self) -> Operation:
         """Get a producer id, which fences earlier producers with this transactional id and ends their transactions.
 
-        If there is an id, only wait for the next epoch, if one is being requested.
+        A producer that has an id only waits for its next epoch, if that is being requested.
         """
         if self.state is _State.NEW:
             self._ready = Operation()
