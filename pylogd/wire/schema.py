@@ -146,7 +146,7 @@ def response_header_version(api_key: int, version: int) -> int:
     return 1 if version >= api_info(api_key).flexible_from and api_key != ApiKey.API_VERSIONS else 0
 
 
-@lru_cache(maxsize=1)  # codecs of one API are often built together
+@lru_cache(maxsize=1)  # one schema is enough: callers build all codecs of an API in a row
 def load_schema(api_key: int) -> Json:
     """Read the schema file of an API, which callers must not change. Raises UnknownApi."""
     path = protocol_directory().joinpath("apis", f"{api_info(api_key).module}.json")

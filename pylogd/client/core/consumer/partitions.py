@@ -6,8 +6,8 @@ handled here: a position that the log does not have is reset as `auto_offset_res
 retried. `raise_error`, which the face calls before it returns records, raises all other errors.
 
 Rules: a partition that is assigned has a position in `reader` or waits in `starts` for one. The application's calls
-(`move`, `rewind`, `forget`) drop the buffered records of the partition. `turn` keeps them: they are handed out first,
-perhaps by another thread at this moment. No I/O and no clock.
+(`move`, `rewind`, `forget`) drop the buffered records of the partition. `turn` keeps these records: they are handed out
+first, perhaps by another thread at this moment. No I/O and no clock.
 """
 
 from __future__ import annotations

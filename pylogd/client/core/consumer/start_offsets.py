@@ -103,7 +103,7 @@ class StartOffsets:
         self._looking_up = False
 
     def missing_topics(self) -> set[str]:
-        """Return the topics whose leaders have to be asked and are not known."""
+        """Return the topics of partitions without a committed offset that the metadata does not have."""
         return {partition.topic for partition in self._uncommitted if partition.topic not in self._metadata.topics}
 
     def turn(self, now: float) -> list[Call]:
