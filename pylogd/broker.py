@@ -1,10 +1,12 @@
-"""One broker: its parts, wired, started and stopped in order.
+"""One broker: connect its parts, start them and stop them in order.
 
 Start: lock the directories and load the logs (in threads), open the metadata store, bind the listeners, register, wait
-until the controller has taken that into account, host the partitions, and only then accept connections: a broker that
-came back must not lead on what it led before it died, as if nothing had happened. Stop: hand over what others can lead,
-listen no more, end the waits, let the replies leave for at most `controlled.shutdown.drain.ms`, then close the store,
-which ends the registration, and the logs, which marks the stop as clean.
+until the controller has handled the registration, host the partitions, and only then accept connections, because a
+restarted broker must not go on leading its earlier partitions as if nothing had happened.
+
+Stop: hand over leaderships that other brokers can take, stop listening, end waiting requests, let replies leave for at
+most `controlled.shutdown.drain.ms`, then close the store, which ends the registration, and the logs, which marks the
+stop as clean.
 """
 
 from __future__ import annotations
@@ -77,21 +79,22 @@ from pylogd.transactions.service import Transactions
 
 log = Logger()
 
-#: Threads that check credentials. They are apart from the others, so that clients who log in do not delay the disks.
+#: The number of threads that check credentials. They are separate, so that logins do not delay the disks.
 _LOGIN_THREADS = 4
-#: How long a controller may take to deal with a broker that comes, beyond the time in which a dead one is found out.
+#: The seconds that a controller may take to handle a new broker, in addition to the time to notice a dead broker.
 _ACCEPT_SECONDS = 10
 
 
 class Broker:
     """The parts of one broker. `BrokerParts` in `pylogd.api.context` says which of them handlers use.
 
-    fs: of the logs, by default the operating system's. open_files: how many files the process may have open.
+    fs: the file system of the logs; by default the operating system's.
+    open_files: the most files that the process may have open.
     """
 
     _starting: Deferred[None] | None = None
     _stopping: Deferred[None] | None = None
-    _leaving: Deferred[None] | None = None  # while other brokers take over what this one leads
+    _leaving: Deferred[None] | None = None  # pending while other brokers take over leaderships
     _may_hand_over = True
 
     def __init__(
@@ -116,7 +119,7 @@ class Broker:
         self._make_authorization(settings)
         self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
         self._make_replicas()
-        self._check_pool = ThreadPool(reactor, 1, "pylogd-check")  # Python's queue wakes two threads where more wait
+        self._check_pool = ThreadPool(reactor, 1, "pylogd-check")  # Python's queue wakes two threads if more wait
         checks, check_ms = DiskCalls(self._check_pool.defer, self.disks), settings.integer("log.dir.check.interval.ms")
         report = self.cluster.report_outages
         self.outages = OutageReporter(self.partitions, self.logs, report, reactor, checks, check_ms / 1000)
@@ -137,7 +140,7 @@ class Broker:
         )  # fmt: skip
         self.cleaners = Cleaners(self.logs, cleaner_config(settings), self.replica_parts.disk_calls.parts, wall_ms)
         self._make_listeners()
-        self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
+        self._undo: list[Callable[[], Any]] = []  # what a stop has to undo, in the order of the start
 
     def _make_replicas(self) -> None:
         parts = self.replica_parts = Replicas(
@@ -147,7 +150,7 @@ class Broker:
         self.partitions, self.hosting, self.replicas = parts.partitions, parts.hosting, parts.manager
         self.fetch_waits, self.fetch_sessions = parts.fetch_waits, parts.fetch_sessions
         self.isr_updater, self.replica_throttle = parts.isr_updater, parts.throttle
-        if self.block_cache is None:  # which hands over what is written itself
+        if self.block_cache is None:  # the block cache hands over written bytes itself
             BusyDiskWriteBack(self.laggards, self.logs, parts.disk_calls, self._reactor).start()
         by_rack = self.settings.text("replica.selector.class") is not None
         self.replica_selector = RackAwareSelector(lambda: self.cluster.brokers) if by_rack else None
@@ -175,7 +178,7 @@ class Broker:
         self.client_quotas.subscribe(self._quotas_changed)
 
     def _quotas_changed(self, _active: bool) -> None:
-        """Measure what connections cost only while a quota limits that."""
+        """Measure the work for connections only while a quota limits it."""
         quotas = self.client_quotas
         meter = WorkMeter(quotas.seconds, lambda: quotas.handled, partial(charge_connection, self))
         self.listening.measure_work(meter if quotas.times_requests else None)
@@ -200,7 +203,7 @@ class Broker:
 
     @cached_property
     def peers(self) -> Peers:
-        """The brokers of the cluster, as they prove who they are."""
+        """The brokers of the cluster, and how they prove their identity."""
         return Peers(lambda: self.cluster.known)
 
     @cached_property
@@ -214,7 +217,7 @@ class Broker:
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """The listeners as they were bound; empty before that."""
+        """The bound listeners; empty before the start."""
         return self.listening.bound
 
     def advertised(self, listener: str) -> tuple[str, int]:
@@ -226,11 +229,11 @@ class Broker:
         self.listening.read_certificates()
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        """Run `function` in a thread of the broker's own; its result, or its failure."""
+        """Run `function` in one of the broker's threads. Return a Deferred of its result."""
         return self._pool.defer(timed(function), *args)
 
     async def _make_handler(self, listener: Listener) -> RequestHandler:
-        """Return what answers the requests of a listener."""
+        """Return the handler of a listener's requests."""
         dispatcher = Dispatcher(self) if self.audit is None else AuditingDispatcher(self, self.audit)
         self.dispatchers.append(dispatcher)
         if not listener.protocol.sasl:
@@ -243,7 +246,7 @@ class Broker:
     # -- start
 
     def start(self) -> Deferred[None]:
-        """Fires once the broker listens; `listeners` says where. Fails, with everything undone, if it can't."""
+        """Start. The Deferred fires once the broker listens on `listeners`. If it can't, all is undone and it fails."""
         self._starting = Deferred.fromCoroutine(self._start())
         return self._starting
 
@@ -305,7 +308,7 @@ class Broker:
         self._transactions.start()
 
     def connect(self, node_id: int) -> Deferred[BrokerConnection]:
-        """A connection to another broker, by its listener for brokers."""
+        """Return a connection to another broker, by its listener for brokers."""
         found = self.cluster.brokers.get(node_id)
         if found is None:
             return fail(BrokerUnavailable(f"broker {node_id} is not registered"))
@@ -321,7 +324,7 @@ class Broker:
         )  # fmt: skip
 
     async def _register(self) -> None:
-        """Make this broker known, and wait until the controller, which it may become itself, has dealt with that."""
+        """Register this broker, and wait until the controller (perhaps this broker) has handled the registration."""
         broker = BrokerInfo(
             self.node_id, self.listening.endpoints, self.settings.text("broker.rack"),
             directory_id=self.logs.directory_id, partition_limit=self.logs.partition_limit,
@@ -339,22 +342,22 @@ class Broker:
             log.warn("The controller has not admitted this broker for {seconds:.0f} s: starting without it",
                      seconds=seconds)  # fmt: skip
 
-    def _loaded(self, done: int, total: int) -> None:  # called in a thread
+    def _loaded(self, done: int, total: int) -> None:  # this is called in a thread
         self._reactor.callFromThread(log.info, "loaded {done} of {total} logs", done=done, total=total)
 
     def _directory_hangs(self, path: str, seconds: float) -> None:
-        """Take a data directory offline because a call has not returned for so many seconds."""
+        """Take a data directory offline, because a call has not returned for a number of seconds."""
         reason = f"a call has not returned for {seconds:.1f} s (log.dir.failure.timeout.ms)"
         failure = StorageFailure(path, OSError(errno.ETIMEDOUT, reason))
 
-        def take_offline() -> None:  # in a thread: locks may be held by threads that wait for the disk
+        def take_offline() -> None:  # in a thread, since threads that wait for the disk may hold locks
             self.logs.storage_failed(failure)
-            self._reactor.callFromThread(self._give_up, path)  # it may have been offline before
+            self._reactor.callFromThread(self._give_up, path)  # the directory may have been offline before
 
         Thread(target=take_offline, name="pylogd-hang", daemon=True).start()
 
     def _give_up(self, path: str) -> None:
-        """Fail what waits for the disk of a data directory that is offline."""
+        """Fail all requests that wait for the disk of an offline data directory."""
         if self.disks is not None:
             stuck = self.disks.failed(path, StorageFailure(path, OSError(errno.EIO, "the data directory is offline")))
             if stuck:
@@ -365,7 +368,7 @@ class Broker:
     def _directory_failed(self, path: str, keys: list[tuple[str, int]]) -> None:
         self._give_up(path)
         self.hosting.went_offline(keys)
-        self.outages.changed()  # even without partitions: the others may all be cordoned
+        self.outages.changed()  # even without partitions, since all other directories may be cordoned
         if not self.logs.healthy and self.logs.directories:
             self.on_end(f"the last data directory has failed: {self.logs.directories[-1].failure}")
 
@@ -396,7 +399,7 @@ class Broker:
     # -- stop
 
     def stop(self) -> Deferred[None]:
-        """Stop serving and close everything; a second call waits for the first. A start under way is cancelled."""
+        """Stop serving and close everything. A second call waits for the first. A start in progress is cancelled."""
         if self._stopping is None:
             self._stopping = Deferred.fromCoroutine(self._stop())
         return _when_done(self._stopping)
@@ -404,7 +407,7 @@ class Broker:
     async def _stop(self) -> None:
         if self._starting is not None and not self._starting.called:
             self.logs.cancel_load()
-            self._starting.cancel()  # which undoes what it had done
+            self._starting.cancel()  # the cancelled start undoes its steps
             await _when_done(self._starting)
         await self._undo_all()
 
@@ -417,7 +420,7 @@ class Broker:
                 log.failure("Unexpected error while stopping a part of the broker; the stop continues")
 
     async def _hand_over(self) -> None:
-        """Hand over this broker's leaderships to other brokers, if there are any, within the time of the settings."""
+        """Hand over this broker's leaderships to other brokers, if there are any, within the configured time."""
         others = [broker for node, broker in self.cluster.brokers.items() if node != self.node_id]
         wanted = self._may_hand_over and self.settings.flag("controlled.shutdown.enable")
         if not wanted or all(broker.stopping for broker in others):
@@ -431,14 +434,14 @@ class Broker:
             log.warn("Stopping before all leaderships were handed over to other brokers: {error!r}", error=error)
 
     async def _drain(self) -> None:
-        """End the waits, let the replies leave, and close the connections that are left when the time is up."""
+        """End waiting requests, let replies leave, and close the remaining connections when the time is over."""
         self.groups.stop()
         self._transactions.stop()
         await self.replica_parts.stop()
         await self.listening.drain(self.settings.integer("controlled.shutdown.drain.ms") / 1000)
 
     def abort_connections(self) -> None:
-        """Close every connection at once, without sending outstanding replies; hand over no more leaderships."""
+        """Close every connection at once, without sending outstanding replies, and stop handing over leaderships."""
         self._may_hand_over = False
         if self._leaving is not None:
             self._leaving.cancel()
@@ -476,7 +479,7 @@ def _not_written(failure: Failure) -> None:
 
 
 def _when_done(deferred: Deferred[None]) -> Deferred[None]:
-    """Return a Deferred that fires with None when `deferred` has fired or failed; the result of `deferred` is kept."""
+    """Return a Deferred that fires with None when `deferred` has fired or failed. `deferred` keeps its result."""
     done: Deferred[None] = Deferred()
 
     def told(result: Any) -> Any:

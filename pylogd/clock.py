@@ -1,16 +1,17 @@
-"""The wall clock for time stamps, and a monotonic clock for whatever waits, expires or measures.
+"""The wall clock for time stamps, and a monotonic clock for code that waits, expires or measures.
 
-Strategy: the wall clock can be set, by NTP or by hand, in either direction. What is written into records, files and the
-metadata store, and what is compared with it (retention by age), is in milliseconds since 1970 from `wall_ms`, the only
-reader of the wall clock in pylogd. Everything else uses `time.monotonic`. Twisted's reactors take the wall clock
-(`reactor.seconds` is `time.time`): `use_monotonic_time` gives the process's reactor the monotonic one. A library that
-runs on somebody else's reactor wraps it instead (`pylogd.net.steady`).
+Strategy: the wall clock can be set, by NTP or by hand, forwards and backwards. Times in records, files and the metadata
+store, and times that are compared with them (retention by age), are in milliseconds since 1970 from `wall_ms`, the only
+reader of the wall clock in pylogd. Everything else uses `time.monotonic`. Twisted's reactors use the wall clock
+(`reactor.seconds` is `time.time`), so `use_monotonic_time` gives the process's reactor the monotonic clock. A library
+on an application's reactor wraps the reactor instead (`pylogd.net.steady`).
 
-Rules: `tests/unit/test_time.py` refuses `time.time`, `datetime.now` and their like anywhere else. Code with time stamps
-takes a `now_ms` parameter, code that waits takes a reactor (`IReactorTime`) or `seconds`; never one for the other.
+Rules: `tests/unit/test_time.py` refuses `time.time`, `datetime.now` and similar calls anywhere else. Code with time
+stamps takes a parameter `now_ms`, code that waits takes a reactor (`IReactorTime`) or `seconds`; the two are never
+exchanged.
 
-`WorkTime` measures work that is done in several turns of the reactor and in threads. Whoever begins the work makes it
-the current one (a context variable, which coroutines keep); `timed` counts a call for the current one.
+`WorkTime` measures work in several turns of the reactor and in threads. The code that begins the work makes it the
+current work (a context variable, which coroutines keep). `timed` counts a call for the current work.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def wall_ms() -> int:
 
 
 def use_monotonic_time(reactor: Any) -> None:
-    """Have a reactor's timers and `seconds()` use the monotonic clock; a second call changes nothing.
+    """Have a reactor's timers and `seconds()` use the monotonic clock. A second call changes nothing.
 
     Only the owner of the process may do so. Calls that were scheduled before keep their remaining delay.
     """
@@ -48,7 +49,10 @@ def use_monotonic_time(reactor: Any) -> None:
 
 
 class WorkTime:
-    """How long something has been worked on. seconds: the sum so far; elapsed time, as Kafka measures its threads."""
+    """The time of some work.
+
+    seconds: the sum so far, of elapsed time, like Kafka's times of threads.
+    """
 
     __slots__ = ("_clock", "seconds")
 
@@ -66,7 +70,9 @@ class WorkTime:
             self.seconds += self._clock() - begun
 
     def begin(self, function: Callable[..., T], *args: Any) -> T:
-        """As `run`, for the call that begins the work. Work that it starts in threads with `timed` is added later."""
+        """Do the same as `run`, for the call that begins the work. Work that it starts in threads with `timed` is added
+        later.
+        """
         before = _current.set(self)
         try:
             return self.run(function, *args)
@@ -83,6 +89,6 @@ _current: ContextVar[WorkTime | None] = ContextVar("pylogd_work_time", default=N
 
 
 def timed(function: Callable[..., T]) -> Callable[..., T]:
-    """Return a function whose time is added to the work that is measured now; the function itself if none is."""
+    """Return a function whose time is added to the current work; the function itself if there is none."""
     work = _current.get()
     return function if work is None else partial(work.run, function)

@@ -1,9 +1,8 @@
 """The error table of the protocol, and the base classes of pylogd's exceptions.
 
-Codes and names are Kafka's (they are part of the protocol); the texts are ours. The enum is the one place where a code
-is written down: `ERRORS` is derived from it, and `protocol/errors.json` is the same for other languages (a test
-compares).
-Imports nothing of the project: everything may import it.
+Codes and names are Kafka's, since they are part of the protocol; the texts are ours. Codes are defined only in the
+enum: `ERRORS` is derived from it, and `protocol/errors.json` has the same for other languages (a test compares them).
+This module imports nothing of the project, so everything may import it.
 """
 
 from __future__ import annotations
@@ -222,7 +221,7 @@ class KafkaError(PylogdError):
 
 
 def error_for(code: int) -> ErrorCode:
-    """The member for a code from the wire; a code that is not in the table counts as UNKNOWN_SERVER_ERROR."""
+    """Return the member for a code from the wire; UNKNOWN_SERVER_ERROR for a code that is not in the table."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -230,7 +229,7 @@ def error_for(code: int) -> ErrorCode:
 
 
 class CloseConnection(PylogdError):
-    """Raised by a request handler whose only answer is to close the connection; the text is the reason logged."""
+    """Raised by a request handler whose only answer is to close the connection. The text is the logged reason."""
 
 
 class ClientError(PylogdError):

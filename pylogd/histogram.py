@@ -16,9 +16,13 @@ SIZE_BOUNDS: Final = (100.0, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
 
 
 class Histogram:
-    """See the module. bounds: upper bounds, inclusive, in ascending order; counts: of values up to each, and above all.
+    """See the module.
 
-    A value is counted once, in the first class that it fits into. sum: of all values. May be used by several threads.
+    bounds: upper bounds, inclusive, in ascending order.
+    counts: the number of values up to each bound, and above all bounds; each value is counted once, at its first bound.
+    sum: the sum of all values.
+
+    Several threads may use it.
     """
 
     __slots__ = ("_lock", "bounds", "counts", "sum")
@@ -36,7 +40,7 @@ class Histogram:
             self.sum += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return the cumulated counts by upper bound as Prometheus writes it; the last is "+Inf"."""
+        """Return the cumulative counts by upper bound in Prometheus' form; the last bound is "+Inf"."""
         total, found = 0, []
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             total += count

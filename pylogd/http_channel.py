@@ -1,8 +1,8 @@
 """HTTP connections: each request arrives within Twisted's idle time (`timeOut`), and each address has a share of them.
 
-The services whose pages strangers can reach take a bounded number of connections. Where more come, a connection of the
-address that has most is closed, of those without a request the oldest (`limits.shares`). So many silent connections do
-not keep a health check out, not even from the same address.
+Services with pages for unknown clients take a limited number of connections. If more come, a connection of the address
+with most connections is closed: the oldest one without a request (`limits.shares`). So many silent connections do not
+prevent a health check, not even from the same address.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pylogd.limits.shares import KnownShares, Places, share_of
 
 
 class DeadlineChannel(HTTPChannel):
-    """A connection that is closed if a request, headers and body, does not arrive in time.
+    """A connection that is closed if the headers and the body of a request do not arrive in time.
 
-    Twisted restarts the idle time with all bytes that arrive, so a client could keep a connection by sending slowly.
+    Twisted restarts the idle time with any received bytes, so a client could keep a connection by sending slowly.
     """
 
     _receiving = False
@@ -31,14 +31,15 @@ class DeadlineChannel(HTTPChannel):
             super().resetTimeout()  # type: ignore[no-untyped-call]
 
     def allContentReceived(self) -> None:
-        """Handle the request, which is complete."""
+        """Handle the complete request."""
         self._receiving = False
         super().allContentReceived()  # type: ignore[no-untyped-call]
 
 
 class HttpPlaces:
-    """The connections of one HTTP server. most: how many there may be; the owner may change it.
+    """The connections of one HTTP server.
 
+    most: the largest number of connections, which the owner may change.
     known: the shares of addresses whose users have logged in.
     """
 
@@ -51,13 +52,13 @@ class HttpPlaces:
         return len(self._places)
 
     def logged_in(self, host: str) -> None:
-        """Note that a user at this address has given the right credentials."""
+        """Record that a user at this address has given the right credentials."""
         self.known.add(share_of(host))
 
     def enter(self, channel: SharingChannel, host: str) -> bool:
-        """Count a connection, and close one of the address that has most if there are too many.
+        """Count a connection. If there are too many, close one of the address with most connections.
 
-        Return False if that is the new one, which is not counted then.
+        Return False if it is the new connection, which is not counted then.
         """
         share, places = share_of(host), self._places
         places.enter(channel, share, known=share in self.known)
@@ -70,15 +71,15 @@ class HttpPlaces:
         return True
 
     def leave(self, channel: SharingChannel) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection."""
         self._places.leave(channel)
 
     def asked(self, channel: SharingChannel) -> None:
-        """Note that a whole request has come: connections without one are closed before it."""
+        """Record that a whole request has arrived: connections without a request are closed first."""
         self._places.spoke(channel)
 
     def answered(self, channel: SharingChannel) -> None:
-        """Note that the answer has been given."""
+        """Record that the request was answered."""
         self._places.fell_silent(channel)
 
 
@@ -86,7 +87,7 @@ class SharingChannel(DeadlineChannel):
     """A connection that takes one of the `places` of its factory, an `HttpPlaces`."""
 
     def connectionMade(self) -> None:
-        """Take a place, or be refused."""
+        """Take a place, or close the connection if there is none."""
         peer: Any = self.transport.getPeer()  # type: ignore[union-attr]
         if self.factory.places.enter(self, getattr(peer, "host", None) or ""):
             super().connectionMade()  # type: ignore[no-untyped-call]
@@ -95,20 +96,20 @@ class SharingChannel(DeadlineChannel):
             self.refuse()
 
     def refuse(self) -> None:
-        """Close the connection: there is no place for it."""
+        """Close the connection, because there is no place for it."""
         self.transport.abortConnection()  # type: ignore[union-attr]
 
     def give_way(self) -> None:
-        """Close the connection: another one needs its place."""
+        """Close the connection, because another one needs its place."""
         self.transport.abortConnection()  # type: ignore[union-attr]
 
     def allContentReceived(self) -> None:
-        """Handle the request, which is complete."""
+        """Handle the complete request."""
         self.factory.places.asked(self)
         super().allContentReceived()
 
     def requestDone(self, request: Request) -> None:
-        """Wait for the next request: this one has been answered."""
+        """Wait for the next request, since this one was answered."""
         self.factory.places.answered(self)
         super().requestDone(request)  # type: ignore[no-untyped-call]
 
@@ -119,4 +120,4 @@ class SharingChannel(DeadlineChannel):
 
 
 def _ignore(_data: bytes) -> None:
-    """Receive nothing: the connection was refused."""
+    """Drop received bytes, because the connection was refused."""

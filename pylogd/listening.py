@@ -1,10 +1,9 @@
-"""The listeners of a broker: bound, protected, limited, and closed in order.
+"""The listeners of a broker: bind, protect, limit and close them in order.
 
-Strategy: for each listener a `BrokerFactory` makes the connections; around it come TLS and the PROXY protocol, as the
-settings say. All share one count of connections and one bound on the memory of requests. When settings change at run
-time, limits are replaced, certificates read again, and new connections authenticated by the new settings; open
-connections stay. Listeners that are added are bound, and those that are removed or moved are closed like at a stop of
-the broker: replies leave first.
+Strategy: for each listener a `BrokerFactory` makes the connections, wrapped in TLS and the PROXY protocol if the
+settings say so. All listeners share one count of connections and one limit of the memory of requests. When settings
+change at run time, limits are replaced, certificates read again, and new connections authenticated by the new settings;
+open connections stay. New listeners are bound; removed or moved ones are closed like at a stop: replies leave first.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 log = Logger()
 
-#: How often certificate files are looked at.
+#: The seconds between two checks of certificate files.
 _CERTIFICATE_SECONDS: Final = 10.0
 _REPORT_SECONDS: Final = 60.0
 _BUILDER: Final = "principal.builder.class"
@@ -64,7 +63,11 @@ _EXPOSED: Final = (
 
 @dataclass(slots=True)
 class _OpenListener:
-    """A listener that is bound. wanted: as the settings name it. bound: with its port."""
+    """A listener that is bound.
+
+    wanted: the listener in the settings.
+    bound: the same with its port.
+    """
 
     wanted: Listener
     bound: Listener
@@ -74,7 +77,7 @@ class _OpenListener:
 
 @runtime_checkable
 class _Authenticating(Protocol):
-    """A handler that authenticates connections, by settings that may change."""
+    """A handler that authenticates connections by changeable settings."""
 
     async def check(self, values: ListenerValues) -> None:
         """Raise ConfigError if these settings can't be used."""
@@ -86,7 +89,8 @@ class _Authenticating(Protocol):
 class Listeners:
     """The listeners of one broker.
 
-    connections, memory: what all of them share. on_moved: called when listeners were added, removed or moved.
+    connections, memory: the limits that all of them share.
+    on_moved: called when listeners were added, removed or moved.
     """
 
     def __init__(
@@ -98,9 +102,8 @@ class Listeners:
         in_thread: Callable[..., Deferred[Any]],
         make_builder: Callable[[str | None], PrincipalBuilder | None] = lambda _: None,
     ) -> None:
-        """`handler` makes what answers the requests of a listener; `warm` as `Sender` asks for.
-
-        `make_builder` makes what names the principals of clients, of the class `principal.builder.class`.
+        """`handler` makes the handler of a listener's requests. `warm` is passed to `Sender`. `make_builder` makes the
+        principal builder of the class `principal.builder.class`.
         """
         self._make_builder = make_builder
         self._builder_class = settings.text(_BUILDER)
@@ -111,8 +114,8 @@ class Listeners:
         self._handler = handler
         self._warm = warm
         self._in_thread = in_thread
-        self._open: dict[str, _OpenListener] = {}  # by name, in the order of the settings
-        self._leaving: set[BrokerFactory] = set()  # of listeners that were removed, while replies leave
+        self._open: dict[str, _OpenListener] = {}  # listeners by name, in the order of the settings
+        self._leaving: set[BrokerFactory] = set()  # factories of removed listeners, while replies leave
         self._accepting = self._stopped = False
         self._changes = DeferredLock()
         self.connections = ConnectionQuotas()
@@ -129,7 +132,7 @@ class Listeners:
 
     @cached_property
     def _logins(self) -> BrokerLogins:
-        """How this broker authenticates at others if the listener between brokers uses SASL."""
+        """Return how this broker authenticates at others if the listener between brokers uses SASL."""
         from pylogd.security.inter_broker import BrokerLogins  # noqa: PLC0415 - imports all mechanisms of SASL
 
         between = self._settings.inter_broker_listener.name
@@ -139,7 +142,7 @@ class Listeners:
 
     @property
     def bound(self) -> tuple[Listener, ...]:
-        """The listeners with the ports that they were given."""
+        """The listeners with their bound ports."""
         return tuple(one.bound for one in self._open.values())
 
     @property
@@ -152,12 +155,12 @@ class Listeners:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The addresses to register: the advertised ones."""
+        """The addresses to register, which are the advertised ones."""
         return tuple(Endpoint(one.name, *self._advertised[one.name], one.protocol.value) for one in self.bound)
 
     @property
     def between_brokers(self) -> ConnectionSecurity:
-        """How connections to other brokers are secured."""
+        """The security of connections to other brokers."""
         listener = self._settings.inter_broker_listener
         certificates = self._certificates.get(listener.name)
         encrypt: Callable[[str], Any] | None = None
@@ -173,9 +176,9 @@ class Listeners:
         return ConnectionSecurity(encrypt, conversation)
 
     def principal_between_brokers(self) -> Principal | None:
-        """Return who this broker is for other brokers; None if only its token says.
+        """Return this broker's principal for other brokers; None if only its token has it.
 
-        Raises ConfigError if the listener between brokers uses SASL, and how to authenticate there is not set.
+        Raises ConfigError if the listener between brokers uses SASL without settings for authentication.
         """
         listener = self._settings.inter_broker_listener
         certificates = self._certificates.get(listener.name)
@@ -198,11 +201,11 @@ class Listeners:
     # -- start and stop
 
     async def bind(self) -> None:
-        """Bind all listeners; connections wait in the kernel until `accept`.
+        """Bind all listeners. Connections wait in the kernel until `accept`.
 
         Raises ConfigError or CannotListenError.
         """
-        self._use_builder()  # settings were changed at run time, before this start
+        self._use_builder()  # settings may have been changed at run time before this start
         self._unsubscribe = self._settings.subscribe(self._settings_changed)
         await self._changes.run(lambda: Deferred.fromCoroutine(self._bind_all()))
         self._apply_limits()
@@ -282,13 +285,13 @@ class Listeners:
             factory.memory_is_scarce(self.memory.scarce)
 
     def measure_work(self, meter: WorkMeter | None) -> None:
-        """Measure the work for all connections with `meter`; None to measure it no more."""
+        """Measure the work for all connections with `meter`; None stops measuring."""
         self._work_meter = meter
         for factory in self._factories:
             factory.measure_work(meter)
 
     async def stop(self) -> None:
-        """Listen no more. Connections stay open."""
+        """Stop listening. Connections stay open."""
         self._unsubscribe()
         self._unsubscribe = lambda: None
         for call in (self._check, self._report):
@@ -296,7 +299,7 @@ class Listeners:
                 call.stop()
         if not self._stopped:
             self._stopped = True
-            await self._changes.acquire()  # for good: what is being added is bound first
+            await self._changes.acquire()  # kept for good; listeners that are being added are bound first
             for one in self._open.values():
                 await self._stop_listening(one)
 
@@ -305,15 +308,15 @@ class Listeners:
         await maybeDeferred(one.port.stopListening)
 
     def counts(self) -> list[tuple[str, int]]:
-        """Return how many connections each listener has."""
+        """Return the number of connections of each listener."""
         return [(factory.listener, len(factory.connections)) for factory in self._factories]
 
     def served(self) -> list[tuple[str, int]]:
-        """Return how many connections each listener has taken since the start."""
+        """Return the number of connections that each listener has accepted since the start."""
         return [(factory.listener, factory.admission.total) for factory in self._factories]
 
     async def drain(self, seconds: float) -> None:
-        """Let the replies leave, and close the connections that are left after `seconds`."""
+        """Let replies leave, and close the remaining connections after `seconds`."""
         for factory in self._factories:
             drained = factory.drain()
             abort = self._reactor.callLater(seconds, factory.abort)
@@ -327,15 +330,12 @@ class Listeners:
             factory.abort()
 
     def read_certificates(self) -> None:
-        """Read certificates again that have changed."""
+        """Read changed certificates again."""
         for certificates in self._certificates.values():
             certificates.refresh()
 
     async def check(self, values: Mapping[str, Value]) -> None:
-        """Raise ConfigError if listeners can't be changed to these settings, or can't use certificates or mechanisms.
-
-        values: settings by name, which are not in force yet.
-        """
+        """Raise ConfigError if listeners can't use these settings (by name), or their certificates or mechanisms."""
         now = {name: self._settings[name] for name in self._settings}
         changed = {name for name in {*now, *values} if now.get(name) != values.get(name)}
         listeners = listeners_of(values)
@@ -384,7 +384,7 @@ class Listeners:
         )
 
     def _use_builder(self) -> None:
-        """Have new connections named by the class that the settings name."""
+        """Use the principal builder in the settings for new connections."""
         name = self._settings.text(_BUILDER)
         if name == self._builder_class:
             return
@@ -392,7 +392,7 @@ class Listeners:
             self._builder = self._make_builder(name)
         except ConfigError as error:
             if not self._open:
-                raise  # at the start
+                raise  # this is the start
             log.error("{error}. Clients keep the principals of the former class", error=str(error))
             return
         self._builder_class = name
@@ -400,7 +400,7 @@ class Listeners:
             factory.security = factory.security._replace(builder=self._builder)
 
     async def _authenticate_anew(self) -> None:
-        """Authenticate new connections by the settings as they are now."""
+        """Authenticate new connections by the present settings."""
         for name, one in self._open.items():
             if isinstance(one.factory.handler, _Authenticating):
                 try:
@@ -409,7 +409,7 @@ class Listeners:
                     log.error("Listener {name} keeps its former mechanisms: {error}", name=name, error=str(error))
 
     async def _rebind(self) -> None:
-        """Close the listeners that are no longer in the settings, and bind those that are new there."""
+        """Close the listeners that are no longer in the settings, and bind the new ones."""
         wanted = {listener.name: listener for listener in self._settings.listeners}
         for name, one in list(self._open.items()):
             if wanted.get(name) != one.wanted:
@@ -431,7 +431,7 @@ class Listeners:
         self.on_moved()
 
     async def _leave(self, one: _OpenListener) -> None:
-        """Listen there no more, and close the connections once their replies have left."""
+        """Stop listening there, and close the connections once their replies have left."""
         factory = one.factory
         await self._stop_listening(one)
         self._certificates.pop(one.bound.name, None)
@@ -488,13 +488,13 @@ class Listeners:
 
 
 def _report_events() -> None:
-    """Log how many connections and clients were refused, cut off or closed since the last report."""
+    """Log the numbers of connections and clients that were refused, cut off or closed since the last report."""
     events = COUNTS.report()
     if events:
         log.info("In the last {seconds:.0f} s: {events}", seconds=_REPORT_SECONDS, events=events)
 
 
 def _own(values: ListenerValues, name: str) -> int:
-    """Return a listener's own limit, which holds in addition to that of the broker."""
+    """Return a listener's own limit, which applies in addition to the broker's."""
     value = values.own(name)
     return value if isinstance(value, int) else UNLIMITED

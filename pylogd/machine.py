@@ -1,8 +1,7 @@
-"""Declare state machines as tables, and follow them.
+"""Declare state machines as tables, and run them.
 
-States and events are enums whose values say in one sentence what each means. A table says to which state an event leads
-from each state; `tools/generate_machine_docs.py` writes all tables of the package, as diagrams, to
-docs/state-machines.md.
+States and events are enums whose values explain each in one sentence. A table has the next state for each state and
+event. `tools/generate_machine_docs.py` writes all tables of the package, as diagrams, to docs/state-machines.md.
 
     class DoorState(Enum):
         CLOSED = "Nobody can pass."
@@ -19,13 +18,13 @@ docs/state-machines.md.
     door = DOOR.machine()
     door.handle(DoorEvent.PUSHED)       # door.state is DoorState.OPEN
 
-Rules: a machine holds its state and nothing else; its owner does the work that belongs to a state. An event that a
-state's row does not name is an error of the program. A table is checked when it is made: each state has a row and can
-be reached, and each event leads somewhere.
+Rules: a machine has only its state; its owner does the work of a state. An event that is not in a state's row is an
+error of the program. A table is checked when it is made: each state must have a row and be reachable, and each event
+must be used.
 
-Why not Automat, on which Twisted depends: its inputs call synchronous outputs, while most states here are a coroutine
-that waits; its transitions can be listed by private attributes only; and it takes 8 ms and 340 KB to import, which the
-blocking client and the command line would pay too, and 1.1 us for an event where this takes 0.2.
+Automat, on which Twisted depends, is not used for these reasons: its inputs call synchronous outputs, while most states
+here are a coroutine that waits; only private attributes list its transitions; its import takes 8 ms and 340 KB, also in
+the blocking client and the command line; and an event takes 1.1 us instead of 0.2.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ S = TypeVar("S", bound=Enum)
 E = TypeVar("E", bound=Enum)
 
 
-#: For each event that may happen in a state, the next state and that one's row.
+#: For each event that may happen in a state, the next state and the next state's row.
 Row: TypeAlias = "dict[E, tuple[S, Row[E, S]]]"
 
 
@@ -50,9 +49,10 @@ class UnexpectedEvent(Exception):
 class MachineTable(Generic[S, E]):
     """The transitions of one kind of machine.
 
-    title, summary: for the documentation. initial: the state in which machines begin.
-    transitions: for each state, to which state each event leads. A state with an empty row is final.
-    everywhere: events that lead to the same state from every state, unless a row says otherwise.
+    title, summary: the title and summary in the documentation.
+    initial: the state in which machines begin.
+    transitions: for each state, the next state for each event. A state with an empty row is final.
+    everywhere: events that lead to the same state from every state, unless a state's row has another one.
     """
 
     __slots__ = ("_rows", "everywhere", "initial", "summary", "title", "transitions")
@@ -123,7 +123,7 @@ class MachineTable(Generic[S, E]):
 
 
 class Machine(Generic[S, E]):
-    """One machine: `state` is where it is in its table."""
+    """One machine. `state` is its present state."""
 
     __slots__ = ("_row", "_table", "state")
 
@@ -133,7 +133,7 @@ class Machine(Generic[S, E]):
         self._row = table.row(table.initial)
 
     def handle(self, event: E) -> S:
-        """Follow `event` and return the new state. Raises UnexpectedEvent, in which case the state stays."""
+        """Follow `event` and return the new state. Raises UnexpectedEvent; then the state does not change."""
         try:
             self.state, self._row = self._row[event]
         except KeyError:

@@ -1,6 +1,6 @@
-"""`twistd pylogd`: its options and its log file. `process.twistd` has the broker as a Twisted service.
+"""The options and the log file of `twistd pylogd`. `process.twistd` has the broker as a Twisted service.
 
-Rule: nothing that is imported here imports a reactor; `makeService` does that when it knows the settings.
+Rule: no import here imports a reactor; `makeService` imports it when it knows the settings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pylogd.process.without_tls import import_twisted
 if TYPE_CHECKING:
     from pylogd.process.twistd import BrokerService
 
-#: twistd's name for standard output as its log file.
+#: The name that means standard output as twistd's log file.
 STDOUT: Final = "-"
 
 
@@ -33,18 +33,18 @@ class RotatedFile(LogFile):
     """twistd's log file, which rotates itself, and can be reopened after another program has moved it away."""
 
     def reopen(self) -> None:
-        """Open the file that has the path now, and continue in it; create it if it does not exist.
+        """Open the file that has the path now, and continue with it. Create it if it does not exist.
 
         Raises OSError if it can't be opened. The old file then stays in use.
         """
-        with open(self.path, "ab"):  # `LogFile` closes the old file before it finds that it can't open the new one
+        with open(self.path, "ab"):  # `LogFile` closes the old file before it tries to open the new one
             super().reopen()  # type: ignore[no-untyped-call]
 
 
 class TwistdLog:
-    """The log of the process where twistd leaves it to pylogd. `path` and `style` are set before the file is open.
+    """The log of the process if pylogd writes it for twistd. `path` and `style` are set before the file is open.
 
-    path: of the log file; "-" for standard output.
+    path: the path of the log file; "-" for standard output.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ LOG = TwistdLog()
 
 
 class Options(usage.Options):
-    """The command line of `twistd pylogd`; the same names as `pylogd broker`."""
+    """The command line of `twistd pylogd`, with the same names as `pylogd broker`."""
 
     synopsis = "[--config FILE] [--profile NAME] [--listen HOST:PORT] [--data DIR] [--set NAME=VALUE ...]"
     longdesc = "A log broker that speaks the Kafka wire protocol. `pylogd settings` lists what --set and FILE may hold."
@@ -126,7 +126,7 @@ class Options(usage.Options):
         to_file = path != STDOUT and (path or not foreground)
         if to_file or LOG.style == JSON:
             LOG.path = os.path.abspath(path or "twistd.log") if to_file else STDOUT
-            twistd["logger"] = f"{__name__}.LOG.observer"  # twistd takes the observer by name only
+            twistd["logger"] = f"{__name__}.LOG.observer"  # twistd takes the observer only by name
 
     def settings(self) -> Settings:
         """Return the settings of file and command line. Raises ConfigError."""
@@ -138,7 +138,7 @@ class Options(usage.Options):
 
 
 def makeService(options: Options) -> BrokerService:
-    """Return the service that `twistd pylogd` runs. Bad settings end the process: one line, exit status 1."""
+    """Return the service that `twistd pylogd` runs. Bad settings end the process with one line and exit status 1."""
     try:
         settings = options.settings()
         pause_garbage_collector()

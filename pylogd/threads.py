@@ -1,7 +1,8 @@
 """A pool of threads whose calls leave no cyclic garbage.
 
-Twisted's own makes a function for each call that refers to itself: four objects that only the garbage collector frees.
-To delete a topic of 10,000 partitions takes as many calls, and collecting what they left held the reactor for 54 ms.
+For each call Twisted's pool makes a function that refers to itself: four objects that only the garbage collector frees.
+To delete a topic with 10,000 partitions takes as many calls, and to collect these objects blocked the reactor for 54
+ms.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ class ThreadPool:
     """Threads for calls that would block the reactor. A thread is started when all others are busy, and stays."""
 
     def __init__(self, reactor: IReactorFromThreads, most: int, name: str) -> None:
-        """most: how many threads at a time. name: the threads' names begin with it."""
+        """`most` is the largest number of threads. The threads' names begin with `name`."""
         self._reactor = reactor
         self._name, self._most = name, most
         self._executor = ThreadPoolExecutor(most, name)
-        self._former: list[ThreadPoolExecutor] = []  # of other sizes, which may still have calls to make
+        self._former: list[ThreadPoolExecutor] = []  # pools of other sizes, which may still have calls to make
         self._stopped = False
 
     def resize(self, most: int) -> None:
@@ -44,7 +45,7 @@ class ThreadPool:
         return deferred
 
     def _run(self, deferred: Deferred[Any], functions: list[Callable[[], Any]]) -> None:
-        """Call the one function; nothing refers to it when the result is passed on."""
+        """Call the function. Nothing refers to it any more when the result is passed on."""
         try:
             result = functions.pop()()
         except BaseException:
@@ -53,7 +54,7 @@ class ThreadPool:
             self._reactor.callFromThread(deferred.callback, result)
 
     def stop(self) -> None:
-        """End the threads, once the calls that wait have been made."""
+        """End the threads, once the waiting calls have been made."""
         self._stopped = True
         for executor in (*self._former, self._executor):
             executor.shutdown()

@@ -1,9 +1,9 @@
 """Count the messages of a topic from its record batches, as they were fetched.
 
 Strategy: the compiled `wire._speedups.count_stamps` walks the records of a batch, parses the stamps and groups them by
-window and producer; Python has a step for each group. Rows that it leaves out (several stamps, or unusual ones) are
-counted one by one. Where it is missing, and for rows of which some are counted already, `count_plainly` does it all:
-the results are the same (`tests/property/test_audit_batches.py`).
+window and producer; Python then counts each group in one step. Rows that it leaves out (with several or unusual stamps)
+are counted one by one. Without the compiled function, and for batches with rows that are counted already,
+`count_plainly` counts all rows: the results are the same (`tests/property/test_audit_batches.py`).
 
 Rows without stamps are those of clients that are not audited. They are counted by their own time stamps.
 
@@ -33,10 +33,11 @@ _INT64: Final = 1 << 63
 
 
 class Progress(NamedTuple):
-    """How far batches were counted.
+    """The progress of counting batches.
 
-    reached: the offset behind the last one. batches: their number. damage: why the next one can't be counted; None if
-    it can.
+    reached: the offset after the last counted batch.
+    batches: the number of counted batches.
+    damage: the reason why the next batch can't be counted, or None.
     """
 
     reached: int
@@ -50,8 +51,9 @@ def count_batches(
 ) -> Progress:  # fmt: skip
     """Add the rows of batches from the offset `position` on, until about `most_bytes` of records are counted.
 
-    Rows of a window below its offset in `skip` are left out. width: of a window in milliseconds. now_ms: the time, to
-    recognize impossible stamps.
+    Rows of a window below its offset in `skip` are left out.
+    width: the length of a window in milliseconds.
+    now_ms: the present time, to recognize impossible stamps.
     """
     count = count_plainly if records.speedups is None else _count_compiled
     size = 0
@@ -143,7 +145,7 @@ def _count_compiled(
 
 
 def _check_deltas(header: BatchHeader, last_delta: int) -> None:
-    """Check that the offsets of records are those of their batch. Raises InvalidRecordBatch."""
+    """Check that the offsets of records agree with their batch. Raises InvalidRecordBatch."""
     if last_delta > header.last_offset_delta:
         raise InvalidRecordBatch(f"offset delta {last_delta} lies behind the last, {header.last_offset_delta}")
     if header.last_offset >= _INT64:

@@ -1,8 +1,8 @@
-"""Count the messages of a stage as columns: as `counting`, without a Python object for each message.
+"""Count the messages of a stage from columns, like `counting`, but without a Python object for each message.
 
-Strategy: pyarrow's functions find the stamps, parse and group them; what is left for Python is a step for each group,
-which has the messages of a producer in a window. Few rows, rows with several stamps and stamps that can't be parsed are
-counted one by one: the results are the same (`test_columns_are_counted_as_rows_are`).
+Strategy: pyarrow's functions find the stamps, parse and group them. Python only handles each group, which has the
+messages of a producer in a window. Few rows, rows with several stamps and stamps that can't be parsed are counted one
+by one: the results are the same (`test_columns_are_counted_as_rows_are`).
 
 Rows without stamps are those of clients that are not audited. They are counted by their own time stamps.
 """
@@ -18,7 +18,7 @@ from pylogd.client.core.audit import HEADER
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Of fewer rows, Python alone is as quick.
+#: With fewer rows, Python alone is as fast.
 _FEW: Final = 300
 _LOG_APPEND: Final = 1  # the type of a time stamp that a broker has given
 
@@ -28,8 +28,9 @@ def count_columns(
 ) -> None:
     """Add rows of a partition. Rows of a window below its offset in `skip` are left out.
 
-    columns: offset, headers (lists of key and value), and if they are known timestamp and timestampType. width: of a
-    window in milliseconds. now_ms: the time, to recognize impossible stamps.
+    columns: offset, headers (lists of key and value), and, if they are known, timestamp and timestampType.
+    width: the length of a window in milliseconds.
+    now_ms: the present time, to recognize impossible stamps.
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - slow to load
 
@@ -65,7 +66,7 @@ def _rows(columns: pa.RecordBatch, parents: pa.Array, values: pa.Array) -> Itera
 
 
 def _parse(values: pa.Array, latest: int) -> dict[str, pa.Array] | None:
-    """Return times, producers, numbers and servers of stamps; None if there are others among them."""
+    """Return times, producers, numbers and servers of stamps; None if some stamps have another form."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 
@@ -128,7 +129,7 @@ def _count_unstamped(
 
 
 def _is_timed(schema: pa.Schema) -> bool:
-    """Return whether rows have time stamps. The column of a typed table may be something else."""
+    """Return whether rows have time stamps. The column of a typed table need not be a time."""
     import pyarrow as pa  # noqa: PLC0415
 
     at = schema.get_field_index("timestamp")
@@ -136,7 +137,7 @@ def _is_timed(schema: pa.Schema) -> bool:
 
 
 def _windows(counted: Counted, partition: int, found: pa.Table) -> Iterator[tuple[int, WindowRows]]:
-    """Yield the window of each group, with its index, and note its offsets."""
+    """Yield the window of each group, with its index, and record its offsets."""
     bounds = zip(*(found.column(name).to_pylist() for name in ("start", "offset_min", "offset_max")), strict=True)
     for at, (start, least, most) in enumerate(bounds):
         window = counted.windows.setdefault(start, WindowRows())
@@ -158,7 +159,7 @@ def _left(table: pa.Table, partition: int, skip: Skip) -> pa.Table:
 
 
 def _starts(times: pa.Array, width: int) -> pa.Array:
-    """Return the starts of the windows of times, which are not negative."""
+    """Return the starts of the windows of times. Times must not be negative."""
     import pyarrow.compute as pc  # noqa: PLC0415
 
     return pc.multiply(pc.divide(times, width), width)

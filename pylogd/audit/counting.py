@@ -1,14 +1,15 @@
 """Count the messages of a stage by window and producer, from their stamps.
 
 Strategy: the numbers of a producer's messages are a set of integers, kept as a roaring bitmap: consecutive numbers take
-a few bytes, others at most about a bit each. Sets do not depend on the order of the messages; the number of rows beside
-them tells duplicates. Counting is a function of rows, so that it can run in any thread; `Ledger.add` adds the result.
+a few bytes, others at most about a bit each. Sets do not depend on the order of the messages. The number of rows is
+kept too, to find duplicates. Counting is a function of rows, so that it can run in any thread; `Ledger.add` adds the
+result.
 
 A message that audited producers copied has several stamps, and only the ledger can tell which one counts. So all of
 them are counted, each in its own window, under the chain of producers that they form (`Origin`).
 
-Rules: a header that is no stamp is ignored, and so is one whose time is more than a day after now: `invalid` has their
-number. Must not know: what was reported.
+Rules: a header that is not a stamp is ignored, and so is a stamp whose time is more than a day after now; `invalid`
+counts them. Must not know: what was reported.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from pyroaring import BitMap64
 
 from pylogd.client.core.audit import HEADER, NotStamped, Stamp
 
-#: The most stamps of a message that are counted: the last ones.
+#: The most stamps of a message that are counted; only the last ones are.
 _MOST_STAMPS: Final = 8
-#: How far after now a time may be.
+#: The longest time after now that a stamp may have.
 AHEAD_MS: Final = 86_400_000
 
 #: Windows by start -> partition -> the offset below which rows are counted already.
@@ -33,9 +34,10 @@ Row = tuple[int, Sequence[tuple[str, bytes | None]]]
 
 
 class Origin(NamedTuple):
-    """Whose messages a tally has: those of `producers[at]`, which were then sent on by the producers behind it.
+    """The origin of a tally's messages: producer `producers[at]`; the producers after it have sent them on.
 
-    Most messages have one stamp: then `producers` has one entry. server: the machine of that producer.
+    Most messages have one stamp: then `producers` has one entry.
+    server: the machine of the producer `producers[at]`.
     """
 
     producers: tuple[str, ...]
@@ -50,7 +52,7 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """The messages of an origin in a window: how many rows, and their distinct numbers."""
+    """The messages of an origin in a window: the number of rows, and their distinct numbers."""
 
     rows: int = 0
     numbers: BitMap64 = field(default_factory=BitMap64)
@@ -63,7 +65,11 @@ class Tally:
 
 @dataclass(slots=True)
 class WindowRows:
-    """The counts of a window. unstamped: rows without stamps. begins: the lowest offset of the rows by partition."""
+    """The counts of a window.
+
+    unstamped: rows without stamps.
+    begins: the lowest offset of the rows, by partition.
+    """
 
     tallies: dict[Origin, Tally] = field(default_factory=dict)
     unstamped: int = 0
@@ -71,7 +77,7 @@ class WindowRows:
     ends: dict[int, int] = field(default_factory=dict)
 
     def note(self, partition: int, offset: int) -> None:
-        """Widen the range of offsets."""
+        """Include an offset in the range of offsets."""
         self.begins[partition] = min(self.begins.get(partition, offset), offset)
         self.ends[partition] = max(self.ends.get(partition, 0), offset + 1)
 
@@ -80,8 +86,8 @@ class WindowRows:
 class Counted:
     """Rows of a topic by the start of their window.
 
-    invalid: headers that are no stamps, and impossible time stamps. restamped: whether rows have not the time stamps of
-    the producers, or none, so that rows without stamps can't be compared by window.
+    invalid: the number of headers that are not stamps, and of impossible time stamps.
+    restamped: whether rows lack the producers' time stamps, so that rows without stamps can't be compared by window.
     """
 
     windows: dict[int, WindowRows] = field(default_factory=dict)
@@ -91,7 +97,8 @@ class Counted:
     def count(self, partition: int, rows: Iterable[Row], width: int, now_ms: int, skip: Skip) -> None:
         """Add rows of a partition. Rows of a window below its offset in `skip` are left out.
 
-        width: of a window in milliseconds. now_ms: the time, to recognize impossible stamps.
+        width: of a window in milliseconds.
+        now_ms: the time, to recognize impossible stamps.
         """
         found: dict[tuple[int, tuple[str, ...], int, str], _Run] = {}
         latest = now_ms + AHEAD_MS

@@ -1,20 +1,20 @@
-"""Compare the messages that producers report with those that a stage has, for one window of a topic.
+"""Compare the messages that producers report with the messages at a stage, for one window of a topic.
 
-Strategy: sets of numbers, for each producer by itself, so that one producer's surplus does not hide another's loss.
-A producer's messages in a window are
+Strategy: sets of numbers are compared for each producer separately, so that one producer's surplus does not hide
+another's loss. A producer's messages in a window are
 
 - delivered: in its reports, less those that failed;
-- given: in the report that its journal made after it had died, and in none of its own. A journal may be behind by some
-  messages, but their numbers are consecutive: all up to the last one that arrived were given too. The first stage shows
-  which of them arrived (recovered); the others are lost, there and at every later stage;
-- received: what was counted at the stage.
+- given: in the report of its journal after its death, and in none of its own reports. A journal may lack the last
+  messages, but numbers are consecutive, so all messages up to the last received one were given too. The first stage
+  shows   which of them arrived (recovered); the others are lost, at this and at every later stage;
+- received: counted at the stage.
 
-The first stage must have all that was delivered. A later one must also have whatever the stages before it have. Of
-messages without stamps only the number is known, by their time stamps: a later stage must have as many.
+The first stage must have all delivered messages. A later stage must also have all messages of the earlier stages.
+Messages without stamps are only counted, by their time stamps: a later stage must have as many.
 
-Verdicts: a duplicate, a loss, or a delivered message that is missing make a window incomplete. As long as the stage has
-not passed the window's bound, missing messages are pending. What is missing is unknown if retention may have deleted
-it; a message in no report makes the window unknown, since its producer may have delivered others.
+Verdicts: a duplicate, a loss, or a missing delivered message makes a window incomplete. As long as the stage has not
+passed the window's bound, missing messages are pending. If retention may have deleted missing messages, the verdict is
+unknown. It is unknown too if a message is in no report, since its producer may have delivered other messages.
 
 Must not know: when a window is due, who reads.
 """
@@ -38,15 +38,15 @@ MOST_FAULTS: Final = 10
 class Verdict(StrEnum):
     """The known data of a window at a stage."""
 
-    OPEN = "open"  # not due yet
-    PENDING = "pending"  # the stage has not passed it yet
+    OPEN = "open"  # the window is not due yet
+    PENDING = "pending"  # the stage has not passed the window yet
     COMPLETE = "complete"
     UNKNOWN = "unknown"
     INCOMPLETE = "incomplete"
 
     @property
     def is_final(self) -> bool:
-        """Whether only late data can change it."""
+        """Whether only late data can change the verdict."""
         return self not in (Verdict.OPEN, Verdict.PENDING)
 
 
@@ -61,7 +61,7 @@ class Fault(NamedTuple):
 
 
 class ServerCounts(NamedTuple):
-    """The messages that the producers of one server reported, and the missing and lost ones among them."""
+    """The numbers of messages of one server's producers: reported, missing and lost."""
 
     reported: int
     missing: int
@@ -71,12 +71,16 @@ class ServerCounts(NamedTuple):
 class Judgement:
     """The counts of a window at a stage, and the verdict.
 
-    reported: messages that producers report as delivered. received: rows. distinct: distinct messages among them.
-    missing: messages that should be here and are not. lost: messages that a dead producer was given and did not
-    deliver. unreported: messages received that are in no report. pending: missing, but the stage is not there yet.
-    recovered: messages of a dead producer, by its journal, that are here. unstamped: rows of clients that are not
-    audited, which are in none of the other counts, except that `missing` and `pending` have those that the stage before
-    has more.
+    reported: the messages that producers report as delivered.
+    received: the received rows.
+    distinct: the distinct messages among them.
+    missing: the messages that should be at the stage and are not.
+    lost: the messages that a dead producer was given and did not deliver.
+    unreported: the received messages that are in no report.
+    pending: the missing messages that the stage has not reached yet.
+    recovered: the messages in a dead producer's journal that are at the stage.
+    unstamped: the rows of clients that are not audited. They are in no other count, except that `missing` and `pending`
+    include those that the previous stage has in excess.
     """
 
     verdict: Verdict
@@ -99,7 +103,7 @@ class Judgement:
 
     @property
     def share(self) -> float:
-        """The share of the messages that should be here which are here, from 0 to 1."""
+        """The share of the expected messages that are at the stage, from 0 to 1."""
         absent = self.missing + self.lost + self.pending
         wanted = self.distinct + absent
         return 1.0 if not wanted else self.distinct / wanted
@@ -109,8 +113,9 @@ class Judgement:
 class Reported:
     """The reports of a producer for a window.
 
-    seen: the numbers of the reports that were read. settled: the messages that its reports are about, of which `failed`
-    were not delivered. given: messages in reports made from its journal.
+    seen: the numbers of the reports that were read.
+    settled: the messages in its reports; `failed` are those that were not delivered.
+    given: messages in reports made from its journal.
     """
 
     server: str
@@ -135,7 +140,7 @@ class Reported:
         return self.settled - self.failed
 
     def given_up_to(self, arrived: BitMap64) -> BitMap64:
-        """Return what a dead producer was given, as its journal and the messages that arrived tell. Else nothing."""
+        """Return the messages that a dead producer was given, from its journal and the received messages; else none."""
         if not self.given or not arrived or arrived.max() <= self.given.max():
             return self.given
         found = self.given.copy()
@@ -144,7 +149,10 @@ class Reported:
 
 
 class Counts(NamedTuple):
-    """What was counted of a window at a stage. unstamped: None if it can't be compared with that of other stages."""
+    """The counts of a window at a stage.
+
+    unstamped: the rows without stamps; None if they can't be compared with those of other stages.
+    """
 
     tallies: Mapping[Origin, Tally]
     unstamped: int | None = 0
@@ -162,10 +170,13 @@ def judge(
 ) -> Judgement:
     """Return the judgement on a window at a stage.
 
-    reports: by producer. here: what was counted at the stage. before: the same of the stages before it, the first stage
-    first; nothing at the first one. reporting: the producers that report on this topic, in any window.
-    unstamped: the rows without stamps. passed: whether the stage has passed the window's bound. trimmed: whether
-    messages may have been deleted before they were counted.
+    reports: the reports by producer.
+    here: the counts at the stage.
+    before: the counts of the earlier stages, the first stage first.
+    reporting: the producers that report on this topic, in any window.
+    unstamped: the rows without stamps.
+    passed: whether the stage has passed the window's bound.
+    trimmed: whether messages may have been deleted before they were counted.
     """
     each = _of_producers(reports, here, before, {*reporting, *reports})
     missing, lost = sum(len(one.missing) for one in each), sum(len(one.lost) for one in each)
@@ -191,7 +202,10 @@ def judge(
 def _of_producers(
     reports: Mapping[str, Reported], here: Counts, before: Sequence[Counts], known: set[str]
 ) -> list[OfProducer]:
-    """Return the messages of each producer. known: those that report on the topic."""
+    """Return the messages of each producer.
+
+    known: the producers that report on the topic.
+    """
     mine = by_producer(here.tallies, known)
     others = [by_producer(each.tallies, known) for each in before]
     servers = {origin.producer: origin.server for each in (*before, here) for origin in each.tallies}
@@ -206,7 +220,10 @@ def _of_producers(
 
 
 def verdict_of(found: Judgement, *, passed: bool, unsure: bool) -> Verdict:
-    """Return the verdict that follows from counts. unsure: whether messages may have been deleted uncounted."""
+    """Return the verdict that follows from counts.
+
+    unsure: whether messages may have been deleted uncounted.
+    """
     if found.duplicates or ((found.missing or found.lost) and not unsure):
         return Verdict.INCOMPLETE
     if not passed:
@@ -237,7 +254,10 @@ _NOTHING: Final = Tally()
 def of_producer(
     producer: str, server: str, report: Reported | None, here: Tally | None, before: Sequence[Tally] = ()
 ) -> OfProducer:
-    """Compare the messages of one producer. before: at the stages before this one, the first stage first."""
+    """Compare the messages of one producer.
+
+    before: the messages at the earlier stages, the first stage first.
+    """
     report, here = report or Reported(server), here or Tally()
     numbers, wanted = here.numbers, report.delivered
     reported = len(wanted)
@@ -253,7 +273,9 @@ def of_producer(
 
 
 def by_producer(tallies: Mapping[Origin, Tally], known: set[str]) -> dict[str, Tally]:
-    """Return the tallies that count: of a chain of producers the last one that reports on the topic, else the last."""
+    """Return the tallies by producer. In a chain, the last producer that reports on the topic counts, or else the last
+    one.
+    """
     found: dict[str, Tally] = {}
     for origin, tally in tallies.items():
         reporting = [at for at, producer in enumerate(origin.producers) if producer in known]
@@ -279,10 +301,10 @@ def _faults(each: Sequence[OfProducer]) -> Iterator[Fault]:
 
 
 def runs(numbers: BitMap64, most: int) -> Iterator[tuple[int, int]]:
-    """Yield first and last of the first runs of consecutive numbers, at most `most` runs."""
+    """Yield the first and last number of runs of consecutive numbers, at most `most` runs."""
     position = 0
     while most and (first := _next(numbers, position)) is not None:
-        low, high = first, numbers.max() + 1  # the run ends between the two
+        low, high = first, numbers.max() + 1  # the end of the run is between the two
         while high - low > 1:
             middle = (low + high) // 2
             if numbers.contains_range(first, middle + 1):

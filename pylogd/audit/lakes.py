@@ -1,8 +1,8 @@
 """Read a Parquet lake without Spark, on any file system that pyarrow knows, and without changing it.
 
-Strategy: the lake's own history (`tables.parquet.history`), which costs one read if nothing was committed. The files of
-a commit are named in it; while the loader still moves them to their paths, or if it died before it did, reading one
-fails, and succeeds once the loader or its successor has moved it.
+Strategy: read the lake's history (`tables.parquet.history`), which costs one read if there is no new commit. The
+history names the files of each commit. Reading a file fails until the loader, or its successor, has moved the file to
+its path.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class LakeReader:
-    """A lake as of the last `refresh`. Methods wait for the file system, and raise TableError and OSError."""
+    """A lake as of the last `refresh`. Methods block on the file system, and raise TableError and OSError."""
 
     def __init__(self, location: str) -> None:
-        """`location`: a directory, which need not exist yet, or a URI. Raises TableError."""
+        """`location` is a directory, which need not exist yet, or a URI. Raises TableError."""
         self._files = ReadOnlyFiles(location)
         self._history: History | None = None
         self._snapshot = Snapshot()
@@ -46,7 +46,7 @@ class LakeReader:
 
     @property
     def position(self) -> Position:
-        """Up to where the lake is."""
+        """The offsets up to which the lake is loaded."""
         return position_of(None if self._history is None else self._history.last)
 
     def files(self) -> list[DataFile]:
@@ -62,7 +62,7 @@ class LakeReader:
 
 
 class ReadOnlyFiles:
-    """Implements `tables.parquet.files.Files`, as far as it reads."""
+    """Implements the reading methods of `tables.parquet.files.Files`."""
 
     threads = 1
 
@@ -79,7 +79,7 @@ class ReadOnlyFiles:
         return f"{self._prefix}/{relative}"
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory; nothing if it does not exist."""
+        """Return the names in a directory; no names if it does not exist."""
         from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to load
 
         found = self._files.get_file_info(FileSelector(f"{self._root}/{directory}", allow_not_found=True))

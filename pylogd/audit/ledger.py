@@ -1,19 +1,19 @@
 """Keep the reports and counts of each window, and decide when a stage can be judged.
 
 Strategy: a window is *due* when it ended `grace_ms` ago. From then on its *bound* is looked up: the end offsets of the
-audit topic, then those of the topic. All that was reported before is below it. A stage that has counted everything
-below the bound has *passed* the window and is judged. A later stage has a bound of its own, looked up once the stage
-before it has passed and it has committed what that one had; a table is judged by the bound of the topics that it was
-loaded from. A row or a report that arrives beyond the bound takes the bound away: it is looked up anew, and the verdict
-may change.
+audit topic, then those of the topic. All earlier reports are below it. A stage that has counted everything below the
+bound has *passed* the window and is judged. A later stage has its own bound, which is looked up once the previous stage
+has passed and this stage has committed all of the previous stage's messages. A table is judged by the bound of the
+topics from which it was loaded. If a row or a report arrives beyond the bound, the bound is looked up again, and the
+verdict may change.
 
-Memory: windows of a period (an hour, usually) are closed together, once it ended `late_ms` ago and all stages have
-their verdicts. What comes later is only counted as `late`. With more than `most_counts` tallies the oldest period is
-closed early, and what is not judged of it is unknown.
+Memory: windows of a period (usually an hour) are closed together, once the period ended `late_ms` ago and all stages
+have their verdicts. Later rows are only counted as `late`. With more than `most_counts` tallies the oldest period is
+closed early, and the verdicts of its unjudged windows are unknown.
 
-Storing: `take` returns the windows that changed, as they are now, and the offsets to resume from: the lowest of a row
-that is in no stored window. A stored window knows up to where its rows are counted, so that a restart, which reads some
-rows again, counts each once (`skip`).
+Storage: `take` returns the present state of changed windows, and the offsets to resume from: the lowest offset of a row
+that is in no stored window. A stored window has the offsets up to which its rows are counted, so that a restart, which
+reads some rows again, counts each row once (`skip`).
 
 Rules: nothing depends on the order of rows and reports. Must not know: who reads, topics' contents, the clock.
 """
@@ -42,15 +42,16 @@ from pylogd.client.core.audit import Report
 class Ledger:
     """All windows.
 
-    late, invalid: how many rows and reports came after their window was closed, or made no sense. failures: how often a
-    stage could not be read. closed: by topic, the
-    time before which windows are closed. trimmed: by stage and topic, until when rows were deleted uncounted.
-    topic_ids: by stage and topic, the ids of the topics that the positions are of, in hexadecimal digits.
-    restamped: the stages and topics whose rows have not the time stamps of the producers.
+    late, invalid: the number of rows and reports that came after their window was closed, or were invalid.
+    failures: how often a stage could not be read.
+    closed: by topic, the time before which windows are closed.
+    trimmed: by stage and topic, the time until which rows were deleted uncounted.
+    topic_ids: by stage and topic, the ids of the topics of the positions, in hexadecimal digits.
+    restamped: the stages and topics whose rows lack the producers' time stamps.
     """
 
     def __init__(self, stages: Sequence[StageSpec], topics: Iterable[str], options: LedgerOptions) -> None:
-        """stages: each after its source; the first is the serving cluster."""
+        """`stages` come each after its source; the first one is the serving cluster."""
         self.stages = {stage.name: stage for stage in stages}
         self.topics = frozenset(topics)
         self.options = options
@@ -71,10 +72,10 @@ class Ledger:
         self.trimmed: dict[tuple[str, str], int] = {}
         self._skip: dict[tuple[str, str], dict[int, Mapping[int, int]]] = {}
 
-    # What was read -------------------------------------------------------------------------------------------------
+    # Rows and reports -------------------------------------------------------------------------------------------------
 
     def report(self, report: Report, partition: int, offset: int) -> None:
-        """Add a report, which is at this offset of the audit topic. `reports_positions` is the reader's to move."""
+        """Add a report, which is at this offset of the audit topic. The reader moves `reports_positions`."""
         if report.topic not in self.topics:
             return
         if report.first < 0 or self.options.width_ms % report.window_ms:
@@ -98,7 +99,7 @@ class Ledger:
             self._unbind(window, self._first)
 
     def add(self, stage: str, topic: str, counted: Counted, positions: Mapping[int, int]) -> None:
-        """Add rows, and note the offsets up to which the stage is read now."""
+        """Add rows, and record the offsets up to which the stage is read."""
         self.invalid += counted.invalid
         if counted.restamped and (stage, topic) not in self.restamped:
             self.restamped.add((stage, topic))
@@ -128,12 +129,12 @@ class Ledger:
         self._end_skip(stage, topic)
 
     def skip(self, stage: str, topic: str) -> Skip:
-        """Return which rows are counted already, for `Counted.count`: after a restart some are read again."""
+        """Return which rows are counted already, for `Counted.count`, since a restart reads some rows again."""
         return self._skip.get((stage, topic), {})
 
     def trim(self, stage: str, topic: str, now_ms: int) -> None:
-        """Record that rows were deleted before they were counted: missing messages of windows until now may be among
-        them.
+        """Record that rows were deleted before they were counted, which may include missing messages of windows until
+        now.
         """
         self.trimmed[stage, topic] = now_ms
         for key in [key for key in self.windows if key[0] == topic]:
@@ -148,7 +149,7 @@ class Ledger:
                 self._unbind(window, stage)
 
     def ensure(self, topic: str, start: int) -> None:
-        """Have a window although nothing of it may have been read, so that it gets a verdict."""
+        """Make a window, even if no row of it was read, so that it gets a verdict."""
         self._window((topic, start), 0)
 
     # Bounds --------------------------------------------------------------------------------------------------------
@@ -179,12 +180,12 @@ class Ledger:
                 continue
             mine = window.stages[stage]
             mine.bound = dict(ends)
-            _raise(mine.bound, mine.ends)  # of rows that were read meanwhile: a later stage must have them too
+            _raise(mine.bound, mine.ends)  # include rows that were read meanwhile: a later stage must have them too
             if stage == self._first:
                 window.bound = reports_ends
 
     def passed(self, key: WindowKey, stage: str) -> bool:
-        """Return whether a stage has counted all that it will ever have of a window, but for late data."""
+        """Return whether a stage has counted all rows of a window, except late ones."""
         window, spec = self.windows[key], self.stages[stage]
         if spec.source and not self.passed(key, spec.source):
             return False
@@ -197,7 +198,7 @@ class Ledger:
     # Verdicts ------------------------------------------------------------------------------------------------------
 
     def judge(self, now_ms: int) -> list[Change]:
-        """Judge what can be judged. Return what changed."""
+        """Judge the windows that can be judged. Return the changes."""
         changes = []
         for key in sorted(self._active, key=lambda key: (key[1], key[0])):
             if self._is_due(key, now_ms):
@@ -221,7 +222,7 @@ class Ledger:
         mine.touched = False
         before = mine.judgement
         if found == before or (not found.verdict.is_final and mine.verdict.is_final):
-            return None  # late data that the stage has not passed yet changes nothing
+            return None  # late data beyond the stage's position changes nothing yet
         mine.judgement, mine.judged_at_ms, mine.unsaved = found, now_ms, True
         mine.revision += before is not None and before.verdict.is_final
         return Change(stage, *key, found, before)
@@ -229,15 +230,16 @@ class Ledger:
     def close(self, now_ms: int, published: Mapping[str, int]) -> list[Change]:
         """Close the windows of ended periods, and the oldest windows if there are too many counts.
 
-        published: by topic, the end of the last period that all stages have published. Return the verdicts of those
-        that were closed early.
+        published: by topic, the end of the last period that all stages have published.
+
+        Return the verdicts of windows that were closed early.
         """
         periods: dict[tuple[int, str], list[WindowKey]] = {}
         for key in self.windows:
             periods.setdefault((key[1] - key[1] % self.options.period_ms, key[0]), []).append(key)
         changes: list[Change] = []
         excess = self.counts - self.options.most_counts
-        kept: set[str] = set()  # topics of which an earlier period stays: closed is what lies before a time
+        kept: set[str] = set()  # topics with an earlier period that stays: all before a time is closed
         for (begin, topic), keys in sorted(periods.items()):
             end = begin + self.options.period_ms
             is_over = now_ms >= end + self.options.late_ms and published.get(topic, 0) >= end
@@ -253,7 +255,7 @@ class Ledger:
         return changes
 
     def _give_up(self, key: WindowKey, now_ms: int) -> Iterator[Change]:
-        """Judge the stages that have no verdict: their missing messages are unknown."""
+        """Judge the stages without a verdict: their missing messages are unknown."""
         window = self.windows[key]
         for stage in self.stages:
             if window.stages[stage].passed_at_ms is None:
@@ -275,7 +277,7 @@ class Ledger:
     # Storing -------------------------------------------------------------------------------------------------------
 
     def take(self) -> Taken:
-        """Return the data to store, and regard it as stored. If storing fails, pass it to `put_back`."""
+        """Return the data to store, which counts as stored from now on. If storing fails, pass it to `put_back`."""
         windows: list[Saved] = []
         reports: list[SavedReports] = []
         for (topic, start), window in self.windows.items():
@@ -298,7 +300,7 @@ class Ledger:
         return Taken(windows, reports, resume, resume_reports, dict(self.trimmed))
 
     def put_back(self, taken: Taken) -> None:
-        """Have `take` return these again: they could not be stored."""
+        """Have `take` return data again that could not be stored."""
         for saved in taken.windows:
             window = self.windows.get((saved.topic, saved.start_ms))
             if window is not None:
@@ -331,7 +333,7 @@ class Ledger:
     # ---------------------------------------------------------------------------------------------------------------
 
     def _window(self, key: WindowKey, rows: int = 1) -> Window | None:
-        """Return a window, made if it is missing; None if it is closed, or began before the first one."""
+        """Return a window, which is made if it is missing; None if it is closed, or began before the first one."""
         found = self.windows.get(key)
         if found is not None:
             return found
@@ -352,7 +354,7 @@ class Ledger:
             self.windows[key].stages[name].touched = True
 
     def _touch_chains(self, topic: str) -> None:
-        """Have windows judged again in which a producer's reports may change whose copies count."""
+        """Have windows judged again if a producer's reports may change which copies count in them."""
         for key, window in self.windows.items():
             if key[0] == topic:
                 for stage, mine in window.stages.items():
@@ -372,7 +374,7 @@ class Ledger:
     def _from(self, stage: str) -> Iterator[str]:
         """Yield a stage and the stages that are fed from it."""
         found = {stage}
-        for spec in self.stages.values():  # each behind its source
+        for spec in self.stages.values():  # each stage comes after its source
             if spec.name in found or spec.source in found:
                 found.add(spec.name)
                 yield spec.name
@@ -392,7 +394,7 @@ class Ledger:
         return now_ms >= key[1] + self.options.width_ms + self.options.grace_ms
 
     def _is_ready(self, key: WindowKey, window: Window, stage: StageSpec, now_ms: int) -> bool:
-        """Return whether a stage has committed all that its source has of a window, so that its end is a bound."""
+        """Return whether a stage has committed all rows of a window that its source has, so that its end is a bound."""
         if not stage.source:
             return True
         source = window.stages[stage.source]
@@ -421,7 +423,7 @@ class Ledger:
         return counted
 
     def _end_skip(self, stage: str, topic: str) -> None:
-        """Drop what `skip` returns once everything was read again."""
+        """Drop the result of `skip` once all rows were read again."""
         skip = self._skip.get((stage, topic))
         positions = self.positions[stage]
         if skip and all(
@@ -433,7 +435,7 @@ class Ledger:
 
 
 def _size(mine: StageWindow) -> int:
-    """Return how many counts are kept of a window at a stage."""
+    """Return the number of counts that are kept of a window at a stage."""
     return len(mine.tallies) + bool(mine.unstamped)
 
 

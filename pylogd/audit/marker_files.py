@@ -1,9 +1,9 @@
 """Write the markers of complete periods as files, which jobs can wait for without a client.
 
-    DIRECTORY/STAGE/TOPIC/2026-11-23T07.json        of all stages, in a directory of their own
-    TABLE/_complete/TOPIC/2026-11-23T07.json        of a table, inside of it
+    DIRECTORY/STAGE/TOPIC/2026-11-23T07.json        for all stages, in a separate directory
+    TABLE/_complete/TOPIC/2026-11-23T07.json        for a table, in the table's directory
 
-Strategy: a file is written beside its name and moved there, so that it is whole once it exists. The directory may be on
+Strategy: a file is written under another name and renamed, so that it is whole once it exists. The directory may be on
 any file system that pyarrow knows (`hdfs://`, `s3://`, a local path); an object store writes an object as a whole.
 """
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 
-#: The directory in a table. Readers of Parquet, Delta and Iceberg pass over names that begin so, and so do those who
-#: delete files that no commit names.
+#: The directory in a table. Readers of Parquet, Delta and Iceberg ignore names with an underscore in front, and so do
+#: programs that delete files that no commit names.
 _IN_TABLE: Final = "_complete"
 
 
 class MarkerFiles:
-    """The directory with the files. Methods wait for the file system, and raise OSError."""
+    """The directory with the files. Methods block on the file system, and raise OSError."""
 
     def __init__(self, location: str, *, in_table: bool = False) -> None:
-        """location: a path, or a URI that pyarrow knows. in_table: it is that of a table, whose files are written.
+        """location: a path, or a URI that pyarrow knows.
+        in_table: whether the location is that of a table.
 
         Raises PylogdError for a location that pyarrow does not know.
         """
@@ -55,7 +56,7 @@ class MarkerFiles:
 
 
 def open_location(location: str) -> tuple[FileSystem, str]:
-    """Return the file system of a path or URI, and the path there. Raises PylogdError."""
+    """Return the file system of a path or URI, and the path in it. Raises PylogdError."""
     from pathlib import Path  # noqa: PLC0415
 
     from pyarrow import ArrowInvalid  # noqa: PLC0415 - slow to load

@@ -1,9 +1,9 @@
-"""Tell the jobs after a stage that a period, such as an hour, is complete there.
+"""Tell jobs that a period, such as an hour, is complete at a stage.
 
-Strategy: once a period is over and all of its windows have their verdict at a stage, a marker says which: one record in
-a compacted topic, with the key STAGE/TOPIC/START, and a file for periods that are complete. A period without messages
-has a marker too: its last window is judged even if it is empty. If late data change a verdict, the marker is published
-again with the next revision, and the file is replaced, or removed if the period is not complete any more.
+Strategy: once a period is over and all of its windows have their verdict at a stage, a marker has the period's verdict:
+a record in a compacted topic, with the key STAGE/TOPIC/START, and a file if the period is complete. A period without
+messages has a marker too: its last window is judged even if it is empty. If late data change a verdict, the marker is
+published again with the next revision, and the file is replaced, or removed if the period is no longer complete.
 
 Must not know: how markers are written (`marker_files`, `state`).
 """
@@ -21,7 +21,8 @@ from pylogd.audit.ledger import Ledger
 from pylogd.audit.windows import Change
 from pylogd.errors import PylogdError
 
-#: How many empty periods are decided at once, and how many before now at the first start: each has windows in memory.
+#: The most empty periods that are decided at once, and the most periods before now at the first start, because each has
+#: windows in memory.
 _MOST_PERIODS: Final = 1000
 _COUNTS: Final = (
     "reported", "received", "missing", "lost", "duplicates", "unreported", "recovered", "unstamped",
@@ -31,15 +32,15 @@ _ADDED: Final = {"recovered": 0, "unstamped": 0}
 
 
 class InvalidMarker(PylogdError):
-    """A record of the topic of markers that is not a marker."""
+    """A record of the topic of markers is not a marker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
     """The verdict on a period of a topic at a stage, with the sums of its windows' counts.
 
-    offsets: the stage has everything below these offsets of the topic that it comes from. revision: 1, and one more
-    each time that late data changed the marker.
+    offsets: the stage has all messages below these offsets of its source's topic.
+    revision: 1, and one more for each change of the marker by late data.
     """
 
     stage: str
@@ -61,12 +62,12 @@ class Marker:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every message of the period is at the stage once."""
+        """Whether every message of the period is at the stage exactly once."""
         return self.verdict is Verdict.COMPLETE
 
     @property
     def counts(self) -> tuple[Verdict, tuple[int, ...]]:
-        """The changes of a later revision."""
+        """The verdict and the counts, a change of which makes a later revision."""
         return self.verdict, tuple(getattr(self, name) for name in _COUNTS)
 
     @property
@@ -80,12 +81,12 @@ class Marker:
         return period_name(self.start_ms)
 
     def encode(self) -> bytes:
-        """Return the marker as JSON. `complete` is there for readers that want no other verdict."""
+        """Return the marker as JSON. It has `complete` for readers that need no other verdict."""
         return json.dumps({**asdict(self), "complete": self.is_complete, "period": self.period}).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> Marker:
-        """The inverse. Raises InvalidMarker."""
+        """Return the marker in JSON. Raises InvalidMarker."""
         try:
             document: dict[str, Any] = {**_ADDED, **json.loads(value)}
             document["verdict"] = Verdict(document["verdict"])
@@ -113,7 +114,7 @@ class Periods:
         self._ledger = ledger
         self._period_ms = ledger.options.period_ms
         first = -(-ledger.options.from_ms // self._period_ms) * self._period_ms
-        # 0: from the first window on, which is known once one was read
+        # 0 means from the first window on, which is known once a row was read
         self._next = {(stage, topic): first for stage in ledger.stages for topic in ledger.topics}
         self.published: dict[tuple[str, str, int], Marker] = {}
         self._changed: set[tuple[str, str, int]] = set()
@@ -135,13 +136,13 @@ class Periods:
                 continue
             for first in {start for (_, each), start in self._next.items() if each == topic}:
                 ends = range(first + self._period_ms, latest + 1, self._period_ms)
-                for end in ends[:_MOST_PERIODS]:  # later ones follow once these are published
+                for end in ends[:_MOST_PERIODS]:  # later periods follow once these are published
                     self._ledger.ensure(topic, end - options.width_ms)
 
     def due(self, changes: Iterable[Change], now_ms: int) -> Iterator[Marker]:
-        """Yield the markers to publish: of periods that are decided now, and of others that `changes` changed.
+        """Yield the markers to publish: those of newly decided periods, and those changed by `changes`.
 
-        Call `note` once they are published; until then they are yielded again.
+        Call `note` once the markers are published; until then they are yielded again.
         """
         self._changed |= {
             (change.stage, change.topic, change.start_ms - change.start_ms % self._period_ms) for change in changes
@@ -149,7 +150,7 @@ class Periods:
         for key in sorted(self._changed & self.published.keys()):
             marker, before = self._marker(*key, now_ms), self.published[key]
             if marker is None:
-                continue  # a window of it has no verdict at the moment
+                continue  # one of its windows has no verdict at the moment
             if marker.counts == before.counts:
                 self._changed.discard(key)
             else:
@@ -161,7 +162,7 @@ class Periods:
                 start = marker.end_ms
 
     def note(self, markers: Iterable[Marker]) -> None:
-        """Note that markers were published."""
+        """Record that markers were published."""
         for marker in markers:
             which = marker.stage, marker.topic
             self.published[*which, marker.start_ms] = marker
@@ -169,7 +170,7 @@ class Periods:
             self._next[which] = max(self._next[which], marker.end_ms)
 
     def done(self) -> dict[str, int]:
-        """Return the end of the last period of each topic that has a marker of every stage."""
+        """Return, for each topic, the end of the last period that has markers of all stages."""
         return {topic: self._first_of(topic) for topic in self._ledger.topics}
 
     def forget(self) -> None:

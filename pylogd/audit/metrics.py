@@ -1,6 +1,6 @@
-"""The audit's metrics for Prometheus, computed from the ledger when they are asked for.
+"""The audit's metrics for Prometheus, computed from the ledger on request.
 
-Labels are stages, topics and verdicts, whose number the service's options bound; producers and partitions are in none.
+Labels are stages, topics and verdicts, whose number the service's options limit. No label has producers or partitions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AuditMetrics(Observer):
     """Count the events of the service; a collector of `prometheus_client`."""
 
     def __init__(self, ledger: Callable[[], Ledger], now_ms: Callable[[], int]) -> None:
-        """ledger: returns the service's ledger. now_ms: the wall clock."""
+        """`ledger` returns the service's ledger. `now_ms` is the wall clock."""
         self._ledger = ledger
         self._now_ms = now_ms
         self._verdicts: Counter[tuple[str, str, str]] = Counter()

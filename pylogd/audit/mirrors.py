@@ -1,4 +1,4 @@
-"""What `pylogd mirror` has copied, from its checkpoints at the target cluster.
+"""Read the progress of `pylogd mirror` from its checkpoints at the target cluster.
 
 A checkpoint is made when the target has acknowledged everything before it, so the audit need not wait any longer.
 """
@@ -18,14 +18,14 @@ class MirrorOffsets:
     """Implements `stages.CommittedOffsets` for topics that keep their names."""
 
     def __init__(self, source: Admin, target: Cluster) -> None:
-        """source: a client of the cluster that is copied. target: that of the copy, which has the checkpoints."""
+        """Pass clients of the source and of the target, which has the checkpoints."""
         self._source = source
         self._target = target
         self._table = CheckpointTable(target)
         self._cluster: str | None = None
 
     def committed(self, topics: Collection[str]) -> Deferred[Mapping[tuple[str, int], int]]:
-        """Fire with the offsets of the checkpoints."""
+        """Return a Deferred of the offsets of the checkpoints."""
         return Deferred.fromCoroutine(self._look_up(topics))
 
     async def _look_up(self, topics: Collection[str]) -> Mapping[tuple[str, int], int]:

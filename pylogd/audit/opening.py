@@ -37,12 +37,16 @@ _MIRROR: Final = "mirror"
 
 
 class InvalidStage(PylogdError):
-    """The description of a stage that makes no sense."""
+    """The description of a stage is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageDescription:
-    """A stage as the user named it. kind: "cluster" or "table". where: addresses, or a table's location."""
+    """A stage in the form of the command line.
+
+    kind: "cluster" or "table".
+    where: addresses, or a table's location.
+    """
 
     name: str
     kind: str
@@ -51,7 +55,7 @@ class StageDescription:
 
     @classmethod
     def parse(cls, text: str) -> StageDescription:
-        """Return what a text describes. Raises InvalidStage."""
+        """Return the stage that a text describes. Raises InvalidStage."""
         name, _, rest = text.partition("=")
         kind, _, where = rest.partition(":")
         if not _NAME.fullmatch(name) or kind not in _KEYS or not where:
@@ -100,8 +104,11 @@ def make_stage(
 ) -> MakeStage:  # fmt: skip
     """Return the function that makes a stage for a ledger.
 
-    admin: returns a client of the cluster that the stage comes from. security: of connections, unless the description
-    names a file. look_seconds: how often to look at a table. Raises InvalidStage for a file that can't be used.
+    admin: returns a client of the cluster from which the stage is fed.
+    security: the security of connections, unless the description names a file.
+    look_seconds: the seconds between two reads of a table.
+
+    Raises InvalidStage for a file that can't be used.
     """
     where, spec = description.where, description.spec
     config = description.settings.get("config")
@@ -136,8 +143,10 @@ def _read_security(stage: str, path: str) -> SecurityOptions | None:
 def open_table(name: str) -> ReadableTable:
     """Open a table to read it. Raises TableError.
 
-    name: the directory of a Parquet lake; `iceberg:` and the name of a table, or `delta:` and a directory, as for
-    `pylogd load`. Iceberg's catalog is configured as pyiceberg reads it, by a file or the environment.
+    name: the directory of a Parquet lake; `iceberg:` and the name of a table; or `delta:` and a directory, as for
+    `pylogd load`.
+
+    Iceberg's catalog is configured in pyiceberg's file or environment.
     """
     kind, rest = parse_table(name)
     from pylogd.audit.lakes import LakeReader  # noqa: PLC0415 - pyarrow: an audit of clusters starts without it

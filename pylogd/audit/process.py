@@ -1,4 +1,4 @@
-"""The audit as a process: the service, and the HTTP server beside it."""
+"""The audit as a process: the service and its HTTP server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AuditProcess:
         self, reactor: Any, options: AuditOptions, windows: LedgerOptions, descriptions: Sequence[StageDescription],
         *, now_ms: Callable[[], int], listen: str | None = None, look_seconds: float = 5.0,
     ) -> None:  # fmt: skip
-        """listen: a Twisted server endpoint for metrics and the report; None for no HTTP server."""
+        """`listen` is a Twisted server endpoint for metrics and the report; None for no HTTP server."""
         self._reactor = reactor
         self._options = options
         self._now_ms = now_ms
@@ -50,7 +50,7 @@ class AuditProcess:
         self._web = AuditWeb(reactor, listen, lambda: self.service.ledger, metrics.text)
 
     def describe(self) -> str:
-        """Return the line that announces the start: the stages that are audited, and the URL of the pages."""
+        """Return the line that announces the start: the audited stages, and the URL of the pages."""
         topics = ", ".join(self._options.topics)
         where = "" if self._web is None else " and answers on http://{}:{}".format(*self._web.address)
         begin = datetime.fromtimestamp(self.service.ledger.options.from_ms / 1000, UTC).strftime(
@@ -69,7 +69,7 @@ class AuditProcess:
             await self._web.start()
 
     def stop(self) -> Deferred[None]:
-        """Stop; fires once everything is stored and closed."""
+        """Stop. The Deferred fires once everything is stored and closed."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:

@@ -1,8 +1,8 @@
 """Present verdicts to people: a chart of windows by stage as SVG, and a page of HTML with the chart and all faults.
 
-Strategy: for each topic a panel with a strip for each stage; for each window a bar, as high as the number of messages
-that should be there, filled as far as they are. Colours tell verdicts, and a cross marks a window that is incomplete,
-for those who can't tell the colours.
+Strategy: each topic has a panel, with a strip for each stage and a bar for each window. A bar is as high as the number
+of expected messages, and filled as far as they have arrived. Colours show verdicts; a cross marks incomplete windows
+for readers who can't tell the colours.
 
 Must not know: where the verdicts come from.
 """
@@ -31,13 +31,16 @@ _STRIP: Final = 46
 _BAR: Final = 34
 _AXIS: Final = 30
 _TITLE: Final = 26
-#: The most windows of a chart: the latest ones.
+#: The most windows of a chart, which shows the latest ones.
 MOST_WINDOWS: Final = 1440
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The verdict on a window of a topic at a stage. revision: how often late data changed it."""
+    """The verdict on a window of a topic at a stage.
+
+    revision: how often late data has changed the verdict.
+    """
 
     stage: str
     topic: str
@@ -46,7 +49,7 @@ class Row:
     revision: int = 0
 
     def as_document(self) -> dict[str, Any]:
-        """Return the row for JSON, and for the terminal."""
+        """Return the row as a document for JSON and for the terminal."""
         found = self.judgement
         return {
             "topic": self.topic,
@@ -68,7 +71,7 @@ class Row:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Row:
-        """Return the row of a document of `as_document`, without what that leaves out: servers and faults.
+        """Return the row of a document of `as_document`, which leaves out servers and faults.
 
         Raises KeyError, TypeError or ValueError for another document.
         """
@@ -82,7 +85,7 @@ class Row:
             lost=int(document["lost"]),
             unreported=int(document["unreported"]),
             pending=int(document["pending"]),
-            recovered=int(document.get("recovered", 0)),  # services of earlier releases do not tell them
+            recovered=int(document.get("recovered", 0)),  # services of earlier releases do not have this
             unstamped=int(document.get("unstamped", 0)),
         )
         start = datetime.fromisoformat(document["window"])
@@ -96,7 +99,10 @@ def sort_rows(rows: Iterable[Row], stages: Sequence[str]) -> list[Row]:
 
 
 def as_svg(rows: Sequence[Row], stages: Sequence[str], width_ms: int) -> str:
-    """Return the chart. width_ms: the length of a window."""
+    """Return the chart.
+
+    width_ms: the length of a window.
+    """
     topics = sorted({row.topic for row in rows})
     panel = _TITLE + _STRIP * len(stages) + _AXIS
     height = max(panel * len(topics), _AXIS) + 24

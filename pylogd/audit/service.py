@@ -1,13 +1,13 @@
 """Run the audit: read the stages and the reports, judge windows as they become due, store and publish the verdicts.
 
-Strategy: readers give the ledger what they count. Once a second a turn does the rest, in this order: look up bounds,
-judge, store the windows that changed, publish markers, close old windows. A turn that fails is logged and made again;
-what could not be stored is stored by a later one.
+Strategy: readers add their counts to the ledger. Once a second a turn does the rest, in this order: look up bounds,
+judge, store changed windows, publish markers, close old windows. If a turn fails, this is logged, and a later turn
+stores what it could not store.
 
 The state is read at the start. If the service dies at any point, the next one resumes from the stored offsets. Two
-services with the same topics for state do each other's work again and write the same verdicts; run one.
+services with the same state topics repeat each other's work and write the same verdicts; run only one.
 
-Rules: everything but tables and marker files runs on the reactor; no disk is waited for there.
+Rules: everything except tables and marker files runs on the reactor, which never waits for a disk.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from pylogd.wire.records import Record
 log = Logger()
 
 _TURN_SECONDS: Final = 1.0
-_RESUME_SECONDS: Final = 30.0  # how often the offsets to resume from are stored if no window changed
-_LAST_STORE_SECONDS: Final = 5.0  # how long a service that is told to stop waits for brokers that may be gone
+_RESUME_SECONDS: Final = 30.0  # the seconds after which the offsets to resume from are stored without other changes
+_LAST_STORE_SECONDS: Final = 5.0  # the longest time for which a stop waits for brokers, which may be gone
 _REPLICAS: Final = 3
 _DAY_MS: Final = 86_400_000
 
-#: Makes a stage: called with the ledger, and where to begin.
+#: Makes a stage. It is called with the ledger, and with where to begin.
 MakeStage = Callable[[Ledger, Since], Stage]
 
 
@@ -61,9 +61,10 @@ MakeStage = Callable[[Ledger, Since], Stage]
 class AuditOptions:
     """The options of the service.
 
-    topics: the topics that it audits. since_ms: the first run begins with this time; None for now, 0 for the beginning
-    of the logs. keep_ms: how long verdicts are kept in the state topic. marker_files: the directory for files of
-    complete periods; None for none.
+    topics: the audited topics.
+    since_ms: the time with which the first run begins; None for now, 0 for the beginning of the logs.
+    keep_ms: the time for which the state topic keeps verdicts.
+    marker_files: the directory for the files that mark complete periods; None writes no files.
     """
 
     topics: Sequence[str]
@@ -78,13 +79,13 @@ class AuditOptions:
 
 
 class Observer:
-    """Interface of listeners to the service's events, such as the metrics."""
+    """The interface of listeners for the service's events, such as the metrics."""
 
     def turned(self, changes: Sequence[Change], markers: Sequence[Marker]) -> None:
         """Called when a turn has ended without an error."""
 
     def failed(self) -> None:
-        """Called when a turn has failed; the next one tries again."""
+        """Called when a turn has failed; the next turn tries again."""
 
 
 class AuditService:
@@ -94,7 +95,7 @@ class AuditService:
         self, reactor: Any, options: AuditOptions, windows: LedgerOptions,
         stages: Sequence[tuple[StageSpec, MakeStage]], now_ms: Callable[[], int], observer: Observer | None = None,
     ) -> None:  # fmt: skip
-        """stages: each after its source. now_ms: the wall clock."""
+        """`stages` come each after its source. `now_ms` is the wall clock."""
         self._reactor = reactor
         self._options = options
         self._windows = windows
@@ -116,11 +117,11 @@ class AuditService:
         self.periods = Periods(self.ledger)
 
     def start(self) -> Deferred[None]:
-        """Read the state, then start the stages. Fires once all are reading."""
+        """Read the state, then start the stages. The Deferred fires once all stages are reading."""
         return Deferred.fromCoroutine(self._start())
 
     def stop(self) -> Deferred[None]:
-        """Store what changed and stop. Fires once all connections are closed."""
+        """Store the changes and stop. The Deferred fires once all connections are closed."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _start(self) -> None:
@@ -215,7 +216,7 @@ class AuditService:
         return markers
 
     def _first_window(self) -> LedgerOptions:
-        """Return the options with the first window that can be judged: the first window that is read completely."""
+        """Return the options with the first window that can be judged, which is the first that is read completely."""
         width, since = self._windows.width_ms, self._options.since_ms
         begin = self._now_ms() if since is None else since
         return replace(self._windows, from_ms=-(-begin // width) * width)
@@ -259,14 +260,14 @@ class AuditService:
             await deferLater(self._reactor, _TURN_SECONDS, lambda: None)
 
     async def turn(self) -> None:
-        """Judge what can be judged, and store and publish it."""
+        """Judge the windows that can be judged, and store and publish the verdicts."""
         now = self._now_ms()
         self.periods.begin(now)
         for stage in self._stages:
             await stage.refresh()
         for (name, topic), starts in self.ledger.needs(now).items():
             assert self._reports is not None
-            reports = await self._reports.ends()  # first: what was reported before is in the topic
+            reports = await self._reports.ends()  # first, so that all earlier reports are below these ends
             stage = next(stage for stage in self._stages if stage.spec.name == name)
             self.ledger.bind(name, topic, starts, await stage.ends(topic), reports)
         changes = self.ledger.judge(now)

@@ -1,15 +1,16 @@
 """The interfaces of the service to a stage: `Stage`, and the source of a stage's committed offsets.
 
-A stage reads messages, counts them and gives the counts to the ledger, each message of its topic once in each run of
-the service, from the offsets that it is given. It says which offsets it has counted up to; the ledger knows the rest:
+A stage reads messages from given offsets, counts each message once in each run of the service, and adds the counts to
+the ledger, with the offsets up to which it has counted. There are two kinds:
 
-- a topic on a cluster (`topics.TopicStage`): has offsets of its own. If it is a copy of another stage, as a mirror
-  makes it, a `CommittedOffsets` says up to where of its source everything is there; then its end is looked up, and the
-  window is judged when it is counted up to there. Without one it is judged `settle_ms` after its source.
-- a table (`tables.TableStage`): has the offsets of the topics that it was loaded from. It is judged when its commits
-  have passed what its source had.
+- a topic on a cluster (`topics.TopicStage`) has its own offsets. If it is a copy of another stage, made by a mirror, a
+  `CommittedOffsets` tells up to which offsets of the source the copy is complete. Then its end is looked up, and the
+  window   is judged when it is counted up to this end. Without a `CommittedOffsets`, it is judged `settle_ms` after its
+  source.
+- a table (`tables.TableStage`) has the offsets of the topics from which it was loaded. It is judged when its commits
+  have   passed the bound of its source.
 
-A new kind of stage implements `Stage`; a new kind of copy only `CommittedOffsets`.
+A new kind of stage implements `Stage`; a new kind of copy implements only `CommittedOffsets`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from pylogd.audit.windows import StageSpec
 
 
 class CommittedOffsets(Protocol):
-    """Who knows up to where a copy of a stage has everything."""
+    """Tells up to which offsets a copy of a stage is complete."""
 
     def committed(self, topics: Collection[str]) -> Deferred[Mapping[tuple[str, int], int]]:
-        """Fire with the offset of the source, by topic and partition, below which all messages are in the copy.
+        """Return a Deferred of the source's offsets, by topic and partition, below which the copy has all messages.
 
-        Acknowledged by the copy's brokers, that is: not only sent. Partitions without an answer may be left out. Fails
-        with PylogdError or OSError; then the offsets of before still hold.
+        The copy's brokers must have acknowledged these messages. Partitions without an answer may be left out. Fails
+        with PylogdError or OSError; then the earlier offsets stay valid.
         """
 
 
@@ -40,22 +41,22 @@ class Stage(Protocol):
     spec: StageSpec
 
     def start(self, positions: Mapping[tuple[str, int], int] | None) -> Deferred[None]:
-        """Begin to read. Fires once it is known where each partition begins.
+        """Begin to read. The Deferred fires once the start of each partition is known.
 
-        positions: the offsets of an earlier run; None at the first one, which begins where the service was told to.
+        positions: the offsets of an earlier run; None in the first run, which begins where the options say.
         """
 
     def ends(self, topic: str) -> Deferred[dict[int, int]]:
-        """Fire with the end offset of each partition of a topic, now. Not called for tables."""
+        """Return a Deferred of the present end offset of each partition of a topic. Not called for tables."""
 
     def refresh(self) -> Deferred[None]:
         """Look up the stage's committed offsets, if it is a copy."""
 
     def publish(self, marker: Marker) -> Deferred[None]:
-        """Tell the readers of the stage a period's verdict, in addition to its record in the topic of markers.
+        """Publish a period's verdict to readers of the stage, in addition to its record in the topic of markers.
 
         Fails with PylogdError or OSError; then it is called again.
         """
 
     def stop(self) -> Deferred[None]:
-        """Stop reading. Fires once nothing is given to the ledger any more."""
+        """Stop reading. The Deferred fires once the stage adds nothing more to the ledger."""

@@ -1,15 +1,16 @@
-"""Keep the ledger's windows and the markers in two compacted topics, so that a restart continues where it was.
+"""Keep the ledger's windows and the markers in two compacted topics, so that a restart continues from them.
 
-Strategy: records of the state topic, as JSON, by their key:
+Strategy: the state topic has these records, as JSON, by key:
 
-    window/STAGE/TOPIC/START    what was counted of a window at a stage, and the judgement
-    reports/TOPIC/START         what was reported of a window
+    window/STAGE/TOPIC/START    the counts of a window at a stage, and the judgement
+    reports/TOPIC/START         the reports of a window
     resume                      the offsets to read from
 
 The windows are written first, then the offsets. If the process dies in between, some rows are read again; each window
-knows up to where its rows are counted. The topic of markers is apart, so that jobs may be allowed to read it alone.
+has the offsets up to which its rows are counted. Markers have a separate topic, so that jobs may be allowed to read
+only this topic.
 
-Rules: a record that can't be read is skipped, and logged by whoever reads. Must not know: brokers, the clock.
+Rules: a record that can't be read is skipped, and the reader logs it. Must not know: brokers, the clock.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _VERSION: Final = 1
 
 
 class InvalidState(PylogdError):
-    """A record of the state topic that this version can't read."""
+    """This version can't read a record of the state topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
     """Where to continue: the offsets by stage, topic and partition, and the offsets of the audit topic.
 
-    trimmed, closed, topic_ids, restamped: of the ledger.
+    trimmed, closed, topic_ids, restamped: the attributes of the ledger.
     """
 
     options: LedgerOptions
@@ -70,7 +71,9 @@ class Resume:
 
     @classmethod
     def decode(cls, value: bytes, options: LedgerOptions) -> Resume:
-        """The inverse, with the first window of the record and all else of `options`. Raises InvalidState."""
+        """Return the state in a record's value, with the record's first window and the other `options`. Raises
+        InvalidState.
+        """
         try:
             document = json.loads(value)
             if document["version"] != _VERSION:
@@ -88,7 +91,7 @@ class Resume:
                 _keys_as_numbers(document["reports"]),
                 {(stage, topic): until for stage, topic, until in document["trimmed"]},
                 document["closed"],
-                document.get("topic_ids", {}),  # earlier releases did not store them
+                document.get("topic_ids", {}),  # earlier releases did not store this
                 tuple((stage, topic) for stage, topic in document.get("restamped", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -101,7 +104,7 @@ def window_key(stage: str, topic: str, start_ms: int) -> bytes:
 
 
 def records_of(taken: Taken) -> Iterator[tuple[bytes, bytes]]:
-    """Yield key and value of the records of windows and reports, without the offsets to resume from."""
+    """Yield key and value of the records of windows and reports, but not of the offsets to resume from."""
     for saved in taken.windows:
         yield window_key(saved.stage, saved.topic, saved.start_ms), _dump(_window_document(saved))
     for each in taken.reports:
@@ -145,7 +148,7 @@ def _window_document(saved: Saved) -> dict[str, Any]:
 
 
 def judgement_of(document: Mapping[str, Any]) -> Judgement:
-    """Return the judgement in the value of a window's record, given as parsed JSON. Raises KeyError and the like."""
+    """Return the judgement in the value of a window's record (parsed JSON). Raises KeyError and similar errors."""
     found = dict(document["judgement"])
     found["verdict"] = Verdict(found["verdict"])
     found["servers"] = {server: ServerCounts(*each) for server, each in found["servers"].items()}

@@ -1,13 +1,13 @@
 """Count the messages of a table, in a thread: the files that each commit added.
 
-Strategy: every few seconds the table is looked at as of its last commit. Files that were not there before are read:
-only the columns with partition, offset, headers and time stamps, and of these only the row groups that can have rows
-to count. With the first look all files are new, and only rows from the given offsets on are counted. Later all rows of
-new files are, so that a load that was committed twice is seen, except after files have vanished: then new ones may be
-what a compaction made of them, and only rows behind the table's last position are counted.
+Strategy: every few seconds the table's last commit is read. Only new files are read, of these only the columns with
+partition, offset, headers and time stamps, and only the row groups that can have rows to count. In the first look all
+files are new, and only rows from the given offsets on are counted. Later all rows of new files are counted, so that a
+load that was committed twice is noticed. But if files have vanished, the new ones may be the result of a compaction:
+then only rows after the table's last position are counted.
 
-Rules: reading a Parquet lake changes nothing; the other formats complete a commit that another process left when it
-died. A file that vanishes while it is read ends the look; the next one counts its rows, wherever they are then.
+Rules: reading a Parquet lake changes nothing; the other formats complete a commit whose process died. A file that
+vanishes while it is read ends the look; the next look counts its rows in other files.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 log = Logger()
 
 _LOOK_SECONDS: Final = 5.0
-_ABSENT_SECONDS: Final = 1.0  # after which a file that was not there is looked for again
-_PATIENCE_SECONDS: Final = 60.0  # a file that is not there for longer is an error: the loader died, or lost it
+_ABSENT_SECONDS: Final = 1.0  # seconds before a missing file is looked for again
+_PATIENCE_SECONDS: Final = 60.0  # a file that is missing for longer is an error
 _TOPIC: Final = re.compile(r"/topic=([^/]+)/")
 _BATCH: Final = 50_000
 
@@ -51,7 +51,7 @@ Partition = tuple[str, int]
 
 
 class NotAudited(PylogdError):
-    """A table without the columns that stamps are in."""
+    """A table lacks the columns for stamps."""
 
 
 class ReadableTable(Protocol):
@@ -59,11 +59,11 @@ class ReadableTable(Protocol):
 
     @property
     def directory(self) -> str:
-        """Where its files are; empty if that is not known before it is made."""
+        """The directory of its files; empty if it is unknown before the table is made."""
 
     @property
     def position(self) -> Position:
-        """Up to where the table is."""
+        """The offsets up to which the table is loaded."""
 
     def refresh(self) -> None:
         """Read the commits."""
@@ -84,7 +84,7 @@ class Look:
 
 
 class TableReader:
-    """Looks at a table. Not threadsafe: one look at a time, in any thread."""
+    """Reads a table. Not threadsafe: one look at a time, in any thread."""
 
     def __init__(self, table: ReadableTable, topics: Collection[str], width_ms: int) -> None:
         self._table = table
@@ -93,7 +93,7 @@ class TableReader:
         self._seen: set[str] | None = None
 
     def position(self) -> Mapping[Partition, int]:
-        """Return the offsets that the table has reached, and regard all of its files as counted."""
+        """Return the offsets that the table has reached. From now on all of its files count as counted."""
         self._table.refresh()
         self._seen = {file.path for file in (*self._table.files(), *self._table.quarantined())}
         return self._reached()
@@ -104,9 +104,12 @@ class TableReader:
             MarkerFiles(self._table.directory, in_table=True).write(marker)
 
     def look(self, since: Mapping[Partition, int], skip: Mapping[str, Skip], now_ms: int) -> Look:
-        """Count the rows of files that were not there at the last look.
+        """Count the rows of files that are new since the last look.
 
-        since: the offsets that were counted up to. skip: see `Ledger.skip`, by topic. Raises PylogdError and OSError.
+        since: the offsets up to which rows were counted.
+        skip: see `Ledger.skip`, by topic.
+
+        Raises PylogdError and OSError.
         """
         self._table.refresh()
         files = {file.path: file for file in (*self._table.files(), *self._table.quarantined())}
@@ -157,7 +160,10 @@ def _timed(batch: pa.RecordBatch, time: str | None) -> pa.RecordBatch:
 
 
 def divided(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Yield the rows of each topic and partition. topic: None if a column has it."""
+    """Yield the rows of each topic and partition.
+
+    topic: the topic of all rows; None if a column has it.
+    """
     import pyarrow.compute as pc  # noqa: PLC0415 - slow to load
 
     for name in [topic] if topic is not None else pc.unique(batch.column("topic")).to_pylist():
@@ -168,7 +174,7 @@ def divided(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, int
 
 
 def _greatest(file: Any, group: int) -> float:
-    """Return the greatest offset in a row group; infinite if the file does not say."""
+    """Return the greatest offset in a row group; infinite if the file does not have it."""
     of_group = file.metadata.row_group(group)
     for index in range(of_group.num_columns):
         column = of_group.column(index)
@@ -180,14 +186,17 @@ def _greatest(file: Any, group: int) -> float:
 
 
 class TableStage:
-    """Implements `stages.Stage` on a table. `behind`: the error of the last reading; "" if it succeeded."""
+    """Implements `stages.Stage` on a table. `behind` is the error of the last reading; "" if it succeeded."""
 
     def __init__(
         self, reactor: Any, spec: StageSpec, open_table: Callable[[], ReadableTable], ledger: Ledger, since: Since,
         now_ms: Callable[[], int], *, interval: float = _LOOK_SECONDS, has_markers: bool = False,
     ) -> None:  # fmt: skip
-        """open_table: opens the table, in a thread. interval: seconds between two looks. has_markers: whether markers
-        of complete periods are written into the table's directory.
+        """Nothing is opened yet.
+
+        open_table: opens the table, in a thread.
+        interval: the seconds between two looks.
+        has_markers: whether markers of complete periods are written to the table's directory.
         """
         self.spec = spec
         self._reactor = reactor
@@ -198,12 +207,12 @@ class TableStage:
         self._interval = interval
         self._has_markers = has_markers
         self._reader: TableReader | None = None
-        self._absent_since: float | None = None  # since when a file of a commit is not there
+        self._absent_since: float | None = None  # since when a file of a commit is missing
         self._stopping = False
         self._running: Deferred[None] | None = None
 
     def start(self, positions: Mapping[Partition, int] | None) -> Deferred[None]:
-        """Open the table, and begin to look at it."""
+        """Open the table, and begin to read it."""
         return Deferred.fromCoroutine(self._start(positions))
 
     async def _start(self, positions: Mapping[Partition, int] | None) -> None:
@@ -226,12 +235,12 @@ class TableStage:
 
     def publish(self, marker: Marker) -> Deferred[None]:
         """Write the marker into the table, if markers are wanted."""
-        if self._has_markers and self._reader is not None:  # without one nothing was judged
+        if self._has_markers and self._reader is not None:  # without a reader nothing was judged
             return self._thread(self._reader.write, marker)
         return succeed(None)
 
     def stop(self) -> Deferred[None]:
-        """Stop looking. Fires once the last look has ended."""
+        """Stop reading. The Deferred fires once the last look has ended."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -254,7 +263,7 @@ class TableStage:
             await deferLater(self._reactor, pause, lambda: None)
 
     def _note_absent(self, error: FileNotFoundError) -> None:
-        """Note that a file is missing: a loader moves files to their places after its commit; it takes a moment."""
+        """Record that a file is missing: a loader moves files to their places shortly after its commit."""
         now = self._reactor.seconds()
         if self._absent_since is None:
             self._absent_since = now

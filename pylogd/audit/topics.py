@@ -1,19 +1,19 @@
 """Read topics of a cluster with the Twisted client: the messages of a stage, and the reports of producers.
 
-Strategy: a `TopicReader` assigns all partitions from known offsets and passes on what it polls, and, when there is
-nothing to poll, the offsets that it has reached, since the last ones may belong to markers of transactions. Any error
-of a broker ends the assignment; it is made again a second later, from the same offsets.
+Strategy: a `TopicReader` assigns all partitions from known offsets and passes on the polled messages. If there are
+none, it passes on the offsets that it has reached, since the last offsets may belong to markers of transactions. Any
+error of a broker ends the assignment; a second later it is made again, from the same offsets.
 
 If a log does not have the offset to continue from, it either lost its beginning (retention) or was truncated. Then
-reading continues at its beginning, and the ledger is told that messages may have been missed. So it is if the topic was
-deleted and created again, which its id tells: the new one may have the offset too.
+reading continues at its beginning, and the ledger is told that messages may have been missed. The same happens if the
+topic's id shows that it was deleted and created again, even if the new topic has the offset.
 
-Only committed records are read: a copy of a message in a transaction that was aborted is no copy, as when a worker of a
-mirror is killed. The end of a partition is that of all records, also of open transactions: what is below it is known
-when they have ended, and reading is behind it until then.
+Only committed records are read, because a copy in an aborted transaction does not count, such as that of a killed
+worker of a mirror. The end of a partition is that of all records, also of open transactions: reading reaches the end
+only when these transactions have ended.
 
-Rules: runs on the reactor; counting takes about 0.1 microseconds a message, and other work has its turn after `_BYTES`
-of messages.
+Rules: everything runs on the reactor. Counting takes about 0.1 microseconds a message; after `_BYTES` of messages other
+work gets its turn.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from pylogd.wire.records import decode_batch
 log = Logger()
 _log = logging.getLogger(__name__)  # for the client
 
-_BYTES: Final = 4 << 20  # of messages that are counted at once, uncompressed
-_FETCH_BYTES: Final = 1 << 20  # brokers wait for so many: nothing is judged at once, and few large answers cost less
+_BYTES: Final = 4 << 20  # the uncompressed bytes of messages that are counted at once
+_FETCH_BYTES: Final = 1 << 20  # brokers wait for so many bytes, since a few large answers cost less
 _CLOSE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = 1.0
-#: The key of the audit topic in the ledger's `topic_ids`; no stage has this name.
+#: The key of the audit topic in the ledger's `topic_ids`. No stage has this name.
 REPORTS_IDS: Final = ""
 
 Partition = tuple[str, int]
@@ -62,22 +62,28 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """Where partitions begin of which no offset is known. at_ms: a time; None for the end, 0 for the beginning."""
+    """The start of partitions without a known offset.
+
+    at_ms: a time; None for the end, 0 for the beginning.
+    """
 
     at_ms: int | None = None
 
 
 class Sink(Protocol):
-    """Interface of the objects that get a reader's messages."""
+    """The interface of objects that get a reader's messages."""
 
     def batches(self, partition: TopicPartition, position: int, batches: Batches) -> Progress:
-        """Take batches in the order of their partition, from an offset on, as many as may be decoded at once."""
+        """Take batches in the order of their partition, from an offset on, no more than may be decoded at once."""
 
     def reached(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note the offsets up to which everything was passed on."""
+        """Record the offsets up to which all batches were passed on."""
 
     def deleted(self, topic: str, *, rewound: bool) -> None:
-        """Record that messages were deleted before they were read. rewound: the log ends before the position."""
+        """Record that messages were deleted before they were read.
+
+        rewound: whether the log ends before the position.
+        """
 
     def failed(self) -> None:
         """Count a failure to read."""
@@ -90,9 +96,9 @@ class TopicReader:
         self, reactor: Any, bootstrap: str, topics: Collection[str], sink: Sink, since: Since,
         topic_ids: dict[str, str], security: SecurityOptions | None = None,
     ) -> None:  # fmt: skip
-        """security: of the connections; None for plain ones.
+        """security: the security of connections; None for plain ones.
 
-        topic_ids: the ids of the topics that the positions are of, as far as they are known. It is kept up to date.
+        topic_ids: the known ids of the topics of the positions. The reader updates it.
         """
         self._reactor = reactor
         self._bootstrap = bootstrap
@@ -112,7 +118,7 @@ class TopicReader:
         self._running: Deferred[None] | None = None
 
     async def start(self, positions: Mapping[Partition, int] | None) -> None:
-        """Find out where each partition begins, then read. Raises PylogdError if a topic does not exist."""
+        """Find the start of each partition, then read. Raises PylogdError if a topic does not exist."""
         self._positions = {TopicPartition(*each): offset for each, offset in (positions or {}).items()}
         await self._assign(is_first=positions is None)
         self._running = Deferred.fromCoroutine(self._run())
@@ -136,7 +142,7 @@ class TopicReader:
         described = await admin.describe_topic(topic)
         partitions = [TopicPartition(topic, each.index) for each in described.partitions]
         if any(partition not in self._positions for partition in partitions) or self._is_another(described):
-            self._stale = True  # the topic has more partitions now, or is a new one
+            self._stale = True  # the topic has new partitions, or was created again
         return {each.partition: end for each, end in (await _ends(admin, partitions)).items()}
 
     async def _assign(self, *, is_first: bool) -> None:
@@ -148,7 +154,7 @@ class TopicReader:
         for topic in described:
             self._note_id(topic)
         fresh = [partition for partition in partitions if partition not in self._positions]
-        # partitions that are added later have nothing that was sent before this began
+        # partitions that are added later have no messages from before the start
         starts = await self._starts(fresh, begins, ends) if is_first else {each: begins[each] for each in fresh}
         for partition in partitions:
             position = self._positions.get(partition, starts.get(partition, 0))
@@ -161,11 +167,11 @@ class TopicReader:
         self._sink.reached(self._positions)
 
     def _is_another(self, topic: Topic) -> bool:
-        """Return whether the positions are those of an earlier topic of this name."""
+        """Return whether the positions are those of an earlier topic with this name."""
         return any(topic.topic_id) and self._topic_ids.get(topic.name) not in (None, topic.topic_id.hex())
 
     def _note_id(self, topic: Topic) -> None:
-        """Note which topic is read. If the positions are those of an earlier one, it is read from its beginning."""
+        """Record which topic is read. If the positions are those of an earlier topic, it is read from its beginning."""
         if self._is_another(topic):
             log.warn(
                 "Topic {topic} on {address} was deleted and created again: it is read from its beginning. If messages "
@@ -174,7 +180,7 @@ class TopicReader:
             )  # fmt: skip
             self._sink.deleted(topic.name, rewound=True)
             self._positions = {each: offset for each, offset in self._positions.items() if each.topic != topic.name}
-        if any(topic.topic_id):  # a broker of Kafka before 2.8 knows no ids
+        if any(topic.topic_id):  # Kafka's brokers before 2.8 have no topic ids
             self._topic_ids[topic.name] = topic.topic_id.hex()
 
     async def _starts(
@@ -219,7 +225,7 @@ class TopicReader:
         for partition, position, batches in chunks:
             try:
                 await self._pass_on(partition, position, batches)
-            except CorruptRecords as error:  # the other partitions have their turn first
+            except CorruptRecords as error:  # the other partitions get their turn first
                 damage = error
         reached = dict.fromkeys(partition for partition, _, _ in chunks)
         for partition in reached or self._positions:
@@ -231,7 +237,7 @@ class TopicReader:
     async def _pass_on(self, partition: TopicPartition, position: int, batches: Batches) -> None:
         """Pass on batches of a partition, `_BYTES` at a time.
 
-        Raises CorruptRecords: what is in front was passed on, and reading continues at the damage.
+        Raises CorruptRecords; the batches before the damage were passed on, and reading continues at the damage.
         """
         while batches:
             done = self._sink.batches(partition, position, batches)
@@ -262,7 +268,7 @@ class TopicStage:
         self, reactor: Any, spec: StageSpec, bootstrap: str, ledger: Ledger, since: Since, now_ms: Callable[[], int],
         *, security: SecurityOptions | None = None, committed: CommittedOffsets | None = None,
     ) -> None:  # fmt: skip
-        """committed: the `CommittedOffsets` of a copy. now_ms: the wall clock."""
+        """`committed` is the `CommittedOffsets` of a copy. `now_ms` is the wall clock."""
         self.spec = spec
         self._ledger = ledger
         self._now_ms = now_ms
@@ -271,18 +277,18 @@ class TopicStage:
         self._reader = TopicReader(reactor, bootstrap, ledger.topics, self, since, topic_ids, security)
 
     def start(self, positions: Mapping[Partition, int] | None) -> Deferred[None]:
-        """Begin to read; fires once it is known where each partition begins."""
+        """Begin to read. The Deferred fires once the start of each partition is known."""
         return Deferred.fromCoroutine(self._reader.start(positions))
 
     def ends(self, topic: str) -> Deferred[dict[int, int]]:
-        """Fire with the end offset of each partition."""
+        """Return a Deferred of the end offset of each partition."""
         return Deferred.fromCoroutine(self._reader.ends(topic))
 
     def refresh(self) -> Deferred[None]:
         """Look up the committed offsets."""
         return Deferred.fromCoroutine(self._refresh())
 
-    def publish(self, marker: Marker) -> Deferred[None]:  # of a topic, the record is all
+    def publish(self, marker: Marker) -> Deferred[None]:  # a topic needs only the record of its marker
         """Do nothing."""
         return succeed(None)
 
@@ -294,7 +300,7 @@ class TopicStage:
         """Stop reading."""
         return Deferred.fromCoroutine(self._reader.stop())
 
-    # What the reader passes on
+    # Calls of the reader
 
     def batches(self, partition: TopicPartition, position: int, batches: Batches) -> Progress:
         """Count records."""
@@ -308,12 +314,12 @@ class TopicStage:
         return done
 
     def reached(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note the offsets that were reached."""
+        """Record the offsets that were reached."""
         for (topic, partition), offset in positions.items():
             self._ledger.add(self.spec.name, topic, Counted(), {partition: offset})
 
     def deleted(self, topic: str, *, rewound: bool) -> None:
-        """Note that messages were not counted."""
+        """Record that messages were not counted."""
         if rewound:
             self._ledger.rewind(self.spec.name, topic)
         self._ledger.trim(self.spec.name, topic, self._now_ms())
@@ -336,7 +342,7 @@ class ReportsReader:
         self._reader = TopicReader(reactor, bootstrap, [topic], self, since, topic_ids, security)
 
     async def start(self, positions: Mapping[int, int] | None) -> None:
-        """Begin to read at these offsets; None: at the start that the service's options name."""
+        """Begin to read at these offsets; None means the start in the service's options."""
         found = None if positions is None else {(self._topic, each): offset for each, offset in positions.items()}
         await self._reader.start(found)
 
@@ -352,7 +358,7 @@ class ReportsReader:
         """Add the reports of one batch."""
         header, batch = batches[0]
         try:
-            records = decode_batch(batch, header, check_crc=False)  # it was checked
+            records = decode_batch(batch, header, check_crc=False)  # the CRC was checked already
         except InvalidRecordBatch as error:
             return Progress(position, 0, error)
         for record in records:
@@ -373,12 +379,12 @@ class ReportsReader:
             )  # fmt: skip
 
     def reached(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note the offsets that were reached."""
+        """Record the offsets that were reached."""
         for partition, offset in positions.items():
             self._ledger.reports_positions[partition.partition] = offset
 
     def deleted(self, topic: str, *, rewound: bool) -> None:
-        """Forget the positions of a topic that was made anew. Messages without a report make their window unknown."""
+        """Forget the positions of a recreated topic. Messages without a report make their window unknown."""
         if rewound:
             self._ledger.reports_positions.clear()
 
@@ -388,9 +394,9 @@ class ReportsReader:
 
 
 class GroupOffsets:
-    """Implements `stages.CommittedOffsets` on what a consumer group has committed on the source's cluster.
+    """Implements `stages.CommittedOffsets` by a group's committed offsets on the source's cluster.
 
-    So mirrors tell it that read their source as a group and commit what their target has acknowledged.
+    This is for mirrors that read their source as a group, and commit the offsets that their target has acknowledged.
     """
 
     def __init__(self, admin: Admin, group: str) -> None:
@@ -398,7 +404,7 @@ class GroupOffsets:
         self._group = group
 
     def committed(self, topics: Collection[str]) -> Deferred[Mapping[Partition, int]]:
-        """Fire with the group's offsets."""
+        """Return a Deferred of the group's offsets."""
         return Deferred.fromCoroutine(self._look_up(topics))
 
     async def _look_up(self, topics: Collection[str]) -> Mapping[Partition, int]:

@@ -1,7 +1,7 @@
 """Serve the audit's metrics and report over HTTP: `/metrics`, `/` for people, `/windows.json`, `/health`.
 
-Anyone who can connect may read it; it changes nothing. Put a proxy in front, or listen on localhost. A page of all
-windows is made in a thread, one at a time: with thousands of windows it takes a second.
+Anyone who can connect may read the pages; no request changes anything. Put a proxy in front, or listen on localhost. A
+page of all windows is made in a thread, one at a time: with thousands of windows it takes a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def rows_of(ledger: Ledger) -> list[Row]:
-    """Return the verdicts of all windows in memory that have one, in no order."""
+    """Return the verdicts of all judged windows in memory, unordered."""
     return [
         Row(stage, topic, start, mine.judgement, mine.revision)
         for (topic, start), window in ledger.windows.items()
@@ -38,7 +38,7 @@ class AuditWeb:
         self, reactor: Any, listen: str, ledger: Callable[[], Ledger], metrics: Callable[[], bytes],
         in_thread: Callable[..., Deferred[Any]] = deferToThread,
     ) -> None:  # fmt: skip
-        """listen: a Twisted server endpoint. ledger, metrics: return the ledger, and the metrics as text."""
+        """`listen` is a Twisted server endpoint. `ledger` and `metrics` return the ledger, and the metrics as text."""
         self._in_thread = in_thread
         self._ledger = ledger
         self._one_page = DeferredLock()
@@ -60,7 +60,7 @@ class AuditWeb:
 
     @property
     def root(self) -> Resource:
-        """Its pages."""
+        """The root of its pages."""
         return self._server.root
 
     async def start(self) -> None:
@@ -72,7 +72,7 @@ class AuditWeb:
         await self._server.stop()
 
     def _page(self, make: Callable[[list[Row], Sequence[str], int], bytes], kind: str) -> Deferred[Reply]:
-        """Return a page that is made in a thread of all windows, as they are once it is its turn."""
+        """Return a page that a thread makes of all windows, in their state at the beginning of its turn."""
 
         def begin() -> Deferred[bytes]:
             ledger = self._ledger()

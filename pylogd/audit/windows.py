@@ -1,4 +1,4 @@
-"""The windows of a ledger: the data that is kept of each, and the data that is stored.
+"""The windows of a ledger: the data that is kept of each in memory, and the data that is stored.
 
 Must not know: who decides when a window can be judged.
 """
@@ -22,9 +22,11 @@ MOST_COUNTS: Final = 500_000
 class StageSpec:
     """The ledger's view of a stage.
 
-    name: unique. source: the stage before it; "" for the first one. has_offsets: whether its rows have offsets of its
-    own, as those of topics; else they have those of its source, as in tables. settle_ms: how long after its source it
-    is taken as having everything, if it can't tell what it has committed; None if it can.
+    name: the unique name of the stage.
+    source: the stage before it; "" for the first one.
+    has_offsets: whether its rows have their own offsets, as in topics, or those of its source, as in tables.
+    settle_ms: the time after its source at which it counts as complete, if it can't tell its committed offsets; None if
+    it can.
     """
 
     name: str
@@ -35,9 +37,9 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """Times in milliseconds: the length of windows and of periods, and how long to wait (see `ledger`).
+    """Times are in milliseconds: the length of windows and of periods, and how long to wait (see `ledger`).
 
-    from_ms: windows that began before are ignored: their first messages were not read.
+    from_ms: windows that began earlier are ignored, since their first messages were not read.
     """
 
     width_ms: int = 60_000
@@ -52,9 +54,10 @@ class LedgerOptions:
 class StageWindow:
     """A window at a stage.
 
-    unstamped: the rows without stamps, by their time stamps.
-    begins: the lowest offset of its rows that are not stored, by partition. ends: the offset behind the last of its
-    rows that were read in this run. touched: whether it has to be judged anew.
+    unstamped: the number of rows without stamps, by their time stamps.
+    begins: the lowest offset of its rows that are not stored, by partition.
+    ends: the offset after the last of its rows that was read in this run, by partition.
+    touched: whether it has to be judged again.
     """
 
     tallies: dict[Origin, Tally] = field(default_factory=dict)
@@ -77,7 +80,10 @@ class StageWindow:
 
 @dataclass(slots=True)
 class Window:
-    """A window of a topic at all stages. bound, begins: in the audit topic, as in `StageWindow`."""
+    """A window of a topic at all stages.
+
+    bound, begins: the same as in `StageWindow`, for the audit topic.
+    """
 
     stages: dict[str, StageWindow]
     reports: dict[str, Reported] = field(default_factory=dict)
@@ -100,7 +106,10 @@ class Saved(NamedTuple):
 
 
 class SavedReports(NamedTuple):
-    """The reports of a window, as they have to be stored. begins: as of `Window`."""
+    """The reports of a window, in the form for storage.
+
+    begins: see `Window`.
+    """
 
     topic: str
     start_ms: int
@@ -111,8 +120,9 @@ class SavedReports(NamedTuple):
 class Taken(NamedTuple):
     """The data to store, in this order.
 
-    resume: the offsets to read from after a restart, by stage. resume_reports: the same of the audit topic. trimmed: up
-    to which time rows were deleted uncounted, by stage and topic.
+    resume: the offsets to read from after a restart, by stage.
+    resume_reports: the offsets of the audit topic to read from after a restart.
+    trimmed: the time until which rows were deleted uncounted, by stage and topic.
     """
 
     windows: Sequence[Saved]
@@ -123,7 +133,7 @@ class Taken(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A judgement that is new, or another one than before."""
+    """A new or changed judgement."""
 
     stage: str
     topic: str

@@ -1,1 +1,1 @@
-"""The block cache: the broker's own memory for the records appended last; reads do not evict them."""
+"""The block cache: the broker's own memory for the last appended records, which reads do not evict."""

@@ -1,20 +1,21 @@
-"""Blocks of memory for the bytes that producers appended last: one anonymous mapping, and the order of its blocks.
+"""Blocks of memory for the last bytes of producers: one anonymous mapping, and the order of its blocks.
 
 Strategy: the mapping is divided into blocks of one size. A block holds consecutive bytes of one segment's file, and
-belongs to that segment's range (`ranges`), which fills it. The blocks in use stand in one queue in the order
-in which they were taken, whatever they belong to: the oldest bytes of the broker leave first, and nothing that is read
-changes that. Since a range takes its blocks in the order of its bytes, what it loses is always its beginning.
+belongs to that segment's range (`ranges`), which fills it. The blocks in use are in one queue in the order in which
+they were taken, whatever range they belong to: the oldest bytes of the broker are evicted first, and reads do not
+change the order. Since a range takes its blocks in the order of its bytes, it always loses its beginning.
 
-The eliminator frees blocks ahead of need: when few are free, it is called in a later turn of the reactor, and evicts so
-many a turn until a share of all is free. An append that finds none evicts the oldest block in line. Eviction is
-bookkeeping alone, since the bytes are in the file anyway, so either costs about as much.
+The eliminator frees blocks before they are needed: when few are free, it is called in a later turn of the reactor, and
+evicts a number of blocks in each turn until a share of all blocks is free. An append that finds no free block evicts
+the oldest block itself. Eviction is only bookkeeping, since the bytes are in the file too, so both ways cost about the
+same.
 
-Nothing pins a block. Whoever sends from one does so within one call on the reactor's thread, and asks again before the
-next: a block that was taken meanwhile is a miss, and the file has the bytes. So a client that never reads its answer
-holds no block.
+Nothing pins a block. A sender uses a block within one call on the reactor's thread, and asks again before the next
+call: a block that was evicted meanwhile is a miss, and the file has the bytes. So a client that never reads its answer
+keeps no block.
 
-Threads: everything runs on the reactor's thread but `dropped`: an owner that is dropped in another thread gives its
-blocks back when some are needed.
+Threads: everything except `dropped` runs on the reactor's thread. An owner that is dropped in another thread gives its
+blocks back when blocks are needed.
 
 (Kuaishou's talk, "Cache 改造": pools of blocks, a first-in first-out queue, an index by partition and offset, an
 eliminator.)
@@ -31,39 +32,41 @@ from pylogd.cache.cold_reads import ReadBuffers
 from pylogd.cache.counters import CacheCounters
 from pylogd.cache.page_dropper import PageDropper
 
-#: Large enough that a block's bookkeeping costs little beside the copy of its bytes, small enough that the block that
-#: each partition is filling leaves most of the memory to the others.
+#: The size of a block. The bookkeeping of a large block costs little beside the copy of its bytes. A small block leaves
+#: memory to other partitions while its partition fills it.
 BLOCK_BYTES = 1 << 16
-_FREE_SHARE = 64  # one block of so many is kept free
+_FREE_SHARE = 64  # one of this number of blocks is kept free
 _EVICTED_AT_ONCE = 128
 
 Later = Callable[[Callable[[], None]], object]
 
 
 class BlockOwner(Protocol):
-    """Interface of the objects that hold blocks."""
+    """The interface of objects that have blocks."""
 
     def lose_first(self) -> None:
-        """Let go of the oldest block, which is being evicted."""
+        """Forget the oldest block, which is being evicted."""
 
     def give_back_one(self) -> bool:
-        """Give back any block, after the owner was dropped; return whether there was one."""
+        """Give back any block, after the owner was dropped. Return whether there was one."""
 
 
 class BlockPool:
     """See the module.
 
-    blocks, block_bytes: how many, and their size. counters: what was done. read_buffers: for what is in no block.
-    dropper: removes from the page cache what is in blocks, and what followers write; None to leave it there.
+    blocks, block_bytes: the number of blocks, and their size.
+    counters: the counters of the cache.
+    read_buffers: the buffers for bytes that are in no block.
+    dropper: removes the bytes in blocks, and the bytes of followers, from the page cache; None to keep them there.
     """
 
     def __init__(
         self, blocks: int, *, block_bytes: int = BLOCK_BYTES, later: Later | None = None,
         dropper: PageDropper | None = None, counters: CacheCounters | None = None,
     ) -> None:  # fmt: skip
-        """Map the memory; it is used from its start on, so that an idle broker has little. Raises OSError.
+        """Map the memory. It is used from its beginning, so an idle broker uses little of it. Raises OSError.
 
-        later: has the reactor call a function in one of its next turns; None to evict in line only.
+        later: has the reactor call a function in one of its next turns; None if only appends evict blocks.
         """
         self.block_bytes = block_bytes
         self.blocks = blocks
@@ -72,7 +75,7 @@ class BlockPool:
         self.read_buffers = ReadBuffers()
         self.memory = memoryview(mmap.mmap(-1, blocks * block_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._free = list(range(blocks - 1, -1, -1))
-        self._queue: OrderedDict[int, BlockOwner] = OrderedDict()  # blocks in use, oldest first, and whose they are
+        self._queue: OrderedDict[int, BlockOwner] = OrderedDict()  # blocks in use with their owners, oldest first
         self._dropped: deque[BlockOwner] = deque()
         self._kept_free = blocks // _FREE_SHARE
         self._later = later
@@ -98,12 +101,12 @@ class BlockPool:
         return block
 
     def give_back(self, block: int) -> None:
-        """Free a block of a range that has no more use for it."""
+        """Free a block that its range no longer needs."""
         del self._queue[block]
         self._free.append(block)
 
     def dropped(self, owner: BlockOwner) -> None:
-        """Have the blocks of a range freed when some are needed. Any thread may call it."""
+        """Have the blocks of a range freed when blocks are needed. Any thread may call this."""
         self._dropped.append(owner)
 
     def _evict(self) -> None:
@@ -112,7 +115,7 @@ class BlockPool:
         self._free.append(block)
 
     def _reclaim(self, most: int) -> int:
-        """Free blocks of ranges that were dropped, up to `most`; return how many."""
+        """Free up to `most` blocks of dropped ranges. Return their number."""
         count = 0
         while count < most and self._dropped:
             owner = self._dropped[0]

@@ -1,16 +1,16 @@
-"""Read bytes that the block cache does not hold, past the kernel's page cache, into reused buffers.
+"""Read bytes that are not in the block cache into reused buffers, bypassing the kernel's page cache.
 
-Strategy: the file is opened a second time with O_DIRECT, so that the disk writes into the buffer itself: no pages are
-found, filled, copied and given up again, which costs the processor several times as much as the read. What is all in
-the page cache (written just now, or before a restart) is copied from there. Where there is no O_DIRECT (other systems,
-some file systems) every read is one of the page cache.
+Strategy: the file is opened a second time with O_DIRECT, so that the disk writes directly to the buffer. The page cache
+would find, fill, copy and drop pages, which costs the processor several times as much as the read. Bytes that are all
+in the page cache (just written, or from before a restart) are copied from there. Without O_DIRECT (other systems, some
+file systems) every read uses the page cache.
 
 Rules: files that are written to are not read by O_DIRECT, since ext4 makes writers of a file wait for such reads of it
 (`inode_lock_shared`, for as long as the disk takes). Positions, lengths and memory are aligned for disks with blocks of
-4 KiB. A buffer belongs to what was read into it until that is forgotten, by a slow client's slice after a long time: so
-only a few are large, and the others small.
+4 KiB. A buffer is in use until nothing refers to the bytes that were read into it; a slow client may refer to them for
+a long time. So only a few buffers are large.
 
-Threads: `read` runs in any; buffers come back from any.
+Threads: any thread may call `read`, and buffers come back from any thread.
 """
 
 from __future__ import annotations
@@ -21,24 +21,28 @@ from typing import Final
 
 from pylogd.log.files import SegmentFile
 
-#: The size of a large buffer, and so of one read. When all of them are in use, readers get small buffers.
+#: The size of a large buffer, and so of one read. When all large buffers are in use, readers get small ones.
 LARGE_BYTES: Final = 1 << 20
 SMALL_BYTES: Final = 1 << 17
 _LARGE_BUFFERS: Final = 8
-_KEPT: Final = 8  # buffers of a size that wait to be used again; more are freed
+_KEPT: Final = 8  # the most unused buffers of a size; more are freed
 _ALIGNMENT: Final = 4096
 _NOT_DIRECT: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
 class LoadedBytes:
-    """Bytes that were read from a file. position: of the first byte; end: after the last one."""
+    """Bytes that were read from a file.
+
+    position: the position of the first byte.
+    end: the position after the last byte.
+    """
 
     __slots__ = ("_free", "_memory", "_start", "end", "position")
 
     def __init__(self, free: list[memoryview], memory: memoryview, position: int, start: int, count: int) -> None:
-        """free: the list that gets the buffer back at the end.
+        """`free` is the list to which the buffer is given back in the end.
 
-        start, count: the position of the bytes in the buffer.
+        start, count: the position and the number of the bytes in the buffer.
         """
         self._free = free
         self._memory = memory
@@ -57,19 +61,21 @@ class LoadedBytes:
 
 
 class ReadBuffers:
-    """The buffers of a broker. They are made when they are needed; see the module."""
+    """The buffers of a broker, which are made when they are needed. See the module."""
 
     def __init__(self, large_buffers: int = _LARGE_BUFFERS) -> None:
-        """large_buffers: how many at most; `_KEPT` or fewer."""
+        """`large_buffers` is their largest number, at most `_KEPT`."""
         self._large: list[memoryview] = []
         self._small: list[memoryview] = []
-        self._large_left = large_buffers  # to be made
+        self._large_left = large_buffers  # the large buffers that are not made yet
 
     def read(self, file: SegmentFile, position: int, length: int, *, direct: bool) -> LoadedBytes:
-        """Return bytes from `position` on: `length`, or what a buffer holds; none at the end of the file.
+        """Return up to `length` bytes from `position` on, as far as they fit in a buffer; none at the end of the file.
 
-        direct: whether to read past the page cache, if anything is missing there: not for a file that is written to.
-        Waits for the disk. Raises OSError.
+        direct: whether to bypass the page cache if it lacks bytes; not allowed for a file that is written to. Blocks on
+        the disk.
+
+        Raises OSError.
         """
         free, memory, size = self._take(length)
         start = position % _ALIGNMENT
@@ -106,7 +112,7 @@ def _new_buffer(size: int) -> memoryview:
 
 
 def _read_direct(file: SegmentFile, memory: memoryview, position: int) -> int | None:
-    """Fill `memory` from the disk. Return how many bytes that were, None if this file can't be read so."""
+    """Fill `memory` from the disk. Return the number of bytes; None if this file can't be read directly."""
     fd = file.fs.open_direct(file.fd)
     if fd is None:
         return None

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 class CacheCounters:
     """Totals since the start.
 
-    taken: blocks that were taken for what producers appended.
-    hits, misses: slices of logs whose first bytes were sent from blocks, or read from the file.
-    hit_bytes, miss_bytes: how much was sent from where.
-    evicted: blocks taken from the oldest bytes ahead of need. evicted_in_line: those of them taken when an append found
-    no free block.
-    dropped_bytes: written back to the disk, and removed from the page cache.
+    taken: the blocks that were taken for bytes of producers.
+    hits, misses: the slices of logs whose first bytes were sent from blocks, or read from the file.
+    hit_bytes, miss_bytes: the bytes that were sent from blocks, or read from files.
+    evicted: the blocks that were evicted ahead of need.
+    evicted_in_line: the blocks that an append evicted, since none was free.
+    dropped_bytes: the bytes that were written back to the disk and removed from the page cache.
     """
 
     taken: int = 0

@@ -1,14 +1,14 @@
-"""Drop pages from the kernel's page cache that are in blocks, that followers wrote, or that are read only once.
+"""Drop pages from the kernel's page cache if they are in blocks, were written by followers, or are read only once.
 
-Strategy: what was written is collected by file, and each data directory has a thread that takes it all every so often.
-It first has the kernel start writing (`sync_file_range`), then waits for each chunk and gives up its clean pages
-(`posix_fadvise` with POSIX_FADV_DONTNEED). So memory is not paid for twice, and dirty pages never pile up to the limit
-at which the kernel makes writers wait. This is no flush: neither the file's size nor the disk's own cache is synced.
+Strategy: written ranges are collected by file, and each data directory has a thread that handles them periodically. The
+thread first has the kernel start writing (`sync_file_range`), then waits for each chunk and drops its clean pages
+(`posix_fadvise` with POSIX_FADV_DONTNEED). So bytes are not in memory twice, and dirty pages never reach the limit at
+which the kernel delays writers. This is not a flush: neither the file's size nor the disk's own cache is synced.
 
-Rules: nothing here waits on the caller's thread, but for `drop_now`. A disk that hangs keeps its own thread only. The
-last page of a range may still be appended to, so it is left for the next range: an append to a page that the kernel is
-about to write waits until that has been handed to the disk. An error of the write-back is taken
-from the file by whoever is told of it first, so it must be reported like that of a sync, and `on_failure` is called.
+Rules: only `drop_now` blocks the caller's thread. A disk that hangs stops only its own thread. The last page of a range
+may still be appended to, so it is left for the next range: an append to a page that the kernel is about to write waits
+for the write. The kernel reports an error of the write-back only once, so it must be handled like an error of a sync:
+`on_failure` is called.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pylogd.log.write_back import WAIT_AFTER, WAIT_BEFORE, WRITE, sync_file_rang
 _log = logging.getLogger(__name__)
 
 _CHUNK = 4 << 20
-#: Pages are given up whole folios at a time: one that began before a range is given up with the range that ends it.
+#: Pages are dropped in whole folios: a folio that begins before a range is dropped with the range that ends it.
 _BACK = 1 << 20
-#: How long writes are collected: dirty pages of so long a time are in the page cache.
+#: The time for which writes are collected, and for which dirty pages are in the page cache.
 _LINGER_SECONDS = 0.05
 
 Written = tuple[SegmentFile, int, int]
@@ -42,7 +42,7 @@ AVAILABLE = sync_file_range is not None and hasattr(os, "posix_fadvise")
 class PageDropper:
     """See the module.
 
-    on_failure: called, in a thread of the dropper's, with the failure of a write-back.
+    on_failure: called in a thread of the dropper with the failure of a write-back.
     """
 
     def __init__(self, counters: CacheCounters, on_failure: Callable[[StorageFailure], object]) -> None:

@@ -1,4 +1,4 @@
-"""The block cache of a broker: made by its settings, with counters that are logged, and threads that end at a stop."""
+"""The block cache of a broker, made from its settings, with logged counters, and threads that end at a stop."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ _STOP_SECONDS = 2
 class BlockCacheService:
     """See the module.
 
-    cache: for logs. counters: what it does, for metrics.
+    cache: the cache for logs.
+    counters: the counters for metrics.
     """
 
     def __init__(self, size: int, clock: IReactorTime, on_failure: Callable[[StorageFailure], object]) -> None:
-        """Map `size` bytes. on_failure: see `PageDropper`. Raises ConfigError if there is not enough memory."""
+        """Map `size` bytes.
+
+        on_failure: see `PageDropper`.
+
+        Raises ConfigError if there is not enough memory.
+        """
         self.counters = CacheCounters()
         self._clock = clock
         self._dropper = PageDropper(self.counters, on_failure) if page_dropper.AVAILABLE else None
@@ -69,7 +75,7 @@ class BlockCacheService:
             self._log_counters()
 
     def stop_threads(self) -> None:
-        """End the threads that drop pages. Waits up to a few seconds: run it in a thread."""
+        """End the threads that drop pages. It blocks up to a few seconds: run it in a thread."""
         if self._dropper is not None:
             self._dropper.stop(_STOP_SECONDS)
 
@@ -77,6 +83,6 @@ class BlockCacheService:
 def make_block_cache(
     settings: Settings, clock: IReactorTime, on_failure: Callable[[StorageFailure], object]
 ) -> BlockCacheService | None:
-    """Return the cache that the settings ask for, None for none. Raises ConfigError."""
+    """Return the cache that the settings describe; None if there is none. Raises ConfigError."""
     size = settings.integer("log.block.cache.bytes")
     return BlockCacheService(size, clock, on_failure) if size >= BLOCK_BYTES else None

@@ -42,7 +42,10 @@ def acls() -> None:
 
 
 def _resources(patterns: Sequence[str], default: str) -> Callable[[Function], Function]:
-    """Add the options that name resources. patterns: the values of --resource-pattern-type."""
+    """Add the options that name resources.
+
+    patterns: the values of --resource-pattern-type.
+    """
 
     def add(function: Function) -> Function:
         options = [

@@ -1,4 +1,4 @@
-"""Tell the answers of all brokers from those that are missing, also while one of them is down."""
+"""Separate the answers of brokers from the ids of the brokers that did not answer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def answered(answers: Mapping[int, list[T] | PylogdError], what: str) -> tuple[list[T], list[int]]:
-    """Return what the brokers have, together, and the ids of those that did not answer.
+    """Return all answers in one list, and the ids of the brokers that did not answer.
 
-    A broker that refuses to answer, to a user who may not describe the cluster, is in neither; standard error says that
-    it does not show `what`.
+    A broker that refuses, because the user may not describe the cluster, is in neither; a note on standard error says
+    that it does not show `what`.
     """
     found: list[T] = []
     silent: list[int] = []

@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.5
 
 
 def _extra(module: str) -> Any:
-    """Import a module of the room `audit`. Raises ClickException if the extra is missing."""
+    """Import a module of `pylogd.audit`. Raises ClickException if the extra is missing."""
     import importlib
 
     try:

@@ -11,12 +11,15 @@ from pylogd.cli.output import note
 from pylogd.client import Admin, TopicPartition
 from pylogd.errors import KafkaError
 
-#: The leaders look at what they wait for as often, in seconds.
+#: The seconds between two looks; leaders check as often whether they still have to wait.
 _LOOK_SECONDS: Final = 5.0
 
 
 class Waits:
-    """Prints what is waited for, each once. begins: the offsets at or before which the new replicas begin."""
+    """Prints each producer and group that the leaders wait for, once.
+
+    begins: for each partition, an offset at or before which the new replicas begin.
+    """
 
     def __init__(self, begins: Mapping[TopicPartition, int]) -> None:
         self._begins = begins
@@ -24,7 +27,10 @@ class Waits:
         self._next = time.monotonic() + _LOOK_SECONDS
 
     def look(self, admin: Admin, moving: Collection[TopicPartition]) -> None:
-        """Print what is new, if it is time to look again. moving: the partitions whose moves are not done."""
+        """Print new producers and groups, if it is time to look again.
+
+        moving: the partitions whose moves are not done.
+        """
         now = time.monotonic()
         if now < self._next or not moving:
             return

@@ -214,9 +214,9 @@ class _Sender:
         self, producer: Producer, topic: str, size: int, deliver: Callable[[int, Delivery], None], rate: float | None,
         run: int = 0,
     ) -> None:  # fmt: skip
-        """deliver: called with the time at which a record was due, in nanoseconds, and its result.
+        """deliver: called with the time at which a record was due (in nanoseconds) and its result.
 
-        rate: None for no limit.
+        rate: records per second; None for no limit.
         """
         self._producer = producer
         self._topic = topic
@@ -227,7 +227,7 @@ class _Sender:
         self._run = run
 
     def run(self, most: int | None, seconds: float | None, stop: Stop) -> None:
-        """Send `most` records, or for some seconds."""
+        """Send `most` records, or send until `seconds` have passed."""
         began = time.monotonic_ns()
         end = None if seconds is None else began + int(seconds * 1e9)
         sent = 0
@@ -253,7 +253,7 @@ def _producer(connected: Any, load: dict[str, Any]) -> Producer:
 
 
 def _most(records: int | None, seconds: float | None, rate: float | None) -> int | None:
-    """Return how many records to send; None for as many as are sent in the given time."""
+    """Return the number of records to send; None if only the time limits them."""
     if records is None and seconds is None:
         return 1_000_000 if rate is None else max(1, int(rate * 10))
     return records

@@ -24,7 +24,9 @@ def broker_summaries(
 ) -> list[dict[str, Any]]:
     """Return a record for each broker: live brokers, and brokers that are down and have replicas.
 
-    labels: those of live brokers, by id. should_lead: partitions of which it is the preferred leader.
+    labels: the labels of live brokers, by broker id.
+
+    In the records, `should_lead` is the number of partitions whose preferred leader is the broker.
     """
     live = {broker.node_id: broker for broker in brokers}
     held: Counter[int] = Counter()

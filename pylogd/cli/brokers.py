@@ -109,7 +109,7 @@ def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bo
 
 
 def _rate(admin: Admin, asked: int | None) -> int | None:
-    """Return the throttle of a decommission in bytes per second, None for no limit."""
+    """Return the throttle of a decommission in bytes per second; None for no limit."""
     if asked is not None:
         return asked or None
     return admin.throttle_rate() or DEFAULT_RATE
@@ -127,7 +127,7 @@ def _emptying(layout: ClusterLayout, broker: int) -> Placement:
 
 
 def _check_leaders(topics: Sequence[Topic], broker: int, live: Container[int]) -> None:
-    """Raise ClickException if records of a broker that is down are nowhere else."""
+    """Raise ClickException if the broker is down and partitions have no leader without it."""
     if broker in live:
         return
     lost = [
@@ -142,7 +142,7 @@ def _check_leaders(topics: Sequence[Topic], broker: int, live: Container[int]) -
 
 
 def _see_through(admin: Admin, targets: Placement) -> None:
-    """Wait until moves that have begun are done, and remove their throttle."""
+    """Wait for the end of moves that have begun, and remove their throttle."""
     if targets:
         follow(admin, targets)
         admin.unthrottle({place.topic for place in targets})
@@ -225,7 +225,7 @@ def _check_live(admin: Admin, broker: int) -> None:
 
 
 def _still_leading(admin: Admin, broker: int) -> list[dict[str, Any]]:
-    """Elect other leaders for what a broker leads. Return the partitions that it still leads, with the reason."""
+    """Elect other leaders for a broker's partitions. Return the partitions that it still leads, with the reason."""
     end = time.monotonic() + admin.cluster.options.request_timeout
     while True:
         led = [

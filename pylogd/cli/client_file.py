@@ -1,4 +1,4 @@
-"""The client file: named profiles that say which cluster commands talk to, and how.
+"""The client file: named profiles, each with the cluster to talk to and the settings for it.
 
 It is TOML, by default `client.toml` in the user's configuration directory for pylogd (`~/.config/pylogd` on Linux):
 
@@ -48,9 +48,10 @@ class ClientFileError(PylogdError):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How commands talk to one cluster. None: the file says nothing about it.
+    """How commands talk to one cluster. An attribute is None if the file does not set it.
 
-    properties: Kafka's, those of the file `properties-file` included. timeout: in seconds.
+    properties: Kafka's properties, including those of the file `properties-file`.
+    timeout: the value of --timeout, in seconds.
     """
 
     name: str
@@ -71,7 +72,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class ClientFile:
-    """The profiles of a client file. chosen: the name of the one to use by default, "" for none."""
+    """The profiles of a client file.
+
+    chosen: the name of the profile to use by default; "" for none.
+    """
 
     path: Path
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -96,7 +100,7 @@ def hide(name: str, value: str) -> str:
 
 
 def default_path() -> Path:
-    """Return the path of the client file: that of PYLOGD_CLIENT_FILE, or the usual one.
+    """Return the path of the client file: the path in PYLOGD_CLIENT_FILE, or else the usual path.
 
     Raises ClientFileError if the user has no home directory, as users of systemd's DynamicUser.
     """
@@ -118,7 +122,7 @@ def read_client_file(path: Path | None = None) -> ClientFile:
     try:
         where = path or default_path()
     except ClientFileError:
-        return ClientFile(Path("client.toml"))  # without a home directory there is none
+        return ClientFile(Path("client.toml"))  # there is no home directory
     try:
         text = where.read_text("utf-8")
     except FileNotFoundError:

@@ -22,13 +22,13 @@ from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition
 from pylogd.errors import ErrorCode, KafkaError, UnsupportedByBroker
 from pylogd.local.cluster import LocalCluster
 
-#: How often `up` checks that its brokers still run.
+#: The seconds between two checks by `up` that its brokers still run.
 _CHECK_SECONDS = 0.2
 _NOT_ELIGIBLE = EligibleReplicas((), ())
 
 
 class _Labels(NamedTuple):
-    """The labels of live brokers, by id, and the label of each topic, by name; "" for no label."""
+    """The labels of live brokers by id, and the label of each topic by name ("" if it has no label)."""
 
     brokers: dict[int, tuple[str, ...]]
     topics: dict[str, str]
@@ -288,7 +288,7 @@ def _partition_of(text: str) -> tuple[str, int]:
 
 
 def _labels(admin: Admin, topics: Sequence[Topic]) -> _Labels:
-    """Return the labels of brokers and topics; none where this client may not read settings."""
+    """Return the labels of the brokers and topics whose settings this client may read."""
     try:
         return _Labels(admin.broker_labels(), admin.topic_labels(topic.name for topic in topics))
     except KafkaError as error:
@@ -301,9 +301,9 @@ def _labels(admin: Admin, topics: Sequence[Topic]) -> _Labels:
 def _outside(
     topics: Sequence[Topic], labels: _Labels, moving: Mapping[TopicPartition, Reassignment]
 ) -> list[dict[str, Any]]:
-    """Return the partitions with replicas on live brokers that do not carry the label of their topic.
+    """Return the partitions that have replicas on live brokers without the label of the topic.
 
-    moving: the reassignments in progress; replicas that they remove are not counted.
+    moving: the reassignments in progress. Replicas that will be removed are not counted.
     """
     rows = []
     for topic in topics:

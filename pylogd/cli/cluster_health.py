@@ -19,7 +19,7 @@ from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, Rea
 from pylogd.errors import PylogdError
 
 _LOOK_SECONDS: Final = 0.5
-#: All brokers are asked for their disks at the same time; those that answer later are named as silent.
+#: The time for brokers to answer about their disks, all at the same time. A later one is reported as silent.
 _DISK_SECONDS: Final = 1.5
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PATIENCE = 10.0  # seconds to retry requests to a broker that was reachable before
-_PROPERTIES = "pylogd.properties"  # where a command's context keeps them
+_PROPERTIES = "pylogd.properties"  # the context's key for the properties
 _SECURITY = "pylogd.security"
 _MEMBER = "pylogd.member"
 _REGISTRY = "pylogd.registry"
@@ -37,13 +37,13 @@ _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def bootstrap_option(function: Function, *, timeout: str = "--timeout") -> Function:
-    """Add the options that say which cluster a command talks to, and how: the command has the parameter `bootstrap`.
+    """Add the options for the connection to a cluster. The command gets the parameter `bootstrap`.
 
-    timeout: the name of the option with the time to wait for a broker.
+    timeout: the name of the option for the time to wait for a broker.
     """
     for option in (
         click.option("--command-config", metavar="FILE", envvar="PYLOGD_COMMAND_CONFIG", expose_value=False,
-                     is_eager=True,  # options of a command may replace what it says
+                     is_eager=True,  # a command's other options may replace its properties
                      callback=_read_config, help="Properties of TLS, SASL and members of groups, named as in Kafka. "
                      "Also from PYLOGD_COMMAND_CONFIG."),
         click.option(timeout, "broker_timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
@@ -97,13 +97,13 @@ def _read_profile(ctx: click.Context, parameter: click.Parameter, name: str | No
 
 
 def profile_of(ctx: click.Context) -> Profile | None:
-    """Return the profile of the client file that the command uses, None for none."""
+    """Return the command's profile of the client file; None if it uses none."""
     found: Profile | None = ctx.meta.get(_PROFILE)
     return found
 
 
 def _in_place_of(ctx: click.Context, parameter: click.Parameter, value: str | None) -> bool:
-    """Return whether the profile decides: the option was not given, nor its variable, unless --profile was."""
+    """Return whether to use the profile's value. It replaces a default always, and a variable only with --profile."""
     source = ctx.get_parameter_source(parameter.name or "")
     if source is ParameterSource.ENVIRONMENT:
         return bool(ctx.meta.get(_PROFILE_NAMED))
@@ -129,7 +129,10 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: str | Non
 
 
 def _keep_properties(ctx: click.Context, source: str, properties: Mapping[str, str]) -> None:
-    """Keep properties for the rest of the command. source: where they are from, for errors."""
+    """Keep properties for the rest of the command.
+
+    source: the origin of the properties, for error messages.
+    """
     from pylogd.client.properties import is_security, member_options, security_from
 
     try:
@@ -161,7 +164,7 @@ def security() -> SecurityOptions | None:
 def member_settings(protocol: str | None) -> dict[str, Any]:
     """Return the options of a group member in the command's `--command-config`, by the names of `ConsumerOptions`.
 
-    protocol: the group protocol to use in place of the file's; None for that.
+    protocol: the group protocol that replaces the file's; None keeps the file's.
     """
     found: dict[str, Any] = dict(click.get_current_context().meta.get(_MEMBER, {}))
     if protocol is not None:
@@ -172,7 +175,7 @@ def member_settings(protocol: str | None) -> dict[str, Any]:
 
 
 def kafka_options() -> dict[str, str]:
-    """Return the command's properties, of TLS and SASL and others that it was given, as options of the Spark source."""
+    """Return all properties given to the command (TLS, SASL and others) as options of the Spark source."""
     properties: dict[str, str] = click.get_current_context().meta.get(_PROPERTIES, {})
     return {f"kafka.{name}": value for name, value in properties.items()}
 
@@ -205,7 +208,7 @@ def connect(bootstrap: str, *, auto_create_topics: bool = False) -> Cluster:
 
 
 def patience(seconds: float) -> float:
-    """Return how long to wait for a broker that may be down: --timeout, or by default `seconds`."""
+    """Return the time to wait for a broker that may be down: --timeout, or else `seconds`."""
     given: float | None = click.get_current_context().meta.get(_TIMEOUT)
     return seconds if given is None else given
 
@@ -225,7 +228,7 @@ def _check_addresses(ctx: click.Context, parameter: click.Parameter, text: str) 
 
 
 def http_endpoint(listen: str) -> str:
-    """Return HOST:PORT as a Twisted server endpoint; other texts are one already."""
+    """Return the Twisted server endpoint of HOST:PORT; other texts are endpoints already and stay unchanged."""
     host, _, port = listen.rpartition(":")
     if not port.isdigit() or not host or "=" in host:
         return listen
@@ -233,7 +236,7 @@ def http_endpoint(listen: str) -> str:
 
 
 def check_endpoint(reactor: Any, listen: str) -> str:
-    """Return the Twisted server endpoint of `listen`, HOST:PORT or an endpoint already. Raises BadParameter."""
+    """Return the Twisted server endpoint of `listen`, which is HOST:PORT or an endpoint. Raises BadParameter."""
     from twisted.internet.endpoints import serverFromString
 
     endpoint = http_endpoint(listen)
@@ -291,7 +294,7 @@ def format_bytes(size: float) -> str:
 
 
 def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Return a field for JSON: as text if the data is UTF-8, else in base64 under `<name>_base64`."""
+    """Return a field for JSON: the text if the data is UTF-8, or else its base64 under `<name>_base64`."""
     if data is None:
         return {name: None}
     try:

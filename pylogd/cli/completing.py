@@ -16,7 +16,7 @@ from pylogd.errors import PylogdError
 if TYPE_CHECKING:
     from pylogd.client import Admin
 
-#: A shell waits for the names.
+#: The seconds to wait for a broker. They are few, because the user's shell waits for the names.
 _SECONDS = 2.0
 
 

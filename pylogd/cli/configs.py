@@ -24,7 +24,7 @@ from pylogd.errors import PylogdError
 
 Kind = Literal["topic", "broker", "group"]
 Function = TypeVar("Function", bound=Callable[..., Any])
-#: The name of what is set for all brokers at once.
+#: The name of the entity whose settings apply to all brokers.
 ALL_BROKERS: Final = "all"
 _DEFAULT: Final = "default"
 
@@ -156,7 +156,7 @@ def edit(kind: Kind, name: str, yes: bool, bootstrap: str) -> None:
 
 @contextmanager
 def _kept_on_error(text: str) -> Iterator[None]:
-    """Keep an edited text in a file if the `with` block fails, so that the user can go on with it."""
+    """Save an edited text in a file if the `with` block fails, so that the user can continue with it."""
     try:
         yield
     except (click.ClickException, PylogdError, KeyboardInterrupt):
@@ -169,12 +169,12 @@ def _kept_on_error(text: str) -> Iterator[None]:
 
 
 def _is_set(entry: ConfigEntry, kind: Kind) -> bool:
-    """Return whether a setting was set on this very entity, at run time."""
+    """Return whether the setting was set for this entity itself, at run time."""
     return "run time" in entry.source if kind == "broker" else entry.source == kind
 
 
 def _as_text(kind: Kind, name: str, found: Mapping[str, ConfigEntry]) -> str:
-    """Return settings as the text to edit: one that holds by default is a comment."""
+    """Return the text to edit, in which settings that have their defaults are comments."""
     lines = [f"# Settings of {kind} {name}. Remove a line to go back to the default."]
     lines += [f"{entry.name}={_escaped(entry.value)}" for entry in found.values() if _is_set(entry, kind)]
     lines += ["", "# By default, or from the brokers' files:"]
@@ -183,12 +183,12 @@ def _as_text(kind: Kind, name: str, found: Mapping[str, ConfigEntry]) -> str:
 
 
 def _escaped(value: str | None) -> str:
-    """Return a value as properties files have it."""
+    """Return a value with the escapes of properties files."""
     return (value or "").replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _changes(before: Mapping[str, ConfigEntry], text: str) -> dict[str, str | None]:
-    """Return what an edited text changes; None for settings that go back to their defaults. Raises ClickException."""
+    """Return the changes in an edited text; None as a value restores a default. Raises ClickException."""
     try:
         after = parse_properties(text)
     except ValueError as error:

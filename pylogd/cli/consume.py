@@ -112,7 +112,7 @@ def consume(
 
 
 def _topics(connected: Cluster, names: Sequence[str], regex: bool) -> Sequence[str]:
-    """Return the topics to read. Raises KafkaError for an unknown one, which a group would wait for."""
+    """Return the topics to read. Raises KafkaError for an unknown topic, since a group would wait for it."""
     if regex:
         with Admin(connected) as admin:
             names = matching(names, (topic.name for topic in admin.list_topics()))
@@ -125,7 +125,10 @@ def _as_member(
     connected: Cluster, options: ConsumerOptions, topics: Sequence[str], output: _Output,
     limits: tuple[int | None, float | None, str | None],
 ) -> None:  # fmt: skip
-    """Print records as a member of a group. limits: --count, --timeout and --to."""
+    """Print records as a member of a group.
+
+    limits: the values of --count, --timeout and --to.
+    """
     count, timeout, bound = limits
     with Consumer(connected, options) as consumer:
         ends = _Ends(consumer, lambda new: consumer.end_offsets(list(new)), grouped=True)
@@ -134,7 +137,12 @@ def _as_member(
 
 
 def _render(form: str, separator: str, raw: bool, decoding: tuple[str | None, str | None]) -> Render:
-    """Return what writes records as the options say. decoding: --decode and --schema-registry. Raises BadParameter."""
+    """Return the function that formats records, according to the options.
+
+    decoding: the values of --decode and --schema-registry.
+
+    Raises BadParameter.
+    """
     parts, registry = decoding
     try:
         render = renderer(form, separator.encode(), escaped=sys.stdout.isatty() and not raw)
@@ -158,9 +166,9 @@ def _check_for_group(partitions: Sequence[int], start: str, bound: str | None) -
 
 
 class _Ends:
-    """The offsets at which to stop, looked up when partitions are assigned.
+    """The offsets at which to stop. They are looked up when partitions are assigned.
 
-    look_up: returns them for partitions.
+    look_up: returns the offsets of the given partitions.
     """
 
     def __init__(
@@ -193,14 +201,14 @@ class _Ends:
         return self._begun and all(self._consumer.position(p) >= end for p, end in self._ends.items())
 
     def within(self, records: list[Record]) -> list[Record]:
-        """Return the records before the end offsets. In a group all of them, since the group has read them."""
+        """Return the records before the end offsets. In a group, return all records, since the group has read them."""
         if self._grouped:
             return records
         return [r for r in records if r.offset < self._ends.get(TopicPartition(r.topic, r.partition), 0)]
 
 
 class _Output:
-    """Write records to a stream and flush it after each poll. `stop` says whether the command was asked to end."""
+    """Write records to a stream and flush it after each poll. `stop` tells whether the command was asked to end."""
 
     def __init__(self, stream: BinaryIO, render: Render, stop: Stop) -> None:
         self._stream = stream
@@ -244,7 +252,7 @@ def _partitions(consumer: Consumer, topic: str, wanted: Sequence[int]) -> list[T
 
 
 def _bounds(consumer: Consumer, partitions: Sequence[TopicPartition], bound: str) -> dict[TopicPartition, int]:
-    """Return the offset in each partition that `--to` stands for; not after the present end."""
+    """Return each partition's offset for `--to`, limited to the present end."""
     ends = consumer.end_offsets(list(partitions))
     if bound == "end":
         return ends
@@ -258,7 +266,7 @@ def _bounds(consumer: Consumer, partitions: Sequence[TopicPartition], bound: str
 
 
 def _start(consumer: Consumer, partitions: list[TopicPartition], start: str) -> dict[TopicPartition, int]:
-    """Return the offset in each partition that `--from` stands for."""
+    """Return each partition's offset for `--from`."""
     begins = consumer.beginning_offsets(partitions)
     if start == "beginning":
         return begins

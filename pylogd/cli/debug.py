@@ -38,7 +38,7 @@ _METRICS_SECONDS: Final = 10.0
 _MOST_METRICS: Final = 64 << 20
 _MOST_LOG: Final = 5 << 20
 _PACKAGES: Final = ("Twisted", "construct", "crc32c", "cramjam", "kazoo", "click", "rich", "pyOpenSSL", "cryptography")
-#: What follows these words in a log is hidden.
+#: In logs, the values after these words are hidden.
 _SECRETS = re.compile(
     r"(?P<name>[\w.\-]*(?:password|secret|token|credential|authorization|jaas)[\w.\-]*)(?P<sep>\"?\s*[=:]\s*)"
     r"(?P<value>\"[^\"]*\"|'[^']*'|(?:(?:Bearer|Basic)\s+)?[^\s,;]+)",
@@ -101,7 +101,10 @@ def bundle(
 
 
 class _Bundle:
-    """The parts of a bundle. `errors`: why parts are missing, by name."""
+    """The parts of a bundle.
+
+    errors: the reasons why parts are missing, by the name of the part.
+    """
 
     def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
         self._archive = archive
@@ -109,7 +112,7 @@ class _Bundle:
         self.errors: dict[str, str] = {}
 
     def part(self, name: str, collect: Callable[[], Any]) -> None:
-        """Add what `collect` returns, or note why it can't be had."""
+        """Add the result of `collect`, or record its error."""
         try:
             found = collect()
         except (PylogdError, OSError, ValueError) as error:
@@ -172,7 +175,7 @@ def _ask(collected: _Bundle, admin: Admin) -> None:
 
 
 def _settings(admin: Admin, kind: Any, name: str) -> list[dict[str, Any]]:
-    """Return the settings of an entity that are not as by default."""
+    """Return the settings of an entity that differ from their defaults."""
     return [
         {"name": one.name, "source": one.source,
          "value": REDACTED if one.sensitive else None if one.value is None else hide(one.name, one.value)}
@@ -216,10 +219,10 @@ def _ask_metrics(collected: _Bundle, admin: Admin) -> None:
 
 
 def _metrics_url(admin: Admin, broker: Broker) -> str | None:
-    """Return where a broker serves its metrics, by its settings; None if it does not, as brokers of Kafka don't.
+    """Return the URL of a broker's metrics, from its settings; None if it serves none (Kafka's brokers never do).
 
-    Raises ValueError if that can't be told from here: a port that the broker chose, or an address which only processes
-    on the broker's machine reach.
+    Raises ValueError if the URL can't be known here: the broker chose the port, or only processes on the broker's
+    machine reach the address.
     """
     entries = admin.describe_configs("broker", str(broker.node_id), [LISTENER])
     listener = metrics_listener(next((one.value for one in entries if one.value), None))

@@ -80,7 +80,7 @@ def demo(source: Path | None, partitions: int, compression: str, spark: bool, pi
 
 
 def _explore(address: str, topic: str, directory: Path, picture: Path | None, findings: _Flights | _Lines) -> bool:
-    """Load the flights into a lake with Spark, query it with Spark and DuckDB, and compare their counts with ours.
+    """Load the flights into a lake with Spark, query it with Spark and DuckDB, and compare both counts with ours.
 
     Return whether Spark could run.
     """
@@ -140,7 +140,7 @@ class _Run:
 
 
 class _Account:
-    """Count events, time how long sending or reading takes, and hash the events of each order key in their order.
+    """Count events, measure the time of sending or reading, and hash the events of each order key in their order.
 
     The hashes are made outside the measured time.
     """
@@ -200,7 +200,7 @@ def _events(source: Path | None) -> Iterator[Event]:
 
 
 def _compare(sent: _Account, received: _Account) -> None:
-    """Check that the received events are the sent ones, and print it. Raises click.ClickException if they differ."""
+    """Check that the received events are the sent ones, and print the result. Raises click.ClickException otherwise."""
     if sent.records != received.records:
         raise click.ClickException(f"{sent.records:,} events were sent, but {received.records:,} were read")
     kind = "key" if any(isinstance(key, bytes) for key in sent.hashes) else "partition"
@@ -282,7 +282,7 @@ def _figures(counts: list[int]) -> list[object]:
 
 @contextmanager
 def _broker(directory: Path) -> Iterator[str]:
-    """Run a broker as a child process: yield its address, and stop it. Raises BrokerFailed, or if it ends badly."""
+    """Run a broker as a child process: yield its address, then stop it. Raises BrokerFailed or ClickException."""
     broker = BrokerProcess(directory / "data", directory / "broker.log")
     try:
         yield broker.address
@@ -294,7 +294,7 @@ def _broker(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def _progress(what: str, total: int) -> Iterator[Advance]:
-    """Show a progress bar on a terminal, nothing in a pipe. Yield what advances it."""
+    """Show a progress bar if this is a terminal. Yield the function that advances it."""
     if not sys.stderr.isatty():
         yield lambda _count: None
         return

@@ -42,7 +42,7 @@ def query(lake: Path, topic: str, say: Callable[[str], None]) -> Counts | None:
 
 
 def draw(counts: Counts, picture: Path | None, say: Callable[[str], None]) -> None:
-    """Draw the delays into a PNG or SVG file, a temporary one unless it is given, if matplotlib is installed."""
+    """Draw the delays into a PNG or SVG file (by default a temporary file) if matplotlib is installed."""
     if importlib.util.find_spec("matplotlib") is None:
         say("chart     not drawn: pip install 'pylogd-broker[plot]'")
         return

@@ -17,7 +17,7 @@ _BATCH = 10_000
 
 
 class Message(NamedTuple):
-    """A record as the other client saw it."""
+    """A record that the other client has read."""
 
     partition: int
     offset: int

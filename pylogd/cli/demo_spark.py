@@ -47,7 +47,7 @@ class Findings:
 
 
 def what_is_missing() -> str | None:
-    """Return what to install so that Spark can run here, None if it can."""
+    """Return the software to install before Spark can run here; None if it can run."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         return "pip install 'pylogd-broker[spark]'"
     if not _use_java():
@@ -125,7 +125,7 @@ def _count(lake: Any) -> Counts:
 
 
 class _Clock:
-    """Report each step, and how long it took since the one before."""
+    """Report each step, and the time since the step before."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

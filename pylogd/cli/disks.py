@@ -1,4 +1,4 @@
-"""Ask all brokers for their disks, also while one of them is down."""
+"""Ask all brokers for their disks, even while one of them is down."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def answered_log_dirs(
 
     --timeout replaces `seconds`. All brokers are asked at the same time.
 
-    A broker that refuses to answer, to a user who may not describe the cluster, is in neither; standard error says so.
+    A broker that refuses, because the user may not describe the cluster, is in neither; a note on standard error says
+    so.
     """
     return answered(admin.log_dirs_by_broker(brokers, patience(seconds)), "data directories")

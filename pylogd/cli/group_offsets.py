@@ -169,7 +169,7 @@ def _spec(
 
 
 def _parsed(where: str) -> OffsetSpec:
-    """Return what --to of `seek` says."""
+    """Return the target in --to of `seek`."""
     if where in ("start", "beginning"):
         return OffsetSpec(earliest=True)
     if where == "end":
@@ -236,7 +236,7 @@ def _partitions(admin: Admin, text: str) -> list[TopicPartition]:
 
 
 def _nothing(name: str, other: str | None, topics: Sequence[str]) -> str:
-    """Return why `seek` has no partition to move in."""
+    """Return the reason why `seek` has no partition to change."""
     if topics:
         return f"nothing says where to move in {', '.join(topics)}"
     if other is not None:
@@ -256,7 +256,10 @@ def _show_plan(plan: _Plan, committed: Mapping[TopicPartition, OffsetAndMetadata
 
 
 def _explain(plan: _Plan, partitions: Sequence[TopicPartition], spec: OffsetSpec | None) -> None:
-    """Report on standard error where the plan differs from the request. partitions: the requested ones."""
+    """Report on standard error where the plan differs from the request.
+
+    partitions: the requested partitions.
+    """
     if missing := len(set(partitions) - set(plan)):
         note(f"{missing} partitions have no committed offset to shift or delete; they stay unchanged")
     wanted = None if spec is None else spec.offsets

@@ -96,7 +96,7 @@ def list_(
 
 
 def _as_row(group: GroupDescription) -> dict[str, Any]:
-    """Return a group in ZooKeeper as a line of the list."""
+    """Return the record in the list for a group in ZooKeeper."""
     return {"group": group.group_id, "state": group.state, "kind": group.protocol_type, "coordinator": None}
 
 
@@ -152,7 +152,7 @@ _MEMBER_COLUMNS = ["member", "instance", "client", "host", ">count", "partitions
 
 
 def _print_group(group: GroupDescription, offsets: list[dict[str, Any]], waits: list[str], *, members: bool) -> None:
-    """Print a group as tables do: what it is, who had to wait, and its members or its offsets."""
+    """Print tables of a group: its state, the clients that had to wait, and its members or offsets."""
     columns = _MEMBER_COLUMNS if members else _OFFSET_COLUMNS
     records = _member_records(group) if members else offsets
     if output_format() == "tsv":

@@ -28,22 +28,23 @@ _IDLE_SECONDS: Final = 0.1
 
 
 class InputLines:
-    """The lines of files one after the other; `-` is standard input.
+    """The lines of several files in sequence; `-` is standard input.
 
-    skip: how many lines to leave out at the beginning of the input. bytes: how much was read, with what was left out.
+    skip: the number of lines to leave out at the beginning of the input.
+    bytes: the number of bytes that were read, including the lines that were left out.
     """
 
     def __init__(self, files: Sequence[Path], skip: int = 0) -> None:
         self._files = files or [Path("-")]
         self._skip = self._left = skip
-        self._begins: list[int] = []  # how many lines there were before each file that was opened
+        self._begins: list[int] = []  # the number of lines before each opened file
         self.bytes = 0
 
     def chunks(self) -> Iterator[list[bytes]]:
-        """Yield the lines that arrive together, without line ends; [] from time to time while none arrive.
+        """Yield the lines that arrive together, without line ends. While none arrive, yield [] from time to time.
 
-        Raises BadInput for a line that is too long, OSError if a file can't be read: the number of lines that were
-        yielded says where. Raises ClickException if there are fewer lines than had to be left out.
+        Raises BadInput for a line that is too long, and OSError if a file can't be read; the number of yielded lines
+        tells where. Raises ClickException if the input has fewer lines than `skip`.
         """
         number = 0
         for source in self._files:
@@ -61,7 +62,7 @@ class InputLines:
             )
 
     def place(self, number: int) -> str:
-        """Return the file and the line in it, of a line's number in the whole input."""
+        """Return the file, and the line's number in it, for a line's number in the whole input."""
         which = max(sum(begin < number for begin in self._begins) - 1, 0)
         begin = self._begins[which] if self._begins else 0
         source = self._files[which]
@@ -75,7 +76,7 @@ def _open(source: Path) -> AbstractContextManager[BinaryIO]:
 
 
 def _read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the lines that arrive together; [] from time to time while none do, so that errors are noticed."""
+    """Yield the lines that arrive together, and [] from time to time while none do, so that errors are noticed."""
     descriptor = stream.fileno()
     tail = b""
     waiting = select.poll()
@@ -96,10 +97,14 @@ def _read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
 
 
 class Written:
-    """Follows which lines of the input were written."""
+    """Keeps track of the lines of the input that were written."""
 
     def __init__(self, lines: InputLines, skipped: int, *, confirmed: bool = True) -> None:
-        """skipped: lines that were left out at the beginning. confirmed: whether brokers confirm records (acks)."""
+        """Take the lines.
+
+        skipped: the number of lines that were left out at the beginning.
+        confirmed: whether brokers confirm records (acks).
+        """
         self._lines = lines
         self._skipped = skipped
         self._done = "acknowledged" if confirmed else "sent"
@@ -107,21 +112,22 @@ class Written:
         self._before = skipped  # lines before the first that is pending
 
     def add(self, delivery: Delivery) -> None:
-        """Follow the record of the next line."""
+        """Keep track of the record of the next line."""
         self._pending.append(delivery)
 
     def settle(self) -> None:
-        """Drop the lines at the beginning that are written. Call it now and then: it bounds the memory."""
+        """Forget the first lines that are written. Call this now and then, to limit the memory."""
         pending = self._pending
         while pending and pending[0].done and pending[0].error is None:
             pending.popleft()
             self._before += 1
 
     def failure(self, error: Exception | None, text: Callable[[Exception], str]) -> str:
-        """Return what ended the command and where to go on. Call it when no record can get a result any more.
+        """Return a message with the cause of the end and the line to continue at. Call this after the last result.
 
-        error: what is wrong with the line after the last one that was sent, or why it can't be sent or read. None: only
-        lines that were sent have failed. text: what makes text of an error.
+        error: the fault of the line after the last sent line, which can't be read or sent; None if only sent lines have
+        failed.
+        text: the function that returns the text of an error.
         """
         self.settle()
         causes, pending = [], self._pending
@@ -134,18 +140,21 @@ class Written:
         return f"{'; '.join(causes)}. {_sentence(self._count(' before it'))}. {self._next(correctable)}"
 
     def interruption(self) -> str:
-        """Return how far the command came until it was interrupted; "" if it has sent nothing."""
+        """Return a message with the progress of an interrupted command; "" if it has sent nothing."""
         self.settle()
         if self._before == self._skipped and not self._pending:
             return ""
         return f"Interrupted: {self._count('')}. {self._next(False)}"
 
     def _place(self, behind: int) -> str:
-        """Return the place of the first line that is pending, or of the one so many lines behind it."""
+        """Return the place of the line that is `behind` lines after the first pending one."""
         return self._lines.place(self._before + 1 + behind)
 
     def _count(self, which: str) -> str:
-        """Return how many lines were written. which: where those are that nothing is missing of."""
+        """Return a message with the number of written lines.
+
+        which: the words after the number that tell which lines are counted, such as " before it".
+        """
         whole = self._before - self._skipped
         if not whole and not self._pending:
             return "nothing was written"
@@ -160,7 +169,10 @@ class Written:
         return told
 
     def _next(self, correctable: bool) -> str:
-        """Return how to go on. correctable: whether the next line has to be corrected before."""
+        """Return a message that tells how to continue.
+
+        correctable: whether the next line has to be corrected first.
+        """
         go_on = f"go on with --skip-lines {self._before}" if self._before else "begin again"
         if correctable:
             return f"Correct it and {go_on}, or leave it out with --skip-lines {self._before + 1}"

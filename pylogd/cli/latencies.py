@@ -16,7 +16,10 @@ _PERCENTILES: Final = {"p50_ms": 50.0, "p90_ms": 90.0, "p99_ms": 99.0, "p99_9_ms
 
 
 class Latencies:
-    """Latencies of records. Threads may share it. `errors`: how many could not be delivered."""
+    """Latencies of records. Threads may share it.
+
+    errors: the number of records that could not be delivered.
+    """
 
     def __init__(self) -> None:
         """Raises ClickException without the package hdrhistogram."""
@@ -40,7 +43,10 @@ class Latencies:
             self._histogram.record_value(min(max(nanoseconds // 1000, 1), _MOST_US))
 
     def deliver(self, due: int, delivery: Delivery) -> None:
-        """Add the latency of a delivery that is done. due: nanoseconds of the monotonic clock."""
+        """Add the latency of a finished delivery.
+
+        due: the time at which the record was due, in nanoseconds of the monotonic clock.
+        """
         if delivery.error is None:
             self.record(time.monotonic_ns() - due)
         else:
@@ -55,6 +61,6 @@ class Latencies:
         return {name: round(value / 1000, 3) for name, value in figures.items()}
 
     def write(self, path: Path) -> None:
-        """Write the distribution, in milliseconds, as HdrHistogram's plotter reads it. Raises OSError."""
+        """Write the distribution, in milliseconds, in the format of HdrHistogram's plotter. Raises OSError."""
         with path.open("wb") as file:
             self._histogram.output_percentile_distribution(file, 1000.0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pylogd.tables.interface import Committed, Table
 
 _MEGABYTE = 1 << 20
-#: Options that do something else than loading.
+#: The options that replace loading by another action.
 _MODES = ("compact", "expire", "list_files", "history", "find", "clean")
 #: The largest number of offsets of a commit that is made while Spark starts: about a second's work.
 _OFFSETS_HERE = 100_000
@@ -194,7 +194,7 @@ def _follow(
     name: str, properties: dict[str, str], topics: tuple[str, ...], given: Mapping[str, Any], master: str,
     confs: Mapping[str, str],
 ) -> None:  # fmt: skip
-    """Load until a signal comes: in small commits in this process while Spark starts, then on Spark."""
+    """Load until a signal comes. While Spark starts, this process loads in small commits; then Spark loads."""
     from pylogd.spark.load import follow
     from pylogd.spark.opening import open_here, open_table
 
@@ -277,7 +277,7 @@ def _keep_or_show(table: Table, given: Mapping[str, Any]) -> None:
     if output_format() in ("json", "yaml"):
         print_records([], [{"path": file.path, "rows": file.rows, "bytes": file.bytes} for file in files], lines=True)
         return
-    for file in files:  # only the paths, which other programs read
+    for file in files:  # prints only the paths, since other programs read them
         print_line(file.path)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-#: As in pylogd.process.logs, which imports Twisted: `--help` must not wait for that.
+#: A copy of the formats in pylogd.process.logs, because importing that module would slow down `--help`.
 _FORMATS: Final = ("text", "json")
 _LOGFILE: Final = "Write the log to a file instead of standard error. SIGHUP and SIGUSR1 reopen it."
 _FORMAT: Final = "Lines for people, or a JSON object on each line."
@@ -27,7 +27,7 @@ class BadLogFile(click.ClickException):
 
 
 def log_options(function: Function) -> Function:
-    """Add --logfile and --log-format, the arguments `logfile` and `log_format`."""
+    """Add the options --logfile and --log-format; the command gets the arguments `logfile` and `log_format`."""
     file = click.Path(path_type=Path, dir_okay=False)
     function = click.option("--log-format", type=click.Choice(_FORMATS), default=_FORMATS[0], show_default=True,
                             help=_FORMAT)(function)  # fmt: skip

@@ -1,4 +1,4 @@
-"""`pylogd logdirs`: what is in the data directories of brokers, added up as one likes."""
+"""`pylogd logdirs`: sums of the sizes in the data directories of brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pylogd.cli.output import output_option, print_records
 from pylogd.client import Admin
 from pylogd.client.core.model import LogDir
 
-#: What to add up by -> the fields that tell sums apart.
+#: For each value of `by`, the fields that identify a sum.
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "broker": ("broker",),
     "directory": ("broker", "directory"),
@@ -58,10 +58,13 @@ def _size(value: int) -> str:
 
 
 def add_up(found: Sequence[LogDir], by: str, topics: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the sums: a record for each, with its number of replicas and bytes. topics: only these."""
+    """Return a record for each sum, with its number of replicas and bytes.
+
+    topics: the topics to count; empty means all.
+    """
     sums: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in found:
-        if by in ("broker", "directory"):  # also those without any partition
+        if by in ("broker", "directory"):  # even if it has no partition
             _sum(sums, by, _fields(one, "", -1), one)
         for at, size in one.sizes.items():
             if not topics or at.topic in topics:

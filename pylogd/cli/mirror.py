@@ -185,7 +185,7 @@ def _route(settings: MirrorSettings, name: str | None) -> RouteSettings:
 
 
 def _check_places(path: str, settings: MirrorSettings) -> None:
-    """Open all that a file names. Prints a line for each fault, and raises ClickException then."""
+    """Check everything that a file names. For faults, print a line each and raise ClickException."""
     try:
         from pylogd.mirror.checking import Check
     except ImportError as error:
@@ -201,7 +201,7 @@ def _check_places(path: str, settings: MirrorSettings) -> None:
 def _ask(
     settings: MirrorSettings, routes: Sequence[RouteSettings], work: Callable[[RouteView], Coroutine[Any, Any, T]]
 ) -> list[T]:
-    """Return the answers to a question about each route."""
+    """Return the answers to a question that is asked for each route."""
     from pylogd.mirror.describing import RouteView
 
     async def ask(reactor: Any) -> list[T]:
@@ -218,7 +218,7 @@ def _ask(
 
 
 def _on_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of a coroutine that is given a reactor, which runs only for that."""
+    """Return the result of a coroutine that needs a reactor, which runs only for it."""
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 

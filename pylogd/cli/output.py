@@ -20,11 +20,11 @@ import click
 from pylogd.process.printable import printable, printable_json
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-#: What makes text of a value of a field, for tables.
+#: For each field, the function that makes the text of its values for tables.
 Shown = Mapping[str, Callable[[Any], str]]
 
 FORMATS: Final = ("table", "json", "yaml", "tsv")
-_FORMAT: Final = "pylogd.output"  # where a command's context keeps the format
+_FORMAT: Final = "pylogd.output"  # the context's key for the format
 _NONE: Final = "-"
 _NO_FOLD: Final = 1_000_000  # characters of a line of YAML
 
@@ -70,7 +70,8 @@ def output_format() -> str:
 def print_line(text: str, *, err: bool = False, bold: bool = False, colour: str | None = None) -> None:
     """Print one line. All text for people is printed here: control characters of terminals are escaped.
 
-    err: on standard error. bold, colour: how to show it on a terminal.
+    err: print on standard error, not on standard output.
+    bold, colour: the style of the line on a terminal.
     """
     safe = printable(text)
     click.echo(click.style(safe, bold=bold or None, fg=colour) if bold or colour else safe, err=err)
@@ -100,7 +101,7 @@ def print_yaml(value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with the types that JSON has, in place of subclasses of them."""
+    """Return a value in which the types of JSON replace their subclasses."""
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -112,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_document(value: Any) -> bool:
-    """Print a value as JSON or YAML, if that is the format. Return whether it was."""
+    """Print a value as JSON or YAML, if that is the format. Return whether it was printed."""
     form = output_format()
     if form == "json":
         print_json(value)
@@ -126,9 +127,10 @@ def print_records(
 ) -> None:
     """Print records in the chosen format.
 
-    columns: the fields that tables have; `>` before a name aligns the column to the right. JSON and YAML have all
-    fields. shown: what makes text of a field's value in tables. lines: in JSON, print a line for each record, not a
-    list.
+    columns: the fields that tables show; `>` before a name aligns the column to the right. JSON and YAML show all
+    fields.
+    shown: the functions that make the text of fields in tables.
+    lines: whether JSON has a line for each record, in place of a list.
     """
     form = output_format()
     if form == "json" and lines:
@@ -157,10 +159,10 @@ def _cell(value: Any, show: Callable[[Any], str] | None) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows with a heading, aligned; with the format tsv, as lines with tabs and without a heading.
+    """Print rows as a table with a heading. In the format tsv, print lines with tabs, and no heading.
 
-    `>` before a column's name aligns the column to the right. Cells are escaped, so that none adds a column or a line.
-    On a terminal, long cells are continued on further lines, so that the table fits.
+    `>` before a column's name aligns the column to the right. Cells are escaped, so that they can't add columns or
+    lines. On a terminal, long cells are continued on further lines, so that the table fits.
     """
     texts = [[printable(str(cell)) for cell in row] for row in rows]
     if output_format() == "tsv":
@@ -199,7 +201,7 @@ def confirmed(question: str) -> bool:
 
 
 def secret(question: str) -> str:
-    """Ask for a password, twice on a terminal, where it is not shown. Else read it from standard input, one line."""
+    """Ask for a password twice, hidden, on a terminal. Without a terminal, read one line of standard input."""
     if sys.stdin.isatty():
         answer: str = click.prompt(printable(question), hide_input=True, confirmation_prompt=True, err=True)
         return answer

@@ -16,7 +16,7 @@ import click
 from pylogd.cli.record_input import BadInput, check_fields
 from pylogd.client import TopicPartition
 
-#: Replicas by partition, the preferred leader first.
+#: The replicas of each partition; the preferred leader is the first one.
 Placement = dict[TopicPartition, tuple[int, ...]]
 
 _FIELDS: Final = frozenset({"version", "partitions"})

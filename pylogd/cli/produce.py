@@ -32,7 +32,7 @@ from pylogd.client import Admin, BatchResult, Cluster, NewTopic, Producer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.typed.errors import NotEncoded
 
-#: How long records that were read before Ctrl-C or SIGTERM may take to be delivered.
+#: The seconds to deliver the records that were read before Ctrl-C or SIGTERM.
 _LAST_SECONDS: Final = 5.0
 
 
@@ -116,7 +116,7 @@ def produce(
 
 
 def _input_format(topic: str, given: Mapping[str, Any]) -> InputFormat:
-    """Return what makes records of the input, by the command's options. Raises UsageError."""
+    """Return the format that parses the input, according to the command's options. Raises UsageError."""
     key, separator = given["key"], given["key_separator"]
     if key is not None and separator is not None:
         raise click.UsageError("--key and --key-separator exclude each other")
@@ -132,7 +132,7 @@ def _input_format(topic: str, given: Mapping[str, Any]) -> InputFormat:
 
 
 def _find_topic(connected: Cluster, name: str, create: bool) -> None:
-    """Check that a topic exists, or create it. Raises ClickException that proposes the nearest name."""
+    """Check that a topic exists, or create it. Raises ClickException with the nearest name as a proposal."""
     connected.brokers()
     try:
         connected.refresh([name])
@@ -195,7 +195,7 @@ def _write(
     producer: Producer, topic: str, lines: InputLines, form: InputFormat, limit: _RateLimit,
     followed: tuple[_Tally, Written], progress: Any,
 ) -> str | None:  # fmt: skip
-    """Write all lines. Return None, or why not all are written and where to go on."""
+    """Write all lines. Return None, or a message with the cause of a failure and the line to continue at."""
     tally, written = followed
     try:
         _send_lines(producer, topic, lines, form, limit, followed, progress)
@@ -242,7 +242,7 @@ def _deliver(producer: Producer) -> bool:
 
 
 def _deliver_last(producer: Producer) -> None:
-    """Wait a bounded time for the results of what was sent; a second Ctrl-C or SIGTERM ends that."""
+    """Wait a limited time for the results of sent records; a second Ctrl-C or SIGTERM ends the wait."""
     told = (
         f"waiting up to {_LAST_SECONDS:g} s for the brokers to confirm the last records; interrupt again to end at once"
     )

@@ -23,9 +23,9 @@ from pylogd.client.core.admin.offsets import LATEST
 from pylogd.errors import KafkaError
 from pylogd.placement.moves import spread
 
-#: Time between two requests for the progress.
+#: The seconds between two requests for the progress.
 _POLL_SECONDS = 1.0
-_POLLS_AT_DIFFERENT = 30  # before a partition is taken to have another target
+_POLLS_AT_DIFFERENT = 30  # polls before a partition counts as having another target
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -159,14 +159,17 @@ def begin(
 
 
 def changes(layout: ClusterLayout, planned: Placement) -> tuple[Placement, int]:
-    """Return the partitions whose replicas or preferred leader change, and the number of replicas that are copied."""
+    """Return the partitions whose replicas or preferred leader change, and the number of replicas to copy."""
     current = layout.current
     changed = {place: nodes for place, nodes in planned.items() if nodes != current[place]}
     return changed, sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
 
 
 def note_left_out(layout: ClusterLayout, chosen: Collection[int] | None = None) -> None:
-    """Name the brokers that get no replicas, with the reason. chosen: as for `spread`."""
+    """Name the brokers that get no replicas, with the reason.
+
+    chosen: the same argument of `spread`.
+    """
     counts = layout.count_on([*layout.brokers.cordoned, *layout.dead])
     for node in layout.brokers.cordoned:
         stay = chosen is None or node in chosen
@@ -182,7 +185,7 @@ def note_left_out(layout: ClusterLayout, chosen: Collection[int] | None = None) 
 def follow(admin: Admin, targets: Placement, waits: Waits | None = None) -> None:
     """Show the progress of moves on a terminal until all are done. Raises ClickException if some have other targets.
 
-    waits: says what the new replicas wait for, if they began with the latest offset.
+    waits: prints what the new replicas wait for, if they began with the latest offset.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -210,7 +213,7 @@ def follow(admin: Admin, targets: Placement, waits: Waits | None = None) -> None
 
 @contextmanager
 def _note_of_interruption() -> Iterator[None]:
-    """Say, if the `with` block is interrupted, that the moves go on."""
+    """If the `with` block is interrupted, tell the user that the moves continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -222,10 +225,11 @@ def _note_of_interruption() -> Iterator[None]:
 
 
 def note_late_groups(admin: Admin, begins: Mapping[TopicPartition, int]) -> None:
-    """Name the groups that a smooth expansion did not wait for, because its time was over.
+    """Print the groups for which a smooth expansion stopped waiting, because its time was over.
 
-    begins: the offsets at or before which the new replicas begin. Groups without an offset, and those whose offsets are
-    in ZooKeeper, are not seen here; the leaders log the latter.
+    begins: for each partition, an offset at or before which the new replicas begin.
+
+    Groups without an offset and groups with offsets in ZooKeeper are not seen here; the leaders log the latter.
     """
     for group in admin.list_groups() if begins else ():
         for place, committed in sorted(admin.group_offsets(group.group_id, begins).items()):
@@ -276,7 +280,7 @@ def _existing(admin: Admin, targets: Placement) -> list[TopicPartition]:
 def check_outcome(outcome: Mapping[TopicPartition, KafkaError | None], what: str, others: str) -> None:
     """Print errors. Raises ClickException with their number and `what` if there are any.
 
-    others: what became of those without an error.
+    others: the words for the partitions without an error.
     """
     errors = [f"{place}: {error}" for place, error in outcome.items() if error is not None]
     for error in errors:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol
 from pylogd.errors import PylogdError
 
 Headers = Sequence[tuple[str, bytes | None]]
-#: Makes bytes of a key or a value in JSON, or of text.
+#: A function that encodes a key or a value: parsed JSON, or text.
 Encode = Callable[[Any], bytes | None]
 _MOST_SHOWN = 60
-#: What a line of JSON may have: all that `templates.as_json` writes.
+#: The fields that a line of JSON may have, which are those that `templates.as_json` writes.
 _FIELDS = frozenset(
     {"topic", "partition", "offset", "timestamp", "time", "key", "key_base64", "value", "value_base64", "headers"}
 )
@@ -24,11 +24,14 @@ _HEADER_FIELDS = frozenset({"name", "value", "value_base64"})
 
 
 class BadInput(PylogdError):
-    """A line that is no record; the text says why."""
+    """A line is not a record; the text gives the reason."""
 
 
 class InputRecord(NamedTuple):
-    """A record to send. partition, timestamp: None for that of the producer's choice."""
+    """A record to send.
+
+    partition, timestamp: None leaves the choice to the producer.
+    """
 
     key: bytes | None
     value: bytes | None
@@ -38,7 +41,7 @@ class InputRecord(NamedTuple):
 
 
 class InputFormat(Protocol):
-    """The type of functions that make a record of a line, given without its line end."""
+    """The interface of formats, which parse a line without its line end."""
 
     def read(self, line: bytes) -> InputRecord:
         """Return the record. Raises BadInput."""
@@ -47,7 +50,7 @@ class InputFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Encoders:
-    """The type of functions that encode keys and values. None: they are bytes already."""
+    """The functions that encode keys and values; None if they are bytes already."""
 
     key: Encode | None = None
     value: Encode | None = None
@@ -63,7 +66,7 @@ class Fixed:
 
 
 class LineFormat:
-    """Lines: the value, or with a separator the key and the value."""
+    """The format of lines that have a value or, with a separator, a key and a value."""
 
     def __init__(
         self,
@@ -72,14 +75,18 @@ class LineFormat:
         null_value: str | None = None,
         encoders: Encoders | None = None,
     ) -> None:
-        """separator: between key and value. null_value: a value that stands for null."""
+        """Take the options.
+
+        separator: the text between key and value.
+        null_value: the text of a value that means null.
+        """
         self._fixed = fixed
         self._separator = None if not separator else separator.encode()
         self._null = None if null_value is None else null_value.encode()
         self._encoders = encoders or Encoders()
 
     def read(self, line: bytes) -> InputRecord:
-        """Return the record of a line. Raises BadInput: a value that does not fit its schema."""
+        """Return the record of a line. Raises BadInput for a value that does not fit its schema."""
         key, value = self._fixed.key, line
         if self._separator is not None:
             head, found, tail = line.partition(self._separator)
@@ -106,12 +113,15 @@ def _parse(data: bytes) -> Any:
 class JsonFormat:
     """A JSON object on each line, with the fields that `pylogd consume --format json` prints.
 
-    `value`, `key`: text or null; with a schema, any JSON. `value_base64`, `key_base64`: bytes. `headers`: a list of
-    objects with `name` and `value` or `value_base64`. `timestamp`: milliseconds since 1970. `partition` is used if that
-    was asked for. `topic`, `offset` and `time` are ignored.
+    `value`, `key`: text or null; with a schema, any JSON.
+    `value_base64`, `key_base64`: bytes.
+    `headers`: a list of objects with `name` and `value` or `value_base64`.
+    `timestamp`: milliseconds since 1970.
+    `partition`: used only if `keep_partitions`.
+    `topic`, `offset`, `time`: ignored.
 
-    Null as a value deletes the key on compaction, so it has to be written: a value that is missing, and a field that
-    does not exist, are errors. A key that is missing is null.
+    A null value deletes the key on compaction, so it has to be given explicitly: a missing value and an unknown field
+    are errors. A missing key is null.
     """
 
     def __init__(self, fixed: Fixed, encoders: Encoders | None = None, *, keep_partitions: bool = False) -> None:
@@ -137,7 +147,7 @@ class JsonFormat:
 
 
 def check_fields(fields: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Raise BadInput, with the nearest name, for a field that is not one of the known ones."""
+    """Raise BadInput, with the nearest name, for an unknown field."""
     if fields.keys() <= known:
         return
     name = next(name for name in fields if name not in known)
@@ -147,7 +157,10 @@ def check_fields(fields: Mapping[str, Any], known: frozenset[str]) -> None:
 
 
 def _field(fields: Mapping[str, Any], name: str, encode: Encode | None, required: str = "") -> bytes | None:
-    """Return the bytes of a field or of its form in base64. required: the error if there is neither."""
+    """Return the bytes of a field, or of the field's base64 form.
+
+    required: the error if both are missing; "" if they may be missing.
+    """
     packed = fields.get(f"{name}_base64")
     if packed is not None:
         if fields.get(name) is not None:

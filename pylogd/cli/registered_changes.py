@@ -163,7 +163,10 @@ def _path(kind: str, subject: str | None) -> str:
 
 
 def _show(kind: str, url: str | None, config: Path | None, subject: str | None) -> None:
-    """Print the settings or the mode of a subject, or of the registry. kind: config or mode."""
+    """Print the settings or the mode of a subject, or of the registry.
+
+    kind: "config" or "mode".
+    """
     from pylogd.schemas.api_client import SchemaRegistryError
 
     api, inherited = registry_api(url, config), False

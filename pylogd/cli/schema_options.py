@@ -40,7 +40,7 @@ def registry_options(function: Function) -> Function:
 
 
 def registry_api(url: str | None, config: Path | None) -> RegistryApi:
-    """Return the API of the registry that `registry_options` name. Raises BadParameter."""
+    """Return the API of the registry that the options name. Raises BadParameter."""
     from pylogd.client.properties import parse_properties  # noqa: PLC0415 - as below
     from pylogd.schemas.api_client import RegistryApi  # noqa: PLC0415 - only where needed: others start fast
 
@@ -52,7 +52,7 @@ def registry_api(url: str | None, config: Path | None) -> RegistryApi:
 
 
 def _registry_url(given: str | None) -> str:
-    """Return the registry's address: the one given, else the profile's, else the default."""
+    """Return the registry's address: the given one, or else the profile's, or else the default."""
     profile = profile_of(click.get_current_context())
     return given or (None if profile is None else profile.schema_registry) or _DEFAULT
 
@@ -77,7 +77,7 @@ def read_schemas(function: Function) -> Function:
 
 
 def encoders_of(topic: str, given: Mapping[str, Any]) -> Encoders:
-    """Return what makes the bytes of keys and values, by the options of `written_schemas`."""
+    """Return the encoders of keys and values, according to the options of `written_schemas`."""
     if given["key_schema"] is None and given["value_schema"] is None:
         return Encoders()
     codec = open_codec(given["registry"])
@@ -88,7 +88,7 @@ def encoders_of(topic: str, given: Mapping[str, Any]) -> Encoders:
 
 
 def open_codec(url: str | None) -> Codec:
-    """Return what reads and writes with a registry's schemas. Raises ClickException if an extra is missing."""
+    """Return a codec that uses a registry's schemas. Raises ClickException if an extra is missing."""
     try:
         from pylogd.typed.json_codec import Codec  # noqa: PLC0415 - an extra
     except ImportError as error:

@@ -106,7 +106,7 @@ def _add_user(users: Path | None, name: str) -> None:
 
 
 def _forwarder(reactor: Any, access: Mapping[str, Any]) -> Any:
-    """Return the client that sends changes to the leading registry; with HTTPS it shows the own certificate."""
+    """Return the client that sends changes to the leading registry; with HTTPS it presents its own certificate."""
     from pylogd.schemas.forwarding import Forwarder
 
     if access["tls_certificate"] is None:
@@ -118,7 +118,7 @@ def _forwarder(reactor: Any, access: Mapping[str, Any]) -> Any:
 
 
 def _membership(access: Mapping[str, Any]) -> Any:
-    """Return how the registry takes part in the election of a leader, by the options."""
+    """Return this registry's part in the election of a leader, according to the options."""
     from pylogd.schemas.service import Membership
 
     advertised = "", 0
@@ -131,7 +131,7 @@ def _membership(access: Mapping[str, Any]) -> Any:
 
 
 def _authenticator(reactor: Any, access: Mapping[str, Any]) -> Any:
-    """Return the check of passwords (--users) and tokens (--jwks). Without both, every request is let in."""
+    """Return the check of passwords (--users) and tokens (--jwks). Without both, every request is accepted."""
     from pylogd.schemas.authentication import Authenticator, RegistryTokens
     from pylogd.security.sasl.conversation import MechanismUnavailable
     from pylogd.security.sasl.passwords import UsersFile

@@ -12,16 +12,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def regex_option(function: Function) -> Function:
-    """Add the option `--regex` to a command: the parameter `regex` is whether names are regular expressions."""
+    """Add the option `--regex` to a command. Its parameter `regex` tells whether names are regular expressions."""
     return click.option(
         "-R", "--regex", is_flag=True, help="The names are regular expressions, each for the whole of a name."
     )(function)
 
 
 def matching(names: Sequence[str], there: Iterable[str]) -> list[str]:
-    """Return the names of `there` that match one of the regular expressions `names`.
+    """Return the names in `there` that match one of the regular expressions in `names`.
 
-    Raises BadParameter for an invalid expression, and ClickException if one matches nothing.
+    Raises BadParameter for an invalid expression, and ClickException for an expression that matches nothing.
     """
     candidates = sorted(set(there))
     found: set[str] = set()

@@ -58,7 +58,7 @@ def spark_options(function: Function) -> Function:
 
 
 def kafka_setting_option(function: Function) -> Function:
-    """Add the option `--set` to a command: settings of the source's client (`common.kafka_options` has them)."""
+    """Add the option `--set`, for settings of the source's client, to a command. See `common.kafka_options`."""
     return click.option(
         "-s", "--set", "settings", multiple=True, metavar="kafka.NAME=VALUE", callback=_kafka_settings,
         expose_value=False,
@@ -67,7 +67,7 @@ def kafka_setting_option(function: Function) -> Function:
     )(function)  # fmt: skip
 
 
-#: Settings that a command decides in another way.
+#: The settings that a command takes from elsewhere, with a hint for the user.
 _ELSEWHERE: Final = {
     "kafka.bootstrap.servers": "give --bootstrap-server",
     "kafka.group.id": "the command is in no group: the table has the offsets",
@@ -155,7 +155,7 @@ def _said_by_java(error: Any) -> str:
 
 
 def _end(stop: Callable[[], object]) -> None:
-    """Stop Spark after an error, whose report counts: the signal that ended the command may have ended the JVM too."""
+    """Stop Spark after an error. Errors here are ignored: the signal that ended the command may have ended the JVM."""
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
         stop()
 

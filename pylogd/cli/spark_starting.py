@@ -32,15 +32,15 @@ class StartingSpark:
         self._over.set()
 
     def found(self) -> Any:
-        """Return the session; None while it is not there."""
+        """Return the session; None until Spark has started."""
         return self._found
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the start is over or was given up, at most `seconds`. Return whether it is."""
+        """Wait at most `seconds` until the start is over or was given up. Return whether either happened."""
         return self._over.wait(seconds)
 
     def give_up(self) -> None:
-        """Have nobody wait any longer."""
+        """Release all threads that wait."""
         self._over.set()
 
     def session(self) -> Any:
@@ -51,7 +51,7 @@ class StartingSpark:
         return self._found
 
     def stop(self) -> None:
-        """Stop the session if it is there."""
+        """Stop the session if Spark has started."""
         if self._found is not None:
             self._found.stop()
 

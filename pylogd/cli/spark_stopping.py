@@ -18,14 +18,15 @@ from typing import Any, Final
 
 from pylogd.cli.stopping import Terminated
 
-_AGAIN_SECONDS: Final = 0.2  # a command may start another job before it looks whether it is to end
+_AGAIN_SECONDS: Final = 0.2  # a command may start another job before it checks for a signal
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
     """The handler of the signals that end a command on Spark.
 
-    session: returns the session, or None while Spark starts. wake: called in a thread after the first signal.
+    session: returns the session, or None while Spark starts.
+    wake: called in a thread after the first signal.
     """
 
     def __init__(self, session: Callable[[], Any], wake: Callable[[], object]) -> None:
@@ -42,11 +43,11 @@ class Stopping:
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until a signal asks the command to end, at most `seconds`. Return whether one did."""
+        """Wait at most `seconds` for a signal that asks the command to end. Return whether one came."""
         return self._asked.wait(seconds)
 
     def handle(self, number: int, _frame: Any) -> None:
-        """Begin to cancel the jobs at the first signal; raise its exception at the second one."""
+        """Begin to cancel the jobs at the first signal; raise the signal's exception at the second one."""
         if self._thread is not None:
             raise self._kind
         self._kind = Terminated if number == signal.SIGTERM else KeyboardInterrupt

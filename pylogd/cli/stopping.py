@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-#: How long a write may still take after SIGTERM.
+#: The seconds that a write may still take after SIGTERM.
 _WRITE_SECONDS: Final = 1.0
 
 

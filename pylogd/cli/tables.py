@@ -7,18 +7,18 @@ from itertools import zip_longest
 from typing import Final
 
 _GAP: Final = "  "
-#: Between columns, where lines are too long for the terminal otherwise.
+#: The gap between columns if lines would otherwise be too long for the terminal.
 _NARROW_GAP: Final = " "
 #: Columns are not made narrower than this, so that a table may be wider than a very narrow terminal.
 _NARROWEST: Final = 6
 
 
 def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Return the lines of a table: the heading, then the rows. No line ends with spaces.
+    """Return the lines of a table: first the heading, then the rows. No line ends with spaces.
 
-    columns: headings, with `>` before those of columns that are aligned to the right. width: the most characters of a
-    line, None for as many as it takes; columns are then closer to each other if need be, and cells that are still too
-    long are continued on further lines.
+    columns: the headings; `>` before a heading aligns the column to the right.
+    width: the most characters of a line; None for no limit. If needed, columns are closer to each other, and long cells
+    are continued on further lines.
     """
     names = [column.removeprefix(">") for column in columns]
     right = [column.startswith(">") for column in columns]
@@ -41,7 +41,7 @@ def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | N
 
 
 def _fit(widths: list[int], most: int) -> list[int]:
-    """Return smaller widths with the sum `most`, taken from the widest columns, as far as that can be."""
+    """Return widths with the sum `most`, if possible, by making the widest columns narrower."""
     found = list(widths)
     while (excess := sum(found) - most) > 0:
         widest = max(found)

@@ -26,14 +26,14 @@ from pylogd.client import Record
 from pylogd.process.printable import printable, printable_json
 from pylogd.typed.errors import NotDecoded
 
-#: Returns the bytes of a record.
+#: A function that returns the formatted record.
 Render = Callable[[Record], bytes]
-#: Returns what is shown of a key or value.
+#: A function that returns the bytes to show for a key or value.
 _Shown = Callable[[bytes | None], bytes]
 
 _TOKEN = re.compile(r"%(?P<letter>.?)|\\(?P<escape>x[0-9A-Fa-f]{2}|.?)|(?P<text>[^%\\]+)", re.DOTALL)
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\"}
-#: Stands for the bytes of a record, in place of a decoded value.
+#: The placeholder of a decoded value; it means that the bytes of the record are used.
 _BYTES: Final = object()
 FORMATS: Final = ("plain", "key-value", "json")
 
@@ -41,7 +41,10 @@ FORMATS: Final = ("plain", "key-value", "json")
 def renderer(form: str, separator: bytes, *, escaped: bool) -> Render:
     """Return the function that writes records in a format: one of `FORMATS`, or a template.
 
-    separator: between key and value. escaped: escape what a terminal would obey. Raises ValueError.
+    separator: the bytes between key and value.
+    escaped: whether to escape control characters of terminals.
+
+    Raises ValueError.
     """
     shown = _escaped if escaped else _raw
     if form == "json":
@@ -145,7 +148,10 @@ def _escaped(data: bytes | None) -> bytes:
 
 
 def as_json(record: Record, key: Any = _BYTES, value: Any = _BYTES) -> bytes:
-    """Return a record as a line of JSON. key, value: what to write in place of the bytes."""
+    """Return a record as a line of JSON.
+
+    key, value: the decoded key and value, which replace the bytes.
+    """
     fields: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,

@@ -21,7 +21,7 @@ def throttled_clients(admin: Admin, timeout: float) -> tuple[list[dict[str, Any]
     """Return the clients that had to wait in the last minute, with the broker, from all brokers that report them, and
     the ids of the brokers that do not answer within `timeout` seconds.
 
-    One that may not be asked, or that is no pylogd of this release, tells nothing.
+    A broker that the user may not ask, or that is not pylogd of this release, adds nothing.
     """
     found = []
     silent = []

@@ -33,7 +33,12 @@ class TopApp(App[None]):
     ]  # fmt: skip
 
     def __init__(self, look: Callable[[], Look], view: str, interval: float, where: str) -> None:
-        """look: asks the cluster; called in a thread. interval: seconds between two looks. where: for the title."""
+        """Make the screen.
+
+        look: asks the cluster; it is called in a thread.
+        interval: the seconds between two looks.
+        where: the name of the cluster in the title.
+        """
         super().__init__()
         self.title = f"pylogd top, {where}"
         self._look = look
@@ -50,7 +55,7 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Begin to ask the cluster."""
         self.sub_title = f"{self._view}: asking the cluster"
         self.run_worker(self._keep_looking, thread=True, exclusive=True)
 

@@ -17,7 +17,7 @@ from pylogd.errors import KafkaError, PylogdError
 
 Records = list[dict[str, Any]]
 VIEWS: Final = ("topics", "groups", "brokers")
-#: The fields of each view; `>` before those of numbers.
+#: The fields of each view; `>` is before the names of numbers.
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "topics": (
         "topic", ">partitions", ">records_per_second", ">bytes_per_second", ">bytes", ">under_replicated",
@@ -36,7 +36,10 @@ SHOWN: Final[Shown] = {
 
 @dataclass(slots=True)
 class Look:
-    """The state of a cluster at a time (seconds of a monotonic clock). silent: brokers that did not answer."""
+    """The state of a cluster at a time (seconds of a monotonic clock).
+
+    silent: the brokers that did not answer.
+    """
 
     at: float
     ends: dict[str, int] = field(default_factory=dict)
@@ -56,7 +59,11 @@ class Sampler:
     """Sample a cluster periodically. Blocking: run it in its own thread."""
 
     def __init__(self, admin: Admin, timeout: float, now: Callable[[], float] = time.monotonic) -> None:
-        """timeout: seconds to wait for the answers of brokers. now: a monotonic clock, in seconds."""
+        """Make a sampler.
+
+        timeout: the seconds to wait for the answers of brokers.
+        now: a monotonic clock in seconds.
+        """
         self._admin = admin
         self._timeout = timeout
         self._now = now
@@ -125,7 +132,7 @@ class Sampler:
             })  # fmt: skip
 
     def _groups(self, silent: set[int]) -> Records:
-        """Return the groups of brokers that answer. Those that do not are added to `silent`. Raises KafkaError."""
+        """Return the groups of brokers that answer, and add the other brokers to `silent`. Raises KafkaError."""
         listed: list[GroupListing] = []
         for node, answer in self._admin.groups_by_broker(self._timeout, silent).items():
             if isinstance(answer, KafkaError):

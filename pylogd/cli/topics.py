@@ -120,7 +120,7 @@ def chosen_topics(admin: Admin, names: Sequence[str], regex: bool, *, internal: 
 
 
 def _sizes(admin: Admin, found: Sequence[Topic]) -> dict[str, dict[str, int | None]]:
-    """Return the number of records and bytes of topics; None for records where a partition has no leader."""
+    """Return the numbers of records and bytes of topics; records are None if a partition has no leader."""
     online = [
         TopicPartition(topic.name, one.index) for topic in found for one in topic.partitions if one.leader >= 0
     ]  # fmt: skip

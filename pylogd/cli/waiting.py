@@ -14,7 +14,7 @@ from pylogd.client.core.admin.calls import refresh
 from pylogd.errors import PylogdError
 
 T = TypeVar("T")
-#: After so many seconds without an answer.
+#: The seconds without an answer before the user gets a note.
 PATIENCE_SECONDS: Final = 2.0
 
 
@@ -38,7 +38,7 @@ class WatchedCluster(Cluster):
             raise self._with_hint(error) from None
 
     def _with_hint(self, error: UnknownTopic) -> UnknownTopic:
-        """Return the error, with the name of a topic that there is if one is near."""
+        """Return the error, with the name of an existing topic if one is similar."""
         try:
             topics = super().run(refresh(self.evented, None))
         except PylogdError:
@@ -54,7 +54,10 @@ class WatchedCluster(Cluster):
 
 @contextmanager
 def saying(text: Callable[[], str]) -> Iterator[None]:
-    """Print a note if the `with` block takes longer than `PATIENCE_SECONDS`. text: what returns the note's text."""
+    """Print a note if the `with` block takes longer than `PATIENCE_SECONDS`.
+
+    text: the function that returns the note's text.
+    """
     timer = threading.Timer(PATIENCE_SECONDS, lambda: note(text()))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""Groups whose consumers coordinate through ZooKeeper, with their lag: as `pylogd groups` shows those of brokers."""
+"""Groups whose consumers coordinate through ZooKeeper, with their lag, in the form of brokers' groups."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pylogd.client.core.model import (
 )
 
 KIND: Final = "zookeeper"
-#: The coordinator of a group that has no broker for it.
+#: The coordinator of a group that no broker coordinates.
 NO_COORDINATOR: Final = -1
 
 
 def zookeeper_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option that names the ZooKeeper of consumers that coordinate there."""
+    """Add the option for the ZooKeeper through which consumers coordinate."""
     option = click.option(
         "-z", "--zookeeper", metavar="HOST:PORT[,...][/CHROOT]", envvar="PYLOGD_ZOOKEEPER",
         help="Also the groups of consumers that coordinate through this ZooKeeper. Also from PYLOGD_ZOOKEEPER.",
@@ -34,8 +34,11 @@ def zookeeper_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def zookeeper_groups(admin: Admin, zookeeper: str | None, silent: Collection[int], timeout: float) -> GroupsDescribed:
     """Return the groups in ZooKeeper, with their offsets and the ends of the logs.
 
-    zookeeper: None for no groups. silent: brokers that did not answer before. timeout: seconds for the ends. Raises
-    ClickException if ZooKeeper does not answer.
+    zookeeper: the address of ZooKeeper; None returns no groups.
+    silent: the brokers that did not answer before.
+    timeout: the seconds to look up the ends.
+
+    Raises ClickException if ZooKeeper does not answer.
     """
     found = read_groups(zookeeper) if zookeeper else []
     offsets = {each["group"]: _offsets(each["offsets"]) for each in found}

@@ -1,9 +1,10 @@
-"""Kafka's property files and names of properties, for connections and group membership of clients.
+"""Read Kafka's property files, and the properties of a client's connections and group membership.
 
-Those are `security.protocol`, `ssl.*`, `sasl.*`; `group.protocol`, `group.remote.assignor`, `group.instance.id`.
+The properties are `security.protocol`, `ssl.*`, `sasl.*`, `group.protocol`, `group.remote.assignor` and
+`group.instance.id`.
 
-The command line's `--command-config` and Spark's `kafka.*` options use these. Stores of certificates and keys are PEM,
-since Java's own formats need Java; the error says how to convert them. Properties for other purposes are ignored here.
+The command line's `--command-config` and Spark's `kafka.*` options are read here. Certificates and keys must be PEM,
+because Java's own formats need Java; the error says how to convert them. Other properties are ignored.
 
 Source: Kafka documentation, "Security" and "Configuration".
 """
@@ -36,7 +37,7 @@ _JAVA_ONLY = ("ssl.truststore.password", "ssl.keystore.password")
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Parse a Java property file. Raises ValueError with the line that has no name."""
+    """Parse a Java property file. Raises ValueError for a line without a name."""
     found: dict[str, str] = {}
     for line in _logical_lines(text):
         match = _LINE.fullmatch(line)
@@ -79,7 +80,7 @@ def is_security(name: str) -> bool:
 
 
 def security_from(properties: Mapping[str, str]) -> SecurityOptions | None:
-    """Return the options that properties ask for, None if they ask for none.
+    """Return the security options that the properties set; None if they set none.
 
     Raises ValueError, whose text names the property and never repeats a secret.
     """
@@ -101,9 +102,9 @@ def security_from(properties: Mapping[str, str]) -> SecurityOptions | None:
 
 
 def member_options(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a group member that properties ask for, by the names of `ConsumerOptions`.
+    """Return the options of a group member that the properties set, by the names of `ConsumerOptions`.
 
-    Raises ValueError for a group protocol that there is not.
+    Raises ValueError for an unknown group protocol.
     """
     given = {option: properties.get(name, "").strip() for name, option in _OF_MEMBERS.items()}
     found = {option: value for option, value in given.items() if value}

@@ -1,8 +1,8 @@
 """The settings: their tables, files, and the order in which values override each other.
 
-Reading guide: `broker` and `topic` are the tables; `values` is what one setting is; `lookup` finds one by its name;
-`listeners` and `source` read addresses and files; `settings` is what a broker holds. Imports nothing of the project but
-`errors`.
+Reading guide: `broker` and `topic` are the tables; `values` defines one setting; `lookup` finds a setting by its name;
+`listeners` and `source` read addresses and files; `settings` has the effective values of a broker. The only package of
+the project that it imports is `errors`.
 """
 
 from pylogd.config.broker import SETTINGS

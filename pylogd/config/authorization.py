@@ -1,4 +1,4 @@
-"""The settings of authorization and of the audit log. Must not know: authorizers; their names are only text here."""
+"""The settings of authorization and of the audit log. Must not know: authorizers, whose names are only text here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pylogd.config.values import ConfigError, ConfigType, Mode, Setting
 
 _GROUP: Final = "Authorization"
 
-#: Kafka's own names of the authorizer that decides by ACLs; they mean pylogd's.
+#: Kafka's names of the authorizer that decides by ACLs; they mean pylogd's authorizer.
 KAFKA_AUTHORIZERS: Final = frozenset(
     {
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -99,7 +99,7 @@ def super_users(text: str) -> tuple[str, ...]:
 
 
 def check_authorization(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError for settings that can't be right."""
+    """Raise ConfigError for settings that contradict each other."""
     super_users(values["super.users"])
     for name in ("authorizer.class.name", "principal.builder.class"):
         text = values[name]

@@ -18,9 +18,9 @@ from pylogd.config.values import ConfigError, ConfigType, Mode, Setting
 METRICS: Final = "metrics"
 INTERVAL: Final = "interval.ms"
 MATCH: Final = "match"
-#: As a metric: all of them.
+#: The metric that means all metrics.
 ALL: Final = "*"
-#: What `match` can look at.
+#: The attributes that `match` can compare.
 ATTRIBUTES: Final = (
     "client_id", "client_instance_id", "client_software_name", "client_software_version", "client_source_address",
     "client_source_port",
@@ -62,13 +62,13 @@ CLIENT_METRICS_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType({one.na
 
 
 class ImpossibleSubscription(ConfigError):
-    """A setting that subscriptions do not have, or an interval out of range: Kafka's error code for both is its own."""
+    """A setting that subscriptions do not have, or an interval out of range. Kafka has an error code for both."""
 
 
 def check_subscription(overrides: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a subscription in canonical spelling. Raises ConfigError, or ImpossibleSubscription.
 
-    Whether expressions are valid is checked by who can match them.
+    The code that matches expressions checks whether they are valid.
     """
     checked: dict[str, str] = {}
     for name, raw in overrides.items():
@@ -112,7 +112,7 @@ def parse_match(text: str) -> dict[str, str]:
 
 
 def describe_subscription(overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return every setting of a subscription as DescribeConfigs shows it."""
+    """Return every setting of a subscription in the form of DescribeConfigs."""
     entries = []
     for name, setting in CLIENT_METRICS_SETTINGS.items():
         synonyms = [ConfigSynonym(name, setting.format(setting.default), ConfigSource.DEFAULT)]

@@ -1,6 +1,6 @@
 """The settings of a topic's codec: `compression.type`, and the levels of the codecs that have one (KIP-390).
 
-A part of the table in `broker`; each has a twin that a topic may set (`topic`).
+A part of the table in `broker`; a topic may set each of them too (`topic`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
 
 _LOG: Final = "Log"
 CODECS: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
-#: Kafka's default of `max.decompressed.message.bytes`: the largest array of a Java machine.
+#: Kafka's default of `max.decompressed.message.bytes`: the largest array in Java.
 LARGEST_RECORD: Final = INT_MAX - 8
 
 COMPRESSION_SETTINGS: Final = (

@@ -1,4 +1,4 @@
-"""The settings of connections: how many, how fast they may come, how long they may take, how much they may hold.
+"""The settings of connections: their number, their rate, their timeouts, and their memory.
 
 Strategy: a table, and the checks that concern several of its values. Settings marked `per_listener` can also be given
 for one listener, as `listener.name.<listener>.<setting>`.
@@ -21,7 +21,7 @@ PER_IP: Final = "max.connections.per.ip"
 OVERRIDES: Final = "max.connections.per.ip.overrides"
 NETWORKS: Final = "proxy.protocol.networks"
 
-#: The least that may be set at run time where it could keep operators out: a client needs several connections.
+#: The least value at run time of limits that could lock operators out: a client needs several connections.
 LEAST_AT_RUN_TIME: Final = 10
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -184,9 +184,9 @@ CONNECTION_SETTINGS: Final = [
 
 
 def check_way_in(dynamic: Mapping[str, str], listeners: int) -> None:
-    """Raise ConfigError if limits that are set at run time could keep out the operator who wants to change them back.
+    """Raise ConfigError if limits that are set at run time could lock out the operator who wants to change them back.
 
-    listeners: how many the broker has. With several, the one between brokers is exempt from `max.connections`.
+    listeners: the number of listeners. With several, the one between brokers is exempt from `max.connections`.
     """
     for name in ("max.connections", PER_IP):
         exempt = listeners > 1 and name != PER_IP
@@ -205,7 +205,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, int]:
         host, _, number = text.rpartition(":")
         try:
             parsed = ipaddress.ip_address(host.strip().removeprefix("[").removesuffix("]"))
-            address = str(getattr(parsed, "ipv4_mapped", None) or parsed)  # as clients' addresses are written
+            address = str(getattr(parsed, "ipv4_mapped", None) or parsed)  # the form of clients' addresses
             if not number.strip().isascii() or not number.strip().isdigit():
                 raise ValueError(number)
             found[address] = min(int(number), INT_MAX)

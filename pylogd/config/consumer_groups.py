@@ -1,6 +1,6 @@
 """The table of broker settings of the newer consumer groups (KIP-848).
 
-A part of the table in `broker`, which says how to read it.
+This is a part of the table in `broker`, which explains it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ CONSUMER_GROUP_SETTINGS: Final = [
 
 
 def check_assignment_interval(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the interval between assignments is outside the bounds for those of groups."""
+    """Raise ConfigError if the interval between assignments is outside the limits of groups' own intervals."""
     name = "group.consumer.assignment.interval.ms"
     low, high = values["group.consumer.min.assignment.interval.ms"], values["group.consumer.max.assignment.interval.ms"]
     if not low <= values[name] <= high:

@@ -1,8 +1,8 @@
-"""The setting `coordinator.labels`: which partitions of an internal topic belong to a label, and which names to these.
+"""The setting `coordinator.labels`: the partitions of an internal topic that belong to a label, and the names in them.
 
-A name is the id of a group, or a transactional id. Its coordinator is the leader of the partition that stores it, so a
-label's own partitions, which only brokers with the label have, let only these brokers coordinate the label's names.
-`metadata.labels` places the partitions, `replica.internal_topic` finds the one of a name.
+A name is the id of a group, or a transactional id. Its coordinator is the leader of the partition that stores it. Only
+brokers with a label have the label's own partitions, so only these brokers coordinate the label's names.
+`metadata.labels` places the partitions, `replica.internal_topic` finds the partition of a name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COORDINATOR_LABELS: Final = Setting(
     "Topics",
 )
 
-#: What the brokers give to topics that they create.
+#: The setting that brokers give to topics that they create.
 LABELS_OF_NEW_TOPICS: Final = (DEFAULT_LABEL, COORDINATOR_LABELS)
 
 TOPIC_COORDINATOR_LABELS: Final = COORDINATOR_LABELS._replace(
@@ -46,7 +46,11 @@ TOPIC_COORDINATOR_LABELS: Final = COORDINATOR_LABELS._replace(
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLabels:
-    """A parsed value. ranges: the first and the last partition of each label. prefixes: each prefix's label."""
+    """A parsed value.
+
+    ranges: the first and the last partition of each label.
+    prefixes: the label of each prefix.
+    """
 
     ranges: Mapping[str, tuple[int, int]]
     prefixes: Mapping[str, str]
@@ -56,17 +60,17 @@ class CoordinatorLabels:
         return next((label for label, (first, last) in self.ranges.items() if first <= index <= last), None)
 
     def label_of(self, name: str) -> str | None:
-        """Return the label of an id; None if no prefix fits."""
+        """Return the label of an id; None if no prefix matches."""
         fitting = [prefix for prefix in self.prefixes if name.startswith(prefix)]
         return self.prefixes[max(fitting, key=len)] if fitting else None
 
     def partitions(self, name: str, count: int) -> Sequence[int]:
-        """Return which of `count` partitions may store an id, ascending; none if the topic has too few."""
+        """Return those of `count` partitions that may store an id, in ascending order."""
         label = self.label_of(name)
         return [index for index in range(count) if self.label_at(index) == label]
 
     def check_count(self, count: int) -> None:
-        """Raise ConfigError unless a topic with so many partitions has those of all labels, and others."""
+        """Raise ConfigError unless `count` partitions include those of all labels, and some without a label."""
         for label, (first, last) in self.ranges.items():
             if last >= count:
                 raise _wrong(f"the label {label} has the partitions {first}-{last}, and the topic has only {count}")
@@ -76,7 +80,7 @@ class CoordinatorLabels:
 
 @lru_cache(maxsize=16)
 def parse_coordinators(text: str) -> CoordinatorLabels:
-    """Return what a value, with commas between the entries, says. Raises ConfigError."""
+    """Parse a value with commas between the entries. Raises ConfigError."""
     ranges: dict[str, tuple[int, int]] = {}
     prefixes: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):

@@ -1,6 +1,6 @@
-"""The table of settings of single groups, with Kafka's names: a group that does not set one uses the broker's.
+"""The table of settings of single groups, with Kafka's names. The broker's value applies if a group does not set one.
 
-The table has only settings that the broker uses; those of share and streams groups are not among them, nor is
+The table has only settings that the broker uses. So it lacks the settings of share and streams groups, and
 `consumer.assignor.offload.enable`.
 """
 
@@ -56,7 +56,7 @@ _SETTINGS: Final = [
 ]
 #: Every setting of a group by name.
 GROUP_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType({setting.name: setting for setting in _SETTINGS})
-#: The broker settings that bound what a group may set.
+#: The broker settings that limit the values of a group.
 BOUNDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         SESSION_TIMEOUT: ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
@@ -67,7 +67,7 @@ BOUNDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 
 
 def check_bounds(name: str, value: int, low: int, high: int) -> None:
-    """Raise ConfigError if a value of a group's setting is not within the broker's bounds."""
+    """Raise ConfigError if a value of a group's setting is not within the broker's limits."""
     least, most = BOUNDS[name]
     if value < low:
         raise ConfigError(f"{name} = {value} is below the broker's {least} = {low}", name)

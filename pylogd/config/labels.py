@@ -1,8 +1,8 @@
-"""The settings of placement: the labels that a broker carries, and the one that a topic names.
+"""The settings of placement: the labels that a broker carries, and the label that a topic names.
 
 A topic that names a label (`placement.label`) has its replicas only on brokers that carry it (`broker.labels`).
 `metadata.labels` has the rule; `docs/labels.md` explains it. `BROKER_LABELS` and `DEFAULT_LABEL` are parts of the table
-in `broker`, `PLACEMENT_LABEL` is one of that in `topic`.
+in `broker`; `PLACEMENT_LABEL` is a part of the table in `topic`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PLACEMENT_LABEL: Final = Setting(
 
 
 def check_label(label: str, setting: str) -> None:
-    """Raise ConfigError unless `label`, the value of a setting or a part of it, can be the name of a label."""
+    """Raise ConfigError unless `label`, a value of a setting or a part of one, is a valid name of a label."""
     if not _LEGAL.fullmatch(label):
         legal = 'a label has 1 to 100 letters, digits, ".", "_" and "-"'
         raise ConfigError(f'{setting} = "{label[:200]}" is not allowed: {legal}', setting)

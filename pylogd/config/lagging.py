@@ -1,6 +1,6 @@
 """The table of broker settings that slow down lagging consumers on busy disks. docs/lagging-consumers.md explains them.
 
-A part of the table in `broker`, which says how to read it.
+This is a part of the table in `broker`, which explains it.
 """
 
 from __future__ import annotations
@@ -75,6 +75,6 @@ LAGGING_SETTINGS: Final = [
 
 
 def check_lagging(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the bounds of utilization contradict each other."""
+    """Raise ConfigError if the limits of utilization contradict each other."""
     if values[_LOW] >= values[_HIGH]:
         raise ConfigError(f"{_LOW} = {values[_LOW]} is not below {_HIGH} = {values[_HIGH]}", _LOW)

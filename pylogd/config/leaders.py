@@ -1,6 +1,6 @@
 """The table of broker settings of leadership: the controller's checks, and controlled shutdown.
 
-A part of the table in `broker`, which says how to read it.
+This is a part of the table in `broker`, which explains it.
 """
 
 from __future__ import annotations

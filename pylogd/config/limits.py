@@ -1,6 +1,6 @@
-"""The table of broker settings that bound what requests and clients can cost. docs/limits.md explains them.
+"""The table of broker settings that limit the cost of requests and clients. docs/limits.md explains them.
 
-A part of the table in `broker`, which says how to read it.
+This is a part of the table in `broker`, which explains it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Parse listener addresses, make Twisted's endpoint descriptions from them, and choose the one between brokers.
+"""Parse listener addresses, make Twisted's endpoint descriptions, and choose the listener between brokers.
 
 Three spellings of a listener: Kafka's `NAME://host:port`, plain `host:port`, and a Twisted endpoint string
-(`tcp:9092:interface=127.0.0.1`, `systemd:domain=INET:index=0`). IPv6 hosts stand in brackets. Must not know: Twisted
-(the endpoint string is only text here), name resolution.
+(`tcp:9092:interface=127.0.0.1`, `systemd:domain=INET:index=0`). IPv6 hosts are in brackets. Must not know: Twisted (the
+endpoint string is only text here), name resolution.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_PORT: Final = 65535
 
 
 class SecurityProtocol(Enum):
-    """How the connections of a listener are protected, and how their clients say who they are."""
+    """How the connections of a listener are protected, and how their clients authenticate."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -53,10 +53,11 @@ OWN_NAMES: Final = tuple(f"{protocol.value}:{protocol.value}" for protocol in Se
 
 
 class Listener(NamedTuple):
-    """One address: where to listen or, with an empty `endpoint`, the address to advertise.
+    """An address to listen on or, with an empty `endpoint`, to advertise.
 
-    `host` is without brackets, empty for every interface or for one that only the endpoint knows; `port` 0 is chosen
-    when the endpoint is bound. `endpoint` is a Twisted server endpoint description.
+    host: the host without brackets. Empty means all interfaces, or one that only the endpoint knows.
+    port: the port; 0 means that the system chooses one when the endpoint is bound.
+    endpoint: a Twisted server endpoint description.
     """
 
     name: str
@@ -67,18 +68,18 @@ class Listener(NamedTuple):
 
     @property
     def wildcard(self) -> bool:
-        """Whether the host stands for all interfaces, and so is no address for clients."""
+        """Whether the host means all interfaces, so that clients can't use it as an address."""
         return self.host in ("", "0.0.0.0", "::")
 
     @property
     def exposed(self) -> bool:
-        """Whether other machines may be able to connect, judging by the address."""
+        """Whether the address lets other machines connect."""
         if self.host in ("", "localhost"):
             return not self.host and self.endpoint.startswith("tcp")
         try:
             return not ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
         except ValueError:
-            return True  # a name
+            return True  # the host is a name
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -105,12 +106,13 @@ def parse_protocols(texts: Iterable[str]) -> dict[str, SecurityProtocol]:
 def parse_listeners(
     texts: Iterable[str], protocols: Mapping[str, SecurityProtocol] | None = None, setting: str = "listeners"
 ) -> tuple[Listener, ...]:
-    """Parse addresses to listen on. Unnamed ones are called PLAINTEXT, PLAINTEXT2 and so on.
+    """Parse addresses to listen on. Unnamed listeners get the names PLAINTEXT, PLAINTEXT2 and so on.
 
-    protocols: the security protocol by the name of the listener, as `parse_protocols` returns it; by default each
-    protocol has its own name.
+    protocols: the security protocol by the name of the listener, from `parse_protocols`; by default each protocol has a
+    listener of its own name.
 
-    Raises `ConfigError` for a malformed address, a name without a protocol, a name or a port used twice.
+    Raises ConfigError for a malformed address, for a name without a protocol, and for a name or a port that is used
+    twice.
     """
     protocols = parse_protocols(OWN_NAMES) if protocols is None else protocols
     listeners: list[Listener] = []
@@ -133,7 +135,10 @@ def parse_listeners(
 
 
 def listeners_of(values: Mapping[str, Any]) -> tuple[Listener, ...]:
-    """Return the listeners that settings name. Raises ConfigError. values: the settings by name."""
+    """Return the listeners in the settings. Raises ConfigError.
+
+    values: the settings by name.
+    """
     return parse_listeners(values["listeners"], parse_protocols(values[PROTOCOL_MAP]))
 
 
@@ -142,7 +147,8 @@ def check_change(
 ) -> None:
     """Raise ConfigError if listeners can't become these at run time.
 
-    between, between_now: the listener between brokers. now: the present listeners.
+    between, between_now: the listener between brokers: the future and the present one.
+    now: the present listeners.
     """
     present = {listener.name: listener.protocol for listener in now}
     for listener in listeners:
@@ -180,7 +186,7 @@ def parse_advertised(
 
 
 def inter_broker_listener(values: Mapping[str, Any], listeners: tuple[Listener, ...]) -> Listener:
-    """Return the listener that other brokers connect to. Raises ConfigError if it does not exist.
+    """Return the listener to which other brokers connect. Raises ConfigError if it does not exist.
 
     values: the settings by name. Without a name or a protocol it is the first listener.
     """

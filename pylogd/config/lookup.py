@@ -1,8 +1,7 @@
-"""Find a broker setting by its name, also one that is for a single listener.
+"""Find a broker setting by its name, including settings for a single listener.
 
-`listener.name.<listener>.<setting>` is a setting of its own, with the type and the rules of the one it ends with. A
-listener's name is written in small letters there, as in Kafka. Between it and the setting may stand the name of a SASL
-mechanism.
+`listener.name.<listener>.<setting>` is a separate setting with the type and the rules of `<setting>`. The listener's
+name is in lower case, as in Kafka. The name of a SASL mechanism may come between the listener and the setting.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pylogd.config.values import ConfigError, Setting, Value
 
 LISTENER_PREFIX: Final = "listener.name."
 _MOST_NAMES: Final = 1000
-#: Older or alternative names, and the names here; used only for hints in messages.
+#: Older or alternative names -> the names here; used only for hints in messages.
 FORMER_NAMES: Final[Mapping[str, str]] = MappingProxyType({"broker.id": "node.id", "log.dir": "log.dirs"})
 _PER_LISTENER: Final = sorted(
     (setting for setting in SETTINGS.values() if setting.per_listener), key=lambda setting: -len(setting.name)
@@ -25,13 +24,13 @@ _PER_LISTENER: Final = sorted(
 
 
 def listener_setting(listener: str, name: str) -> str:
-    """Return the name of the setting that holds a listener's own value for the setting `name`."""
+    """Return the name of the setting with a listener's own value for the setting `name`."""
     return f"{LISTENER_PREFIX}{listener.lower()}.{name}"
 
 
 @lru_cache(_MOST_NAMES)
 def broker_setting(name: str) -> Setting | None:
-    """Return the broker setting of this name; None if it does not exist."""
+    """Return the broker setting with this name; None if it does not exist."""
     found = SETTINGS.get(name)
     if found is None and name.startswith(LISTENER_PREFIX):
         rest = name[len(LISTENER_PREFIX) :]
@@ -42,7 +41,7 @@ def broker_setting(name: str) -> Setting | None:
 
 
 def known(find: Callable[[str], Setting | None], names: Mapping[str, Setting], name: str, what: str) -> Setting:
-    """Return the setting of this name. Raises ConfigError with the most similar one of `names` as a hint."""
+    """Return the setting with this name. Raises ConfigError with the most similar one of `names` as a hint."""
     setting = find(name)
     if setting is not None:
         return setting
@@ -54,7 +53,7 @@ def known(find: Callable[[str], Setting | None], names: Mapping[str, Setting], n
 
 
 def known_broker_setting(name: str) -> Setting:
-    """Return the broker setting of this name. Raises ConfigError if it does not exist."""
+    """Return the broker setting with this name. Raises ConfigError if it does not exist."""
     return known(broker_setting, SETTINGS, name, "setting")
 
 
@@ -83,23 +82,23 @@ class TypedValues:
         return value
 
     def text(self, name: str) -> str | None:
-        """Return the value of a STRING setting, None if unset."""
+        """Return the value of a STRING setting; None if unset."""
         value = self[name]
         assert value is None or isinstance(value, str), name
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return the members of a LIST setting, () if unset."""
+        """Return the members of a LIST setting; () if unset."""
         value = self[name]
         assert value is None or isinstance(value, tuple), name
         return value or ()
 
 
 class ListenerValues(TypedValues):
-    """The settings as one listener sees them: its own values over the broker's."""
+    """The settings for one listener: its own values override the broker's."""
 
     def __init__(self, values: Mapping[str, Value], listener: str) -> None:
-        """`values`: the effective settings by name. `listener`: its name."""
+        """Pass the effective settings by name, and the listener's name."""
         self._values = values
         self._listener = listener
 
@@ -108,5 +107,5 @@ class ListenerValues(TypedValues):
         return self._values[name] if own is None else own
 
     def own(self, name: str) -> Value:
-        """Return the listener's own value, None if it has none."""
+        """Return the listener's own value; None if it has none."""
         return self._values.get(listener_setting(self._listener, name))

@@ -1,4 +1,4 @@
-"""Where a broker's metadata is stored: in ZooKeeper, in a file, or behind the socket of another process."""
+"""The place of a broker's metadata: ZooKeeper, a file, or the socket of another process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pylogd.config.values import ConfigError
 
 SQLITE_SCHEME: Final = "sqlite:"
 UNIX_SCHEME: Final = "unix:"
-#: The embedded store, in the first of `log.dirs`, unless `metadata.store` names another file.
+#: The file of the embedded store in the first of `log.dirs`, unless `metadata.store` names another file.
 METADATA_FILE: Final = "metadata.sqlite"
 _SETTING: Final = "metadata.store"
 
@@ -31,11 +31,11 @@ def store_file(settings: TypedValues) -> Path | None:
 
 
 def store_socket(settings: TypedValues) -> str | None:
-    """Return the path of the socket at which another process serves the store; None if this one opens it."""
+    """Return the path of the socket at which another process serves the store; None if this process opens the store."""
     url = settings.text(_SETTING)
     return url.removeprefix(UNIX_SCHEME) if url is not None and url.startswith(UNIX_SCHEME) else None
 
 
 def has_peers(settings: TypedValues) -> bool:
-    """Return whether there may be other brokers: the metadata store is not this process's own."""
+    """Return whether there may be other brokers, because the metadata store is not this process's own."""
     return bool(settings.text("zookeeper.connect")) or store_socket(settings) is not None

@@ -1,6 +1,6 @@
 """The table of broker settings of metrics and health. docs/monitoring.md explains them.
 
-A part of the table in `broker`, which says how to read it.
+This is a part of the table in `broker`, which explains it.
 """
 
 from __future__ import annotations
@@ -95,5 +95,5 @@ METRICS_SETTINGS: Final = [
 
 
 def metrics_listener(text: str | None) -> Listener | None:
-    """Return where metrics are served, by the value of the setting. Raises ConfigError for a malformed address."""
+    """Return the address for metrics in the value of the setting. Raises ConfigError for a malformed address."""
     return None if text is None else parse_listeners([text], setting=LISTENER)[0]

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pylogd.config.values import ConfigError
 
-#: One rule, with what separates it from the next. A slash inside of a pattern or a replacement is escaped.
+#: Matches one rule, and the separator after it. A slash in a pattern or a replacement is escaped.
 _RULE: Final = re.compile(
     r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?))"
     r"\s*(?:,|\n|$)"
@@ -20,14 +20,19 @@ _REFERENCE: Final = re.compile(r"\$([0-9]+)|\\(.)")
 
 
 class Rule(NamedTuple):
-    """One rule. pattern: None for DEFAULT. replacement: texts, and the numbers of groups. case: "L", "U" or ""."""
+    """One rule.
+
+    pattern: the pattern; None for DEFAULT.
+    replacement: texts, and the numbers of groups.
+    case: "L" for lower case, "U" for upper case, or "".
+    """
 
     pattern: Any
     replacement: tuple[str | int, ...] = ()
     case: str = ""
 
     def apply(self, subject: str) -> str | None:
-        """Return the name for a subject, None if the rule does not match it."""
+        """Return the name for a subject; None if the rule does not match it."""
         if self.pattern is None:
             return subject
         match = self.pattern.fullmatch(subject)

@@ -1,11 +1,11 @@
 """Profiles: ready sets of settings for three kinds of clusters, each value with its reason.
 
 `online` clusters pass messages between services, `logs` clusters collect what programs log, and `offline` clusters keep
-both for HDFS and batch jobs. A value of a profile comes before the default and after everything that an operator sets.
-`docs/profiles.md` is generated from this table.
+both for HDFS and batch jobs. A value of a profile overrides the default, and is overridden by everything that an
+operator sets. `docs/profiles.md` is generated from this table.
 
-Source: the Kuaishou talk on Kafka (QCon Beijing 2019), which runs these three kinds as separate clusters. The values
-are ours; the reasons name what the talk says.
+Source: the talk of Kuaishou on Kafka (QCon Beijing 2019), which has these three kinds as separate clusters. The values
+are ours; the reasons cite the talk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ class Choice(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """A named set of settings. purpose: the use of such a cluster, and its trade-offs."""
+    """A named set of settings.
+
+    purpose: the use of such a cluster, and its trade-offs.
+    """
 
     name: str
     purpose: str
@@ -34,7 +37,7 @@ class Profile(NamedTuple):
 
     @property
     def values(self) -> dict[str, object]:
-        """The values by the names of the settings."""
+        """The values by name of the setting."""
         return {choice.name: choice.value for choice in self.choices}
 
 
@@ -191,7 +194,7 @@ PROFILE: Final = Setting(
 
 
 def choices_of(setting: str) -> dict[str, Choice]:
-    """Return what profiles choose for a setting, by the profile's name."""
+    """Return the profiles' choices for a setting, by the profile's name."""
     return {
         profile.name: choice for profile in PROFILES.values() for choice in profile.choices if choice.name == setting
     }

@@ -1,7 +1,7 @@
 """The settings of authentication: SASL mechanisms, sessions, delegation tokens.
 
-Strategy: a table only. Most settings can be given for a single listener, some for a mechanism on a listener
-(`listener.name.<listener>.<mechanism>.<setting>`); `security.mechanisms` reads them.
+Strategy: this is only a table. Most settings can be given for a single listener, some for a mechanism on a listener
+(`listener.name.<listener>.<mechanism>.<setting>`). `security.mechanisms` reads them.
 """
 
 from __future__ import annotations

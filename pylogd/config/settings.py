@@ -1,4 +1,4 @@
-"""The effective settings: layers of values over the tables' defaults.
+"""The effective settings: layers of values that override the tables' defaults.
 
 Strategy: there are five layers, and the first that has a value decides: dynamic for this broker, dynamic for all
 brokers, static (command line over file), the profile, default. The effective values are computed once, at load and at
@@ -8,7 +8,7 @@ converted to its unit (`log.retention.ms` is `log.retention.hours` in millisecon
 Rules: all values are checked before any is used; a change that fails leaves the settings unchanged. The file may be
 reloaded while the broker runs (`read_again`, `replace_static`); this applies only settings that may change at run time.
 
-Must not know: where dynamic and topic overrides are kept (`metadata.configs`), who listens, the reactor.
+Must not know: the store of dynamic and topic overrides (`metadata.configs`), listeners, the reactor.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ class ConfigSynonym(NamedTuple):
 class Replaced(NamedTuple):
     """The result of reloading static settings, by name.
 
-    `changed`: the effective values before and after. `pending`: the effective values, and those of the next start.
-    `overruled`: settings whose new static value has no effect, because a dynamic value overrides it.
+    changed: the effective values before and after.
+    pending: the effective values, and those of the next start.
+    overruled: settings whose new static value has no effect, because a dynamic value overrides it.
     """
 
     changed: Mapping[str, tuple[Value, Value]]
@@ -84,7 +85,7 @@ class Replaced(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """A setting as DescribeConfigs shows it.
+    """A setting in the form of DescribeConfigs.
 
     `value` is None if unset or sensitive. Synonyms are in order of precedence; the first supplies the effective value.
     """
@@ -123,7 +124,7 @@ class Settings(TypedValues):
 
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
-        """Return the settings of a TOML file (or none) with overrides from the command line. Raises ConfigError."""
+        """Return the settings of an optional TOML file, with overrides from the command line. Raises ConfigError."""
         if path is None:
             return cls(None, overrides)
         settings = cls(read_file(Path(path)), overrides)
@@ -132,15 +133,15 @@ class Settings(TypedValues):
 
     @property
     def path(self) -> Path | None:
-        """The file that was loaded, None if there was none."""
+        """The file that was loaded; None if there was none."""
         return self._path
 
     def read_again(self) -> Settings:
-        """Load the same file with the same command line again. Waits for the disk. Raises ConfigError."""
+        """Load the same file with the same command line again. Blocks on the disk. Raises ConfigError."""
         return Settings.load(self._path, self._overrides)
 
     def with_overrides(self, more: Mapping[str, object]) -> Settings:
-        """Load the same file with the same command line, and more on it. Waits for the disk. Raises ConfigError."""
+        """Load the same file with the same command line and more overrides. Blocks on the disk. Raises ConfigError."""
         return Settings.load(self._path, {**self._overrides, **more})
 
     def given(self) -> dict[str, str]:
@@ -156,25 +157,25 @@ class Settings(TypedValues):
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """Where to listen, each with its Twisted endpoint description."""
+        """The listeners, each with its Twisted endpoint description."""
         return listeners_of(self._effective)
 
     @property
     def inter_broker_listener(self) -> Listener:
-        """The listener that other brokers connect to."""
+        """The listener to which other brokers connect."""
         return inter_broker_listener(self._effective, self.listeners)
 
     def for_listener(self, name: str) -> ListenerValues:
-        """Return the settings as they are now for one listener: its own values over the broker's."""
+        """Return the present settings of one listener: its own values override the broker's."""
         return ListenerValues(self._effective, name)
 
     def tls_options(self, listener: str) -> TlsOptions:
-        """Return the TLS settings of a listener as they are now. Raises ConfigError if they are incomplete."""
+        """Return the present TLS settings of a listener. Raises ConfigError if they are incomplete."""
         return tls_options(self.for_listener(listener).__getitem__, listener)
 
     @property
     def advertised_listeners(self) -> tuple[Listener, ...]:
-        """The advertised addresses, by listener name; empty for the addresses of the listeners themselves."""
+        """The advertised addresses, by listener name; empty means the addresses of the listeners."""
         return parse_advertised(self.words("advertised.listeners"), self.listeners)
 
     @property
@@ -208,10 +209,10 @@ class Settings(TypedValues):
         return checked
 
     def topic_config(self, overrides: Mapping[str, str]) -> dict[str, Value]:
-        """Return every topic setting by name, typed: the topic's overrides over the broker's values.
+        """Return every topic setting by name, typed: the topic's overrides, or else the broker's values.
 
-        Unknown names are ignored, because a newer release may have stored them; bounds too, because an older one may
-        have had wider ones. Raises ConfigError for a bad value.
+        Unknown names are ignored, because a newer release may have stored them. Limits are ignored too, because an
+        older release may have had wider limits. Raises ConfigError for a bad value.
         """
         values = dict(self._topic_defaults)
         for name, raw in overrides.items():
@@ -225,7 +226,7 @@ class Settings(TypedValues):
         return {name.replace(".", "_"): value for name, value in self.topic_config(overrides).items()}
 
     def describe_topic(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-        """Return every topic setting as DescribeConfigs shows it."""
+        """Return every topic setting in the form of DescribeConfigs."""
         values = self.topic_config(overrides)
         entries = []
         for name, setting in TOPIC_SETTINGS.items():
@@ -247,7 +248,7 @@ class Settings(TypedValues):
     def check_group(self, overrides: Mapping[str, str]) -> dict[str, str]:
         """Return the overrides of a group in canonical spelling.
 
-        Raises ConfigError for an unknown name, a bad value, or one outside the broker's bounds.
+        Raises ConfigError for an unknown name, a bad value, or a value outside the broker's limits.
         """
         checked: dict[str, str] = {}
         for name, raw in overrides.items():
@@ -261,7 +262,7 @@ class Settings(TypedValues):
         return checked
 
     def group_value(self, overrides: Mapping[str, str], name: str) -> int:
-        """Return the value of a group's setting: its override, within the broker's bounds, or the broker's value."""
+        """Return the value of a group's setting: its override, within the broker's limits, or the broker's value."""
         own = overrides.get(name)
         if own is None:
             return self.integer(GROUP_SETTINGS[name].synonyms[0][0])
@@ -269,7 +270,7 @@ class Settings(TypedValues):
         return max(low, min(int(own), high))
 
     def describe_group(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-        """Return every setting of a group as DescribeConfigs shows it."""
+        """Return every setting of a group in the form of DescribeConfigs."""
         entries = []
         for name, setting in GROUP_SETTINGS.items():
             synonyms = self._candidates(SETTINGS[setting.synonyms[0][0]])
@@ -281,7 +282,7 @@ class Settings(TypedValues):
     # -- this broker
 
     def describe(self) -> list[ConfigEntry]:
-        """Return every broker setting as DescribeConfigs shows it."""
+        """Return every broker setting in the form of DescribeConfigs."""
         entries = []
         for setting in map(known_broker_setting, self._effective):
             synonyms = self._candidates(setting)
@@ -295,8 +296,9 @@ class Settings(TypedValues):
     def check_dynamic(overrides: Mapping[str, str | None], *, all_brokers: bool = False) -> dict[str, str]:
         """Return dynamic broker settings in canonical spelling.
 
-        all_brokers: whether they are for all brokers. Raises ConfigError for one that is unknown, that needs a restart,
-        or that has a bad value.
+        all_brokers: whether they are for all brokers.
+
+        Raises ConfigError for a setting that is unknown, that needs a restart, or that has a bad value.
         """
         checked: dict[str, str] = {}
         for name, raw in overrides.items():
@@ -325,7 +327,7 @@ class Settings(TypedValues):
     def replace_static(self, fresh: Settings) -> Replaced:
         """Apply the static values of `fresh` that may change at run time, and notify subscribers.
 
-        Raises ConfigError, with nothing changed, if they contradict the dynamic ones.
+        Raises ConfigError, with nothing changed, if they contradict the dynamic values.
         """
         dynamic = {
             name for name in {*self._effective, *fresh._effective} if known_broker_setting(name).mode is Mode.DYNAMIC
@@ -360,8 +362,8 @@ class Settings(TypedValues):
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         """Call `listener` each time settings are applied at run time, with the names of the changed settings.
 
-        The names may be none: the same values were set again, which is how certificates are read again. Return a
-        function that ends this.
+        There may be no names: the same values were set again, which has certificates read again. Return a function that
+        ends the subscription.
         """
         self._subscribers.append(listener)
         return lambda: self._subscribers.remove(listener)
@@ -369,7 +371,7 @@ class Settings(TypedValues):
     def try_dynamic(
         self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]
     ) -> tuple[Layers, dict[str, Value]]:
-        """Return the settings that `set_dynamic` would apply. Raises as `set_dynamic`."""
+        """Return the settings that `set_dynamic` would apply. Raises the same errors."""
         ignored = self.words("ignored.dynamic.settings")
         own, shared = (
             {name: value for name, value in _parse_all(self.check_dynamic(layer)).items() if name not in ignored}

@@ -34,7 +34,7 @@ def read_file(path: Path) -> dict[str, object]:
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, str]:
-    """Return the settings of `NAME=VALUE` words, as given to `--set`; the last of equal names counts.
+    """Return the settings of `NAME=VALUE` words of `--set`. The last of equal names counts.
 
     Raises ConfigError.
     """

@@ -1,6 +1,6 @@
 """The table of broker settings of logs: files, retention, flushing, compaction.
 
-A part of the table in `broker`, which says how to read it. Most of these have a twin that a topic may set (`topic`).
+This is a part of the table in `broker`, which explains it. A topic may set most of these settings too (`topic`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DYNAMIC: Final = Mode.DYNAMIC
 MIB: Final = 1024 * 1024
 HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
-#: A value of `cordoned.log.dirs`.
+#: The value of `cordoned.log.dirs` for all directories.
 ALL_DIRECTORIES: Final = "*"
 
 _LOG: Final = "Log"
@@ -416,7 +416,7 @@ _COMPACTION_SETTINGS: Final = [
     ),
 ]
 
-#: In the order of the manual.
+#: The settings in the order of the manual.
 STORAGE_SETTINGS: Final = (*_LOG_SETTINGS, *_RETENTION_SETTINGS, *_FLUSH_SETTINGS, *_COMPACTION_SETTINGS)
 
 

@@ -1,8 +1,8 @@
 """Settings of topics for tiered storage and share groups, which brokers of pylogd do not have.
 
-Strategy: clients, operators and mirrors set them on all their topics, mostly to what means "not used". So each is
-accepted with every value that asks for nothing: no topic is refused for it. A value that asks for what a broker can't
-do is refused, and the error says why.
+Strategy: clients, operators and mirrors set them for all of their topics, mostly to values that mean "not used". So
+every value that requests nothing is accepted, and no topic is refused. A value that requests something that a broker
+can't do is refused, and the error gives the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ UNUSED_SETTINGS: Final = (
 
 
 def check_unused(values: Mapping[str, str]) -> None:
-    """Raise ConfigError if a topic's settings ask for something that brokers do not have. values: as text."""
+    """Raise ConfigError if a topic's settings request something that brokers do not have.
+
+    values: the settings as text.
+    """
     if values.get("remote.storage.enable") == "true":
         raise ConfigError(
             "remote.storage.enable = true is not possible: pylogd has no tiered storage. Set it to false, or leave it "

@@ -1,7 +1,7 @@
 """The settings of TLS, with Kafka's names: certificates, trust, protocol versions, ciphers, principals.
 
-Strategy: a table, and `TlsOptions`, the values for one listener. Every setting can be given for a single listener, as
-`listener.name.<listener>.ssl...`, and changed at run time: new connections use the new values.
+Strategy: a table of settings, and `TlsOptions` with the values for one listener. Every setting can be given for a
+single listener, as `listener.name.<listener>.ssl...`, and changed at run time: new connections use the new values.
 
 Must not know: OpenSSL, files (paths are only text here).
 """
@@ -137,7 +137,7 @@ TLS_SETTINGS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """The values of the settings of the same names, for one listener. Secrets are not shown by `repr`."""
+    """The values of the settings with the same names, for one listener. `repr` does not show secrets."""
 
     keystore: str | None = None
     key: str | None = field(default=None, repr=False)
@@ -155,7 +155,8 @@ class TlsOptions:
 def tls_options(value: Callable[[str], Any], listener: str) -> TlsOptions:
     """Return the TLS settings of a listener. Raises ConfigError if they are incomplete or contradict each other.
 
-    value: returns the value of a setting for the listener. listener: its name, for messages.
+    value: returns the value of a setting for the listener.
+    listener: the listener's name, for messages.
     """
     keystore, key, chain = (
         value("ssl.keystore.location"), value("ssl.keystore.key"), value("ssl.keystore.certificate.chain")

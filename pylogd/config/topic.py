@@ -1,9 +1,9 @@
-"""The table of topic settings, each with the broker settings that it falls back to.
+"""The table of topic settings, each with the broker settings whose values it takes if it is not set.
 
-Strategy: a topic setting has no default of its own. Its default, type, bounds and choices are those of its broker
-synonym, so nothing is written twice; if a synonym is in coarser units, `Setting.synonyms` has the factor
-(Kafka's `ServerTopicConfigSynonyms`). The exceptions have no synonym: `placement.label`, on which all brokers have to
-agree, `coordinator.labels`, which can't change, and the settings that have no effect here (`tiered`).
+Strategy: the default, type, limits and choices of a topic setting are those of its broker synonym, so nothing is
+written twice. If a synonym is in coarser units, `Setting.synonyms` has the factor (Kafka's
+`ServerTopicConfigSynonyms`). Some settings have no synonym: `placement.label`, on which all brokers have to agree;
+`coordinator.labels`, which can't change; and the settings that have no effect here (`tiered`).
 """
 
 from __future__ import annotations
@@ -187,7 +187,9 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
 
 
 def check_topic_values(values: Mapping[str, str]) -> None:
-    """Raise ConfigError if settings of a topic, as text, have values that their types allow, but a broker does not."""
+    """Raise ConfigError if settings of a topic (as text) have values that a broker refuses although their types allow
+    them.
+    """
     if label := values.get(PLACEMENT_LABEL.name):
         check_label(label, PLACEMENT_LABEL.name)
     parse_coordinators(values.get(TOPIC_COORDINATOR_LABELS.name) or "")
@@ -196,7 +198,7 @@ def check_topic_values(values: Mapping[str, str]) -> None:
 
 
 def internal_segment_size(size: int) -> dict[str, str]:
-    """Return the settings of an internal topic that give it segments of `size` bytes, also where that is very small."""
+    """Return the settings of an internal topic that give it segments of `size` bytes, even if this is very small."""
     lowest = TOPIC_SETTINGS["segment.bytes"].minimum
     name = "segment.bytes" if lowest is None or size >= lowest else "internal.segment.bytes"
     return {name: str(size)}

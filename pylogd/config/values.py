@@ -4,10 +4,10 @@ Strategy: the class `Setting` checks and converts one value; the tables (`broker
 `settings` combines layers of values. A value may come as a TOML value, or as the text of a command line or of an
 AlterConfigs request; both become the same Python value.
 
-Rules: a bad value is a `ConfigError` of one line that names the setting, the value and what is allowed. A default is
-written once, in its table.
+Rules: a bad value raises `ConfigError` with one line that names the setting, the value and the allowed values. A
+default is written once, in its table.
 
-Must not know: files, the reactor, who reads a setting.
+Must not know: files, the reactor, the readers of a setting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pylogd.errors import PylogdError
 
-#: A value as the program uses it. LIST settings are tuples; None is "not set".
+#: A value in the program's form. LIST settings are tuples; None means that a setting is not set.
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 
 INT_MAX: Final = 2**31 - 1
@@ -30,7 +30,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 class ConfigError(PylogdError):
     """A setting that is unknown, malformed, out of range, or in conflict with another.
 
-    `str()` is one line for a user. `setting` is its name, None if the error concerns several.
+    `str()` is one line for a user. `setting` is the setting's name; None if the error concerns several settings.
     """
 
     def __init__(self, message: str, setting: str | None = None) -> None:
@@ -56,8 +56,8 @@ class ConfigType(IntEnum):
 class Mode(Enum):
     """When a changed value takes effect."""
 
-    READ_ONLY = "read-only"  # at the next start
-    DYNAMIC = "dynamic"  # at once, set for one broker or for all
+    READ_ONLY = "read-only"  # the value takes effect at the next start
+    DYNAMIC = "dynamic"  # it takes effect at once, set for one broker or for all
 
 
 _INTEGER_RANGES: Final = {
@@ -70,13 +70,15 @@ _INTEGER_RANGES: Final = {
 class Setting(NamedTuple):
     """One setting.
 
-    `minimum` and `maximum` are inclusive and bound numbers; `choices` bounds text and the members of lists.
-    A `nullable` setting may be unset, which is None. `synonyms` are the broker settings that supply the value of an
-    unset topic setting, or of an unset setting in finer units, in order of precedence, each with the factor that
-    converts its value to the unit of this setting. `per_listener`: a listener may have a value of its own, in the
-    setting `listener.name.<listener>.<name>`. `special`: numbers outside the bounds that are accepted too.
-    `internal`: the setting is for tests; it is described only where it is set. `per_broker`: it can be set at run time
-    for single brokers, but not for all.
+    minimum, maximum: the inclusive limits of numbers.
+    choices: the allowed texts, or members of lists.
+    nullable: whether the setting may be unset, which is None.
+    synonyms: the broker settings that supply the value of an unset topic setting, or of an unset setting in finer
+    units, in order of precedence, each with the factor that converts its value to the unit of this setting.
+    per_listener: whether a listener may have its own value, in the setting `listener.name.<listener>.<name>`.
+    special: numbers outside the limits that are accepted too.
+    internal: whether the setting is for tests; it is described only if it is set.
+    per_broker: whether it can be set at run time for single brokers, but not for all.
     """
 
     name: str
@@ -123,7 +125,7 @@ class Setting(NamedTuple):
 
     @property
     def unbounded(self) -> Setting:
-        """The setting without bounds: for values that were stored when the bounds were wider."""
+        """The setting without limits, for values that were stored when the limits were wider."""
         return self._replace(minimum=None, maximum=None)
 
     def parse(self, raw: object) -> Value:
@@ -164,13 +166,13 @@ class Setting(NamedTuple):
     def _parse_integer(self, raw: object) -> int:
         if isinstance(raw, int) and not isinstance(raw, bool):
             return raw
-        # int() also accepts "1_000" and Unicode digits, and is slow for very long text; settings have none of these.
+        # int() also accepts "1_000" and Unicode digits, and is slow for very long text, so the text is checked first.
         if isinstance(raw, str) and len(raw) <= 32:
             text = raw.strip()
             if text.isascii() and text.removeprefix("-").removeprefix("+").isdigit():
                 try:
                     return int(text)
-                except ValueError:  # "-+1"
+                except ValueError:  # a text such as "-+1"
                     raise self._error(raw) from None
         raise self._error(raw)
 
@@ -205,7 +207,7 @@ class Setting(NamedTuple):
 
     def _check_range(self, value: int | float, raw: object) -> int | float:
         low, high = self._bounds()
-        if not low <= value <= high and value not in self.special:  # true for NaN too
+        if not low <= value <= high and value not in self.special:  # this is true for NaN too
             raise self._error(raw)
         return value
 

@@ -1,7 +1,7 @@
 """The settings of a ZooKeeper connection, and the arguments for kazoo that they make.
 
 Strategy: the connect string and the security settings become plain values here, so that the broker's store and the
-command line connect in one way. Must not know: kazoo (its arguments are only a dict here), the tree.
+command line connect in the same way. Must not know: kazoo (its arguments are only a dict here), the tree.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Connect(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSecurity:
-    """Credentials, TLS and ACLs of a connection. Files are PEM; see the settings of the same names."""
+    """Credentials, TLS and ACLs of a connection. Files are PEM; see the settings with the same names."""
 
     digest: str | None = field(default=None, repr=False)
     sasl_mechanism: str | None = None
@@ -155,7 +155,7 @@ class ZooKeeperSecurity:
     set_acl: bool = False
 
     def kazoo_arguments(self) -> dict[str, Any]:
-        """Return the arguments for `KazooClient` that credentials and TLS need. ACLs are no part of them."""
+        """Return the arguments for `KazooClient` that credentials and TLS need, without ACLs."""
         arguments: dict[str, Any] = {}
         if self.digest is not None:
             arguments["auth_data"] = [("digest", self.digest)]

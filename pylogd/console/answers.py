@@ -14,7 +14,10 @@ HTML: Final = "text/html; charset=utf-8"
 
 
 class Refused(PylogdError):
-    """A request that can't be answered as asked. status: of HTTP."""
+    """A request is refused.
+
+    status: the HTTP status code.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -22,7 +25,10 @@ class Refused(PylogdError):
 
 
 class Answer(NamedTuple):
-    """An answer to a browser. headers: in addition to the headers that all answers have."""
+    """An answer to a browser.
+
+    headers: the headers in addition to those of all answers.
+    """
 
     body: bytes
     kind: str = HTML
@@ -37,9 +43,15 @@ def redirect(where: str) -> Answer:
 
 @dataclass(slots=True)
 class PageRequest:
-    """A request. parts: of the path, as the route names them. options: of the query, form: of the body; the last value
-    of each name. user: who asks, "" without a login; role: what they may do. token: for forms. request: Twisted's, for
-    streams.
+    """A request.
+
+    parts: the variable parts of the path, by their names in the route.
+    options: the query's parameters by name, with the last value of each.
+    form: the same of the body.
+    user: the name of the user; "" without a login.
+    role: the user's role.
+    token: the token that forms must carry.
+    request: Twisted's request, for streams.
     """
 
     path: str

@@ -1,7 +1,7 @@
-"""Ask a cluster for everything, in pieces of bounded size: topics, log ends, sizes, groups and what they committed.
+"""Ask a cluster for topics, log ends, sizes, groups and their committed offsets, in pieces of limited size.
 
-Strategy: each request is for at most so many partitions or groups, and is sent once: what fails is asked for again at
-the next sample. Brokers that do not know an API are asked by an older one, or what it tells stays unknown.
+Strategy: each request is for a limited number of partitions or groups, and is sent once; the next sample repeats what
+has failed. If a broker does not know an API, an older API is used, or the answer stays unknown.
 
 Source: KIP-966 for topics page by page (DescribeTopicPartitions), KIP-709 for offsets of several groups.
 """
@@ -24,13 +24,13 @@ from pylogd.wire.messages import describe_topic_partitions as pages
 from pylogd.wire.messages import offset_fetch as fetch
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 
-#: Partitions or groups that one request is about.
+#: The most partitions or groups in one request.
 PARTITIONS: Final = 2000
 GROUPS: Final = 100
 
 
 class FoundPartition(NamedTuple):
-    """A partition as a broker describes it."""
+    """A broker's description of a partition."""
 
     number: int
     leader: int
@@ -39,7 +39,7 @@ class FoundPartition(NamedTuple):
 
 
 class FoundTopic(NamedTuple):
-    """Partitions of a topic: all of them, or a part that the next page continues."""
+    """Partitions of a topic: all of them, or a part, which the next page continues."""
 
     name: str
     topic_id: bytes
@@ -74,10 +74,10 @@ async def topic_pages(calls: Calls) -> AsyncIterator[list[FoundTopic]]:
 
 
 async def _all_topics(calls: Calls) -> AsyncIterator[list[FoundTopic]]:
-    """Yield all topics of brokers older than Kafka 3.8, from one Metadata response: they can't be asked for pages.
+    """Yield all topics from one Metadata response, for brokers before Kafka 3.8, which do not have pages.
 
-    The client decodes it in one step, in a second or two with 200,000 partitions, and refuses one of more elements than
-    `limits.elements.WIDE` says. Its topics are freed page by page. Raises PylogdError.
+    The client decodes the response in one step, in a second or two with 200,000 partitions, and refuses a response with
+    more elements than `limits.elements.WIDE`. Its topics are freed page by page. Raises PylogdError.
     """
     response: MetadataResponse = await calls.send(
         Question(MetadataRequest, lambda version: calls.metadata.request(None, version))
@@ -117,7 +117,7 @@ async def find_offsets_at(
 async def log_dir_pages(
     calls: Calls, node: int, topics: Iterable[tuple[str, Sequence[int]]]
 ) -> AsyncIterator[log_dirs.DescribeLogDirsResponse]:
-    """Yield a broker's answers about its directories, each for some partitions. Raises PylogdError."""
+    """Yield a broker's answers about its directories; each is for some partitions. Raises PylogdError."""
     asked: list[log_dirs.DescribableLogDirTopic] = []
     count = 0
     for name, indexes in topics:
@@ -143,7 +143,10 @@ async def groups_of(calls: Calls, node: int) -> list[list_groups.ListedGroup]:
 
 
 class Membership(NamedTuple):
-    """The number of members of a group, and their protocol. state: empty if it is unknown."""
+    """The number of members of a group, and their protocol.
+
+    state: the group's state; empty if it is unknown.
+    """
 
     members: int
     protocol: str
@@ -151,7 +154,9 @@ class Membership(NamedTuple):
 
 
 async def memberships(calls: Calls, node: int, group_ids: Sequence[str], *, newer: bool) -> dict[str, Membership]:
-    """Return what a coordinator says of groups, of the classic protocol or of the newer one. Raises PylogdError."""
+    """Return the memberships of groups, of the classic or the newer protocol, from their coordinator. Raises
+    PylogdError.
+    """
     found: dict[str, Membership] = {}
     for at in range(0, len(group_ids), GROUPS):
         some = list(group_ids[at : at + GROUPS])
@@ -186,7 +191,7 @@ async def committed_offsets(
                 if not group.error_code:
                     yield group.group_id, _offsets(group.topics)
         elif several and len(some) > 1:
-            several = False  # the broker answered for one group only: it is older than version 8
+            several = False  # the broker answered for only one group: it does not know version 8
             continue
         elif not response.error_code:
             yield some[0], _offsets(response.topics)

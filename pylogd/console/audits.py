@@ -14,13 +14,13 @@ from pylogd.security.sasl.http_client import open_url, read_body
 
 _SECONDS: Final = 10.0
 _MOST_BYTES: Final = 32 << 20
-_MOST_ROWS: Final = 20_000  # the latest ones
+_MOST_ROWS: Final = 20_000  # the most rows, which are the latest ones
 _USUAL_MS: Final = 60_000
 VERDICTS: Final = tuple(str(verdict) for verdict in Verdict)
 
 
 class StageSummary(NamedTuple):
-    """How many windows of a topic at a stage have each verdict, and the sums of their messages."""
+    """The number of windows with each verdict, for a topic at a stage, and the sums of their messages."""
 
     topic: str
     stage: str
@@ -35,7 +35,7 @@ class AuditReader:
     """Reads the HTTP API of an audit service. Its calls block: use a thread."""
 
     def __init__(self, url: str) -> None:
-        """url: of the service, such as `http://localhost:8090/`."""
+        """`url` is that of the service, such as `http://localhost:8090/`."""
         self._url = url.rstrip("/") + "/windows.json"
 
     def read(self) -> Audited:
@@ -45,7 +45,11 @@ class AuditReader:
 
 
 class Audited:
-    """The windows that a service reported. stages: in their order. topics: sorted."""
+    """The windows that a service reported.
+
+    stages: the stages in their order.
+    topics: the topics, sorted.
+    """
 
     def __init__(self, documents: Iterable[Mapping[str, Any]]) -> None:
         """Raises ValueError if the text is not an answer of an audit service."""
@@ -55,7 +59,7 @@ class Audited:
             raise ValueError(f"it is not an answer of an audit service: {error!r}") from None
         self.left_out = max(len(rows) - _MOST_ROWS, 0)
         self.rows = sorted(rows, key=lambda row: row.start_ms)[self.left_out :]
-        self.stages = list(dict.fromkeys(row.stage for row in rows))  # a service tells them in order
+        self.stages = list(dict.fromkeys(row.stage for row in rows))  # a service lists them in order
         self.topics = sorted({row.topic for row in self.rows})
 
     def summary(self) -> list[StageSummary]:
@@ -81,6 +85,6 @@ class Audited:
 
 
 def _width_ms(rows: Sequence[Row]) -> int:
-    """Return the length of windows: the least time between two of them."""
+    """Return the length of windows: the least time between two windows."""
     starts = sorted({row.start_ms for row in rows})
     return min((after - before for before, after in pairwise(starts)), default=_USUAL_MS)

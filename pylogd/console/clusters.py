@@ -37,10 +37,16 @@ class MissingExtra(PylogdError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """A cluster. name: in paths and on pages. registry: URL of its schema registry, "" for none, with settings of
-    `pylogd.schemas.access`. metrics: URLs of brokers' metrics pages; mirrors: those of a mirror's processes. audit: URL
-    of the audit service, "" for none. tables: by the names that pages show. links: pages of other services, by name.
-    zookeeper: the connect string of consumers that coordinate there, "" for none.
+    """A cluster.
+
+    name: the name in paths and on pages.
+    registry: the URL of its schema registry; "" for none. Its settings are those of `pylogd.schemas.access`.
+    metrics: the URLs of brokers' metrics pages.
+    mirrors: the URLs of metrics pages of mirrors' processes.
+    audit: the URL of the audit service; "" for none.
+    tables: the tables by the names that pages show.
+    links: the URLs of other services, by name.
+    zookeeper: the connect string of the ZooKeeper in which consumers coordinate; "" for none.
     """
 
     name: str
@@ -59,12 +65,12 @@ class ClusterOptions:
 class WatchedCluster:
     """A cluster with its connections and its sampler.
 
-    mirrors, audit, tables: what is read of them; None for what the configuration does not name.
+    mirrors, audit, tables: their readings; None if the configuration does not name them.
     """
 
     def __init__(self, reactor: Any, options: ClusterOptions, now_ms: Callable[[], int], interval: float) -> None:
-        """interval: seconds between samples, and between reads of mirrors. Raises MissingExtra, and ValueError for
-        settings of the registry that can't be used.
+        """`interval` is the seconds between samples, and between reads of mirrors. Raises MissingExtra, and ValueError
+        for invalid settings of the registry.
         """
         self.options = options
         self._reactor = reactor
@@ -79,7 +85,7 @@ class WatchedCluster:
         self.audit: Repeated[Audited] | None = None
         self.tables: Repeated[Mapping[str, TableState]] | None = None
         self._table_reader: TableReader | None = None
-        slowly = _SLOWLY * interval  # what changes slowly, and is large
+        slowly = _SLOWLY * interval  # for data that is large and changes slowly
         if options.mirrors:
             reader = MirrorReader(options.mirrors, now_ms)
             self.mirrors = Repeated(reactor, "console-mirrors", reader.read, now_ms, interval)
@@ -98,7 +104,7 @@ class WatchedCluster:
         return self.options.name
 
     def seconds(self) -> float:
-        """Return the time of the clock that samples are taken by."""
+        """Return the time of the samples' clock."""
         return float(self._reactor.seconds())
 
     async def pause(self, seconds: float) -> None:
@@ -108,7 +114,7 @@ class WatchedCluster:
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a function that takes long in a thread, and return its result.
 
-        It must not change what the reactor's thread reads.
+        It must not change data that the reactor's thread reads.
         """
         found: T = await self._pool.defer(function, *arguments)
         return found
@@ -139,7 +145,7 @@ class WatchedCluster:
 
 
 def _zookeeper_groups(connect: str, reactor: Any) -> ZooKeeperGroups:
-    """Return what reads the groups in a ZooKeeper. Raises MissingExtra."""
+    """Return the reader of the groups in a ZooKeeper. Raises MissingExtra."""
     try:
         from pylogd.metadata.zookeeper import ZooKeeperStore  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -148,7 +154,7 @@ def _zookeeper_groups(connect: str, reactor: Any) -> ZooKeeperGroups:
 
 
 def _audit_reader(url: str) -> Callable[[], Audited]:
-    """Return what reads an audit service. Raises MissingExtra."""
+    """Return the reader of an audit service. Raises MissingExtra."""
     try:
         from pylogd.console.audits import AuditReader  # noqa: PLC0415 - an extra
     except ImportError as error:

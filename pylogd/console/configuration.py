@@ -58,7 +58,10 @@ class BadConfiguration(PylogdError):
 
 
 class Configuration(NamedTuple):
-    """The contents of a configuration file. roles: None if it has none."""
+    """The contents of a configuration file.
+
+    roles: the roles; None if the file has none.
+    """
 
     clusters: Sequence[ClusterOptions]
     masking: Sequence[MaskingRule] = ()
@@ -76,7 +79,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read(path: Path) -> Configuration:
-    """Return what a file says, with the property files that it names. Raises BadConfiguration."""
+    """Return the contents of a file, and of the property files that it names. Raises BadConfiguration."""
     document = read_toml(path)
     _check(document, {"clusters": dict, "masking": list, "roles": dict}, str(path))
     clusters = document.get("clusters", {})

@@ -2,8 +2,8 @@
 
 Strategy: a message that begins with a zero byte and a schema's id is decoded by that schema: Avro, JSON Schema or
 Protobuf, by the code of `pylogd consume --decode`. All of it runs in threads: schemas are fetched from the registry at
-their first use, and are kept. What can't be decoded is shown as bytes, with the reason; a schema that could not be had
-is asked for again after a while, so that a registry that is down does not hold up each message.
+their first use, and are kept. Values that can't be decoded are shown as bytes, with the reason. A schema that could not
+be read is requested again only after a while, so that a failed registry does not delay each message.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ _MOST_FAILURES: Final = 1000
 _SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 10.0
 _PRINTABLE: Final = frozenset(string.printable)
-#: Types of schemas -> kinds of `Decoded`, and what people call them.
+#: Types of schemas -> kinds of `Decoded`, and their names for users.
 _KINDS: Final = {"AVRO": ("avro", "Avro"), "PROTOBUF": ("protobuf", "Protobuf"), "JSON": ("json", "JSON")}
 
 
 class Decoded(NamedTuple):
-    """A key or a value. kind: how it was decoded: `json`, `avro`, `protobuf`, `text`, `bytes` or `null`. value:
-    JSON-like, text, or hexadecimal digits. note: why it could not be decoded better, and which schema it has.
+    """A key or a value.
+
+    kind: the form from which it was decoded: `json`, `avro`, `protobuf`, `text`, `bytes` or `null`.
+    value: a JSON-like value, text, or hexadecimal digits.
+    note: its schema, or the reason why it could not be decoded.
     """
 
     kind: str
@@ -37,26 +40,26 @@ class Decoded(NamedTuple):
     note: str = ""
 
     def text(self) -> str:
-        """Return it as people read it."""
+        """Return the value as text for users."""
         if self.kind in ("json", "avro", "protobuf"):
             return json.dumps(self.value, ensure_ascii=False, indent=1, default=str)
         return "null" if self.value is None else str(self.value)
 
 
 class Decoder:
-    """Decodes messages. May be used from several threads."""
+    """Decodes messages. Several threads may use it."""
 
     def __init__(
         self, registry: str = "", settings: Mapping[str, str] | None = None,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """registry: the URL of a schema registry, "" for none. Raises ValueError for settings that it can't use."""
+        """`registry` is the URL of a schema registry; "" for none. Raises ValueError for settings that it can't use."""
         self._codec = Codec(registry, settings or {}, _SECONDS, lambda _: None) if registry else None
         self._seconds = seconds
-        self._failed: dict[int, tuple[float, str]] = {}  # schemas that could not be had: until when, and why
+        self._failed: dict[int, tuple[float, str]] = {}  # unreadable schemas: until when, and the reason
 
     def decode(self, data: bytes | None) -> Decoded:
-        """Return a key or a value decoded. May wait for the registry."""
+        """Decode a key or a value. May wait for the registry."""
         if data is None:
             return Decoded("null", None)
         if self._codec is None:
@@ -72,7 +75,7 @@ class Decoder:
             return plain(data)._replace(note=f"schema {schema_id}: {str(error)[:200]}")
 
     def _kind(self, codec: Codec, schema_id: int) -> tuple[str, str]:
-        """Return the kind of a schema for `Decoded`, and what people call it. Raises PylogdError."""
+        """Return the kind of a schema for `Decoded`, and its name for users. Raises PylogdError."""
         until, why = self._failed.get(schema_id, (0.0, ""))
         if self._seconds() < until:
             raise NotDecoded(why)

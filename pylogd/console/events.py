@@ -1,6 +1,6 @@
-"""Tell browsers of new samples: server-sent events, as the WHATWG's HTML standard has them.
+"""Tell browsers of new samples by server-sent events (WHATWG's HTML standard).
 
-Rules: streams are bounded in number. A comment every `_ALIVE_SECONDS` keeps proxies from closing a quiet stream.
+Rules: the number of streams is limited. A comment every `_ALIVE_SECONDS` keeps proxies from closing a quiet stream.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Figures of brokers that the Kafka protocol does not have, from their metrics pages: connections and reactor lag.
+"""Figures of brokers that are not in the Kafka protocol, from metrics pages: connections and reactor lag.
 
-Strategy: each page is read in a thread, with a bound on its size and time, and only the lines that are needed are
-looked at. The lag is the mean between the last two reads. What can't be read is unknown.
+Strategy: each page is read in a thread, with limits on size and time, and only needed lines are parsed. The lag is the
+mean between the last two reads. Figures that can't be read are unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ class _Lag(NamedTuple):
 
 
 class Figures:
-    """Reads the brokers' metrics pages. last: the figures of each broker by its id, as of the last `read`."""
+    """Reads the brokers' metrics pages.
+
+    last: the figures of each broker by its id, as of the last `read`.
+    """
 
     def __init__(self, reactor: Any, urls: Sequence[str]) -> None:
         self._urls = urls
@@ -35,7 +38,7 @@ class Figures:
         self.last: dict[int, Mapping[str, float]] = {}
 
     def stop(self) -> None:
-        """End the threads that read the pages, once reads that are under way have ended."""
+        """End the threads that read the pages, once the present reads have ended."""
         self._pool.stop()
 
     async def read(self) -> list[str]:
@@ -53,7 +56,7 @@ class Figures:
         return problems
 
     def parse(self, text: str) -> tuple[int, Mapping[str, float]]:
-        """Return a broker's id and figures. Raises ValueError for a page of something else."""
+        """Return a broker's id and figures. Raises ValueError if it is not a broker's page."""
         named = _NODE.search(text)
         if named is None:
             raise ValueError("it is not a page of a pylogd broker")

@@ -1,11 +1,11 @@
 """Sample the groups of a cluster: states, members, committed offsets, and lags.
 
-With a ZooKeeper (`zookeeper_groups`) the groups that consumers keep there are added. One with the name of a group of a
-broker is shown as "NAME (zookeeper)".
+With a ZooKeeper (`zookeeper_groups`), its groups are added. If a broker has a group of the same name, the group is
+shown as "NAME (zookeeper)".
 
 Strategy: each broker lists the groups that it coordinates and is asked about them, a hundred at a time. A group's lag
-in records is the sum over the partitions of which it has committed offsets; its lag in seconds is that of the partition
-that is furthest behind, from the log ends of earlier samples (`series`).
+in records is the sum over the partitions with committed offsets. Its lag in seconds is that of the partition that is
+furthest behind, computed from the log ends of earlier samples (`series`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupSampler:
     async def sample(self, sample: Sample, gaps: Gaps) -> None:
         """Ask all brokers for their groups, and add these to a sample with states, members, offsets and lag.
 
-        The log ends of the sample's topics have to be known before, for the lag. Brokers that do not answer are noted
+        The log ends of the sample's topics must be known before, for the lag. Brokers that do not answer are recorded
         in `gaps`; their groups are missing.
         """
 
@@ -92,7 +92,7 @@ class GroupSampler:
             try:
                 found = await asking.memberships(self._calls, node, ids, newer=newer)
             except PylogdError:
-                continue  # members are not known then
+                continue  # members stay unknown
             for group_id, (members, protocol, state) in found.items():
                 group = groups[group_id]
                 group.members, group.protocol, group.state = members, protocol, state or group.state
@@ -121,7 +121,7 @@ class GroupSampler:
 
 
 def ends_of(sample: Sample, name: str, committed: Committed) -> Iterator[tuple[int, int, int]]:
-    """Yield partition, log end and committed offset; the end is -1 where it is not known."""
+    """Yield partition, log end and committed offset; the end is -1 if it is unknown."""
     topic = sample.topics.get(name)
     ends = array("q") if topic is None else topic.series.ends
     for index, offset in zip(*committed, strict=True):

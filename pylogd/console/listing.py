@@ -10,7 +10,11 @@ ROWS: Final = 50
 
 
 class Column(NamedTuple):
-    """A column that a list may be sorted by. key: of a row; None sorts last. largest: come first."""
+    """A column by which a list may be sorted.
+
+    key: returns the sort key of a row; None sorts last.
+    largest: whether the largest come first.
+    """
 
     title: str
     key: Callable[[Any], Any]
@@ -20,17 +24,21 @@ class Column(NamedTuple):
 class Listing(Generic[T]):
     """One page of a list.
 
-    rows: what it shows. found: how many pass the filter; total: all. page, pages: from 1. sort: the column's name;
-    reverse: whether the order is the other way round than usual for it.
+    rows: the rows of the page.
+    found: the number of rows that pass the filter.
+    total: the number of all rows.
+    page, pages: the number of the page, from 1, and of all pages.
+    sort: the column's name.
+    reverse: whether the order is the reverse of the column's usual order.
     """
 
     def __init__(
         self, items: Iterable[T], columns: Mapping[str, Column], name: Callable[[T], str], options: Mapping[str, str],
         sort: str = "",
     ) -> None:  # fmt: skip
-        """options: of the request: `q`, `sort`, `reverse` and `page`; invalid values are ignored.
+        """options: the request's options `q`, `sort`, `reverse` and `page`; invalid values are ignored.
 
-        sort: the column by which it is sorted if the request names none; "" for the first one.
+        sort: the default column of the sort; "" for the first one.
         """
         everything = list(items)
         self.total = len(everything)

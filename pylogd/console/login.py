@@ -1,9 +1,9 @@
 """Identify the console's users: without a login, or by a password file, certificates, or an OIDC provider.
 
-Strategy: passwords are checked by the code that brokers check theirs with, in threads of their own, few and with a
-bounded queue in which addresses take turns, and in which a user whose password was right before does not wait for
-strangers (`limits.shares`); a wrong one is answered after a delay. A certificate was checked by TLS before any request;
-its common name is the user. OpenID Connect is in `oidc`.
+Strategy: passwords are checked by the same code as in brokers, in a few separate threads with a limited queue.
+Addresses take turns in the queue, and a user whose password was right before does not wait for unknown users
+(`limits.shares`). A wrong password is answered after a delay. A certificate was checked by TLS before any request; its
+common name is the user. OpenID Connect is in `oidc`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ _DELAY_SECONDS: Final = 1.0
 class Login:
     """Determine the user of a request, and the user's role.
 
-    Without users, certificates and provider everybody may use the console, without a name.
+    Without users, certificates and provider, everybody may use the console, and has no name.
     """
 
     def __init__(
         self, reactor: Any, users: UsersFile | None = None, *, certificates: bool = False, provider: bool = False,
         roles: Roles = EVERYTHING,
     ) -> None:  # fmt: skip
-        """certificates: whether TLS requires browsers to send one. provider: whether there is an OpenID provider."""
+        """`certificates` is whether TLS requires browsers to send one. `provider` is whether there is an OpenID
+        provider.
+        """
         self._reactor = reactor
         self._users = users
         self._certificates = certificates
@@ -59,7 +61,10 @@ class Login:
         return self._users is not None
 
     def role_of(self, identity: Identity | None) -> Role:
-        """Return the role of a user. identity: None for a browser without a login."""
+        """Return the role of a user.
+
+        identity: the user; None for a browser without a login.
+        """
         if identity is None:
             return Role.NONE if self.needed else Role.ADMIN
         return self._roles.of(identity)
@@ -74,7 +79,7 @@ class Login:
         self._pool.stop()
 
     def by_certificate(self, request: Any) -> Identity | None:
-        """Return the owner of the browser's certificate, by its common name; None without one."""
+        """Return the owner of the browser's certificate, by its common name; None without a certificate."""
         if not self._certificates:
             return None
         certificate = getattr(request.transport, "getPeerCertificate", lambda: None)()
@@ -82,7 +87,7 @@ class Login:
         return Identity(name, CERTIFICATE) if name else None
 
     async def by_header(self, header: str, host: str) -> Identity:
-        """Return the user of a request with credentials (RFC 7617), as scripts send them. Raises Refused."""
+        """Return the user of a request with credentials (RFC 7617), which scripts send. Raises Refused."""
         kind, _, credentials = header.strip().partition(" ")
         if kind.lower() != "basic" or self._users is None:
             raise Refused(401, "Credentials of this kind are not accepted.")
@@ -93,7 +98,7 @@ class Login:
         return await self.check(name, password, host)
 
     async def check(self, name: str, password: str, host: str) -> Identity:
-        """Return the user of a name and a password that is right. Raises Refused."""
+        """Return the user with a name, if the password is right. Raises Refused."""
         if self._users is None:
             raise Refused(503, "Passwords can't be checked here.")
         share, remembered = share_of(host), self._users.remembers(name, password)

@@ -1,8 +1,8 @@
-"""Mask what people must not see: whole values of some topics, or fields of them.
+"""Mask data that users must not see: whole values of some topics, or fields of values.
 
-Rules: what is masked never leaves the console's process: pages, exports and filters get the masked value. A topic's
-rules also concern values that have no such field, or can't be decoded: these are masked whole, since what is in them is
-not known. So is a part of a value that should have the field, such as a `card` without a `number`.
+Rules: masked data never leaves the console's process: pages, exports and filters get the masked value. A value that
+lacks a rule's field, or can't be decoded, is masked whole, since its contents are unknown. So is a part of a value that
+should have the field, such as a `card` without a `number`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ MASK: Final = "***"
 
 
 class MaskingRule(NamedTuple):
-    """topics: a shell's pattern. fields: paths such as `card.number`; empty for the whole value."""
+    """A rule for the topics that match a shell's pattern. It masks fields by paths such as `card.number`; empty masks
+    the value.
+    """
 
     topics: str
     fields: tuple[str, ...] = ()
@@ -28,7 +30,7 @@ class Masking:
         self._rules = tuple(rules)
 
     def concerns(self, topic: str) -> bool:
-        """Return whether a rule is for this topic."""
+        """Return whether there is a rule for this topic."""
         return any(fnmatchcase(topic, rule.topics) for rule in self._rules)
 
     def apply(self, topic: str, value: Any) -> Any:
@@ -47,8 +49,8 @@ class Masking:
 def _masked(value: Any, path: Sequence[str]) -> Any:
     """Return a copy of a decoded value in which one field is replaced by `MASK`.
 
-    path: the names that lead to the field. A list on the way stands for each of its elements. What should have the
-    field and has none is replaced whole; null stays, since there is nothing in it.
+    path: the names that lead to the field. A list on the way means each of its elements. A part that should have the
+    field and does not is replaced whole; null stays, since it has no contents.
     """
     if value is None:
         return None

@@ -1,8 +1,8 @@
-"""The routes of mirrors to and from a cluster, by the metrics pages of their processes (`pylogd mirror run --listen`).
+"""The routes of mirrors to and from a cluster, from the metrics pages of processes of `pylogd mirror run --listen`.
 
-Strategy: each process tells about the partitions that it copies itself, so a route is the sum of all processes. Rates
-are between the last two reads of a process. A process that does not answer is shown with the reason; the routes are
-then what the others copy.
+Strategy: each process has figures of the partitions that it copies, so a route is the sum of all processes. Rates are
+those between the last two reads of a process. A process that does not answer is shown with the reason; then the routes
+lack its partitions.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 @dataclass(slots=True)
 class Route:
-    """A route, at all processes together.
+    """A route, summed over all processes.
 
-    copied, starting, set_aside: partitions by state. lag: records that are not copied yet; lag_max: of the partition
-    with the most. lag_seconds: how long records have waited, at most. These three are None while no process knows them.
-    refused: topics that are not copied. bytes_rate, records_rate: a second; None before the second read. lags: (second
-    since 1970, lag) of the last reads.
+    copied, starting, set_aside: the numbers of partitions by state.
+    lag: the records that are not copied yet.
+    lag_max: the records of the partition with the most.
+    lag_seconds: the longest time for which records have waited. These three are None while no process knows them.
+    refused: the topics that are not copied.
+    bytes_rate, records_rate: bytes and records per second; None before the second read.
+    lags: pairs of the last reads: the second since 1970, and the lag.
     """
 
     name: str
@@ -59,8 +62,10 @@ class Route:
 
 
 class Process(NamedTuple):
-    """A process of a mirror. problem: why it is not known; "" if it is. interruptions: how often copying began again
-    after errors.
+    """A process of a mirror.
+
+    problem: the reason why it is not known, or "".
+    interruptions: how often copying has started again after errors.
     """
 
     url: str
@@ -90,7 +95,7 @@ class MirrorReader:
     def __init__(
         self, urls: Sequence[str], now_ms: Callable[[], int], seconds: Callable[[], float] = time.monotonic
     ) -> None:
-        """urls: of the processes' metrics pages. now_ms: the wall clock. seconds: a monotonic one."""
+        """`urls` are those of the processes' metrics pages. `now_ms` is the wall clock, `seconds` a monotonic one."""
         self._urls = urls
         self._now_ms = now_ms
         self._seconds = seconds
@@ -155,7 +160,7 @@ class MirrorReader:
             route.records_rate = _sum(route.records_rate, self._rate(url, one, route))
 
     def _rate(self, url: str, one: _Metric, route: Route) -> float | None:
-        """Return how fast a counter has grown since the last read; None if that is not known."""
+        """Return the growth of a counter per second since the last read; None if it is unknown."""
         key, now = (url, route.name, one.name), self._seconds()
         before, self._before[key] = self._before.get(key), (one.value, now)
         if before is None or now <= before[1] or one.value < before[0]:

@@ -2,7 +2,7 @@
 
 Strategy: the browser is sent to the provider with a state, a nonce and a challenge that only this session knows, and
 comes back with a code. The console exchanges the code for an id token at the provider itself and checks the token's
-signature, issuer, audience, end and nonce. Requests to the provider run in a thread.
+signature, issuer, audience, expiry and nonce. Requests to the provider run in a thread.
 
 Source: OpenID Connect Core 1.0, section 3.1; RFC 7636 (PKCE); RFC 9207 (issuer in the answer).
 """
@@ -47,8 +47,11 @@ _OPTIONAL: Final = ("client_secret", "user_claim", "scope")
 
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
-    """issuer: the provider's URL. public_url: of the console, as browsers see it. user_claim: the claim of the id token
-    that names the user.
+    """The options of a provider.
+
+    issuer: the provider's URL.
+    public_url: the console's URL for browsers.
+    user_claim: the claim of the id token that names the user.
     """
 
     issuer: str
@@ -86,7 +89,7 @@ class Provider:
 
     @property
     def callback(self) -> str:
-        """Where the provider sends browsers back to."""
+        """The URL to which the provider sends browsers back."""
         return self.options.public_url.rstrip("/") + _CALLBACK
 
     def authorization(self, state: str, nonce: str, verifier: str) -> str:
@@ -101,7 +104,7 @@ class Provider:
         return where + ("&" if "?" in where else "?") + urllib.parse.urlencode(query)
 
     def user(self, code: str, nonce: str, verifier: str) -> Identity:
-        """Return the user for whom a code stands. Raises ProviderFailed, AuthenticationFailed, MechanismUnavailable."""
+        """Return the user that a code identifies. Raises ProviderFailed, AuthenticationFailed, MechanismUnavailable."""
         options = self.options
         form = {
             "grant_type": "authorization_code", "code": code, "redirect_uri": self.callback,
@@ -151,7 +154,7 @@ class OpenIdLogin:
     """The pages of a login at a provider."""
 
     def __init__(self, reactor: Any, provider: Provider, log_in: Callable[[PageRequest, Identity], Answer]) -> None:
-        """log_in: called after a successful login with the user's name; opens the session."""
+        """`log_in` is called with the user's name after a successful login, and opens the session."""
         self._provider = provider
         self._log_in = log_in
         self._pool = ThreadPool(reactor, _THREADS, "console-oidc")
@@ -184,7 +187,7 @@ class OpenIdLogin:
         pending = {} if session is None else session.pending
         if session is None or not pending or not hmac.compare_digest(pending["state"], options.get("state", "")):
             raise Refused(400, "This login was not begun here, or took too long: begin again.")
-        session.pending = {}  # a code is for one try
+        session.pending = {}  # a code is valid for one try
         if "iss" in options and options["iss"] != self._provider.options.issuer:
             raise Refused(400, "This answer is of another provider.")
         if "error" in options:

@@ -1,7 +1,7 @@
-"""Read messages of a topic within bounds of records, bytes and time, and filter them.
+"""Read messages of a topic within limits of records, bytes and time, and filter them.
 
-Strategy: a consumer without a group reads from the wanted offsets to the ends that there were at the beginning. What
-is decoded and masked first is filtered then, so filters can't tell what is masked.
+Strategy: a consumer without a group reads from the wanted offsets to the log ends at the beginning of the read.
+Messages are decoded, masked, and then filtered, so filters can't reveal masked data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pylogd.console.masking import MASK, Masking
 from pylogd.threads import ThreadPool
 from pylogd.wire.records import Record
 
-#: What one look at messages may read, and how long it may take in seconds.
+#: The limits of one read of messages, and of its time in seconds.
 MOST_SCANNED: Final = 50_000
 MOST_BYTES: Final = 32 << 20
 MOST_SECONDS: Final = 10.0
@@ -42,7 +42,7 @@ class Message(NamedTuple):
     headers: tuple[tuple[str, str], ...]
 
     def document(self) -> dict[str, Any]:
-        """Return the message as a JSON object, as the export has it."""
+        """Return the message as a JSON object for the export."""
         return {
             "partition": self.partition, "offset": self.offset, "timestamp": self.timestamp, "key": self.key.value,
             "value": self.value.value, "headers": [list(one) for one in self.headers],
@@ -50,8 +50,13 @@ class Message(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which messages. partition: None for all. start: `newest`, `oldest`, an offset, or a time or age as in `pylogd
-    consume`. text: in key, value or headers. field: `path=value` in decoded values. header: `name=value`.
+    """A selection of messages.
+
+    partition: the partition; None for all.
+    start: `newest`, `oldest`, an offset, or a time or age as in `pylogd consume`.
+    text: a text in key, value or headers.
+    field: `path=value` in decoded values.
+    header: `name=value`.
     """
 
     topic: str
@@ -104,7 +109,7 @@ def _has_field(value: Any, path: Sequence[str], wanted: str) -> bool:
 
 
 class Found(NamedTuple):
-    """Messages, how many were looked at, and why not more were; "" if all were."""
+    """The messages that were found, the number of messages that were read, and why not all were read, or ""."""
 
     messages: list[Message]
     scanned: int
@@ -125,9 +130,9 @@ class Messages:
         self._pool.stop()
 
     async def read(self, cluster: Cluster, decoder: Decoder, wanted: Wanted, partitions: int) -> Found:
-        """Return messages, the newest first for `newest`, else by their times. Raises PylogdError, Refused.
+        """Return messages; for `newest` the newest first, else by time. Raises PylogdError, Refused.
 
-        partitions: how many the topic has.
+        partitions: the number of the topic's partitions.
         """
         places = self.places(wanted, partitions)
         consumer = self.consumer(cluster)
@@ -158,7 +163,7 @@ class Messages:
         ends = await consumer.end_offsets(places)
         start = wanted.start
         if start == "newest":
-            # A filter may need more than what it lets through.
+            # With a filter, more messages must be read than are returned.
             depth = wanted.most if not (wanted.text or wanted.field or wanted.header) else MOST_SCANNED // len(places)
             return {place: max(begins[place], ends[place] - depth) for place in places}, ends
         if start == "oldest":
@@ -220,7 +225,7 @@ class Messages:
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Return a time in milliseconds since 1970: ISO 8601 (UTC if without a zone), `@SECONDS`, or an age such as 15m.
+    """Parse a time: ISO 8601 (UTC without a zone), `@SECONDS`, or an age such as 15m. Return milliseconds since 1970.
 
     Raises Refused.
     """

@@ -1,7 +1,7 @@
 """Render the pages' templates, with filters for numbers, sizes and times.
 
-Strategy: Jinja with autoescape: whatever comes from a cluster is text, never markup. Templates are compiled when they
-are first used; an unknown name in one is an error, not an empty text.
+Strategy: Jinja with autoescape, so that data of a cluster is text and never markup. Templates are compiled when they
+are first used; an unknown name in a template is an error, not an empty text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def number(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a number per second, short."""
+    """Return a number per second in a short form."""
     if value is None:
         return _UNKNOWN
     for unit in _THOUSANDS:
@@ -48,7 +48,7 @@ def rate(value: float | None) -> str:
 
 
 def duration(value: float | None) -> str:
-    """Return seconds as people say them."""
+    """Return seconds in a form for users."""
     if value is None:
         return _UNKNOWN
     if value < 1:
@@ -71,12 +71,15 @@ def when(value: int | None) -> str:
 
 
 def known(value: Any) -> Any:
-    """Return a value, or the sign for one that is not known."""
+    """Return a value, or the sign for an unknown value."""
     return _UNKNOWN if value is None else value
 
 
 def sparkline(values: Iterable[float], label: str) -> Markup:
-    """Return a small chart as SVG. label: a description for people who can't see it."""
+    """Return a small chart as SVG.
+
+    label: a description for users who can't see it.
+    """
     points = [float(value) for value in values]
     if len(points) < 2:
         return Markup('<span class="unknown">…</span>')
@@ -97,7 +100,7 @@ def path(*parts: object) -> str:
 
 
 def query(**values: object) -> str:
-    """Return the query of a link, without the values that are empty."""
+    """Return the query of a link, without empty values."""
     given = {name: value for name, value in values.items() if value not in (None, "", False)}
     return "?" + urlencode(given) if given else "?"
 

@@ -1,7 +1,7 @@
 """Read other services and tables periodically in the background, and keep the last readings.
 
-Strategy: each has a thread of its own, and is read anew so many seconds after the last read has ended: one that hangs
-holds up neither pages nor samples, and is not asked twice at a time.
+Strategy: each service has its own thread, which reads it again a number of seconds after the last read has ended. So a
+service that hangs delays neither pages nor samples, and is not asked twice at the same time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ T = TypeVar("T")
 class Repeated(Generic[T]):
     """Reads something repeatedly.
 
-    last: what was read last, None before the first time. at_ms: when, since 1970. problem: why the last attempt failed;
-    "" if it did not.
+    last: the last reading; None before the first one.
+    at_ms: the time of the last reading in milliseconds since 1970.
+    problem: the reason why the last attempt failed, or "".
     """
 
     def __init__(
         self, reactor: Any, name: str, read: Callable[[], T], now_ms: Callable[[], int], interval: float
     ) -> None:  # fmt: skip
-        """name: of the thread. read: called in it; raises PylogdError, OSError or ValueError. interval: in seconds."""
+        """name: the name of the thread.
+        read: called in the thread; may raise PylogdError, OSError or ValueError.
+        interval: the seconds between reads.
+        """
         self._reactor = reactor
         self._read = read
         self._now_ms = now_ms
@@ -48,7 +52,7 @@ class Repeated(Generic[T]):
         self._pool.defer(self._read).addCallbacks(self._took, self._failed).addBoth(self._again)
 
     def stop(self) -> None:
-        """Read no more. The result of a read that is under way is still kept."""
+        """Stop reading. The result of a read in progress is still kept."""
         self._stopped = True
         if self._timer is not None and self._timer.active():
             self._timer.cancel()

@@ -1,7 +1,7 @@
-"""Who may do what: the roles of users, by how they logged in.
+"""The roles of users and their permissions. A role depends on the way of logging in.
 
-A viewer reads; an operator also changes topics, groups, messages and the placement of replicas; an administrator also
-deletes, and sets quotas, users and ACLs. A configuration names the members of each role:
+A viewer may read. An operator may also change topics, groups, messages and the placement of replicas. An administrator
+may also delete, and set quotas, users and ACLs. A configuration names the members of each role:
 
 | in the file | means |
 | --- | --- |
@@ -10,8 +10,8 @@ deletes, and sets quotas, users and ACLs. A configuration names the members of e
 | `oidc:grace@example.com` | whom the OpenID provider names so (`user_claim`) |
 | `claim:groups=platform` | whose id token has this text in the claim `groups`, alone or in a list |
 
-Rules: a name counts only for the way of logging in that it is written with, since `ada` at the provider need not be the
-`ada` of the users file. Whoever has several roles has the highest one.
+Rules: a name is valid only for its way of logging in, since `ada` at the provider need not be the `ada` of the users
+file. A user with several roles has the highest one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ WAYS: Final = (USER, CERTIFICATE, OIDC, CLAIM)
 
 
 class Identity(NamedTuple):
-    """A user. way: how the user was identified, one of `WAYS`. claims: of an id token, as `name=value`."""
+    """A user.
+
+    way: how the user was identified, one of `WAYS`.
+    claims: the claims of an id token, as `name=value`.
+    """
 
     user: str
     way: str
@@ -50,9 +54,10 @@ class Roles:
     """The roles of a configuration."""
 
     def __init__(self, members: Mapping[Role, Iterable[str]], others: Role = Role.NONE) -> None:
-        """members: by role, as in the table of the module. others: the role of users that are not named.
+        """members: the members by role, written as in the module's table.
+        others: the role of users that are not named.
 
-        Raises ValueError for a member that is not written as in the table.
+        Raises ValueError for a member that is not written in this way.
         """
         self._role_of: dict[str, Role] = {}
         self._others = others
@@ -72,23 +77,23 @@ class Roles:
         return max((self._role_of[name] for name in names if name in self._role_of), default=self._others)
 
     def uses(self, way: str) -> bool:
-        """Return whether a member is written with this way of logging in."""
+        """Return whether a member with this way of logging in is named."""
         return any(name.startswith(way + ":") for name in self._role_of)
 
 
-#: Without roles in the configuration, all who may use the console may do everything.
+#: The roles without a configuration: all users of the console may do everything.
 EVERYTHING: Final = Roles({}, Role.ADMIN)
 
 
 def has_verified_email(document: Mapping[str, Any]) -> bool:
-    """Return whether an id token says that its email is the user's own; some providers write it as a text."""
+    """Return whether an id token has a verified email; some providers write the boolean as text."""
     return document.get("email_verified") in (True, "true")
 
 
 def claims_of(document: Mapping[str, Any]) -> frozenset[str]:
     """Return the claims of an id token that are texts, or lists of texts, as `name=value`.
 
-    An email that the provider has not verified is none: at many providers users can write any there.
+    An email that the provider has not verified is left out: at many providers users can enter any email.
     """
     found: set[str] = set()
     for name, value in document.items():

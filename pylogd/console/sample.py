@@ -1,6 +1,6 @@
-"""The last sample of a cluster, which the console's pages read. Compact, for 200,000 partitions.
+"""The last sample of a cluster, which the console's pages read. It is compact, for 200,000 partitions.
 
-Rules: a sample does not change once it is the last one. Numbers that are not known are None, or -1 in arrays.
+Rules: a sample does not change once it is the last one. Unknown numbers are None, or -1 in arrays.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ Nodes = tuple[int, ...]
 
 
 class TopicState:
-    """A topic. All sequences are by partition: 0 to `len(leaders) - 1`.
+    """A topic. The index of all sequences is the partition, from 0 to `len(leaders) - 1`.
 
-    leaders: ids of brokers, -1 for none. sizes: bytes of the leader's log, begins: first offsets; -1 where not known.
+    leaders: the ids of the leaders; -1 for none.
+    sizes: the bytes of the leader's log; -1 if unknown.
+    begins: the first offsets; -1 if unknown.
     """
 
     __slots__ = ("begins", "internal", "isr", "leaders", "name", "replicas", "series", "sizes", "topic_id")
@@ -52,13 +54,13 @@ class TopicState:
 
     @property
     def size(self) -> int | None:
-        """The bytes of all leaders' logs as far as they are known; None if none is."""
+        """The sum of the known bytes of leaders' logs; None if none is known."""
         known = [size for size in self.sizes if size != UNKNOWN]
         return sum(known) if known else None
 
     @property
     def records(self) -> int | None:
-        """The sum of end minus begin of all logs: an upper limit of the number of records. None if unknown."""
+        """The sum of end minus begin of all logs, which is an upper limit of the number of records; None if unknown."""
         ends = self.series.ends
         if len(ends) != len(self.begins) or UNKNOWN in ends or UNKNOWN in self.begins or not ends:
             return None
@@ -71,7 +73,7 @@ class TopicState:
 
     @property
     def lacking(self) -> int:
-        """How many partitions have replicas that are not in sync, or no leader."""
+        """The number of partitions without a leader, or with replicas that are not in sync."""
         return sum(
             leader < 0 or len(isr) < len(replicas)
             for leader, isr, replicas in zip(self.leaders, self.isr, self.replicas, strict=True)
@@ -86,10 +88,14 @@ class Committed(NamedTuple):
 
 
 class GroupState:
-    """A group. members: how many, None if not known. lag, seconds: None without committed offsets.
+    """A group.
 
-    kind: `classic`, `consumer` or another type of the protocol. unknown: partitions whose log end is not known. worst:
-    the topic that is furthest behind.
+    members: the number of members; None if unknown.
+    lag, seconds: the lag in records and in seconds; None without committed offsets.
+
+    kind: `classic`, `consumer` or another type of the protocol.
+    unknown: the number of partitions whose log end is unknown.
+    worst: the topic that is furthest behind.
     """
 
     __slots__ = (
@@ -113,7 +119,10 @@ class GroupState:
 
 
 class Directory(NamedTuple):
-    """A data directory of a broker: sizes in bytes, None where not known. error: a code's name or None."""
+    """A data directory of a broker. Sizes are in bytes; None if unknown.
+
+    error: the name of an error code, or None.
+    """
 
     broker: int
     path: str
@@ -125,9 +134,12 @@ class Directory(NamedTuple):
 
 @dataclass(slots=True)
 class BrokerState:
-    """A broker. replicas, leaders, lacking: partitions that it has, leads, and leads without all replicas in sync.
+    """A broker.
 
-    size: bytes of its logs, None if not known. figures: of its metrics page, empty without one.
+    replicas, leaders, lacking: the numbers of partitions that it has, leads, and leads without all replicas in sync.
+
+    size: the bytes of its logs; None if unknown.
+    figures: the figures of its metrics page; empty without one.
     """
 
     broker: Broker
@@ -143,8 +155,11 @@ class BrokerState:
 class Sample:
     """The data of a cluster at one time.
 
-    number: 0 before the first one. at_ms: when it was complete, since 1970; seconds: how long it took. error: why the
-    last attempt failed, None if it did not. by_topic: the groups that have committed offsets of a topic.
+    number: the number of the sample; 0 before the first one.
+    at_ms: when it was complete, in milliseconds since 1970.
+    seconds: how long it took.
+    error: the reason why the last attempt failed, or None.
+    by_topic: the groups that have committed offsets of a topic.
     """
 
     number: int = 0
@@ -163,7 +178,7 @@ class Sample:
 
     @property
     def missing(self) -> list[int]:
-        """The ids of brokers that have replicas and are not there."""
+        """The ids of brokers that have replicas and are not live."""
         return sorted({node for topic in self.topics.values() for nodes in set(topic.replicas) for node in nodes}
                       - self.brokers.keys())  # fmt: skip
 

@@ -1,13 +1,13 @@
-"""Ask a cluster again and again in the background, and keep the last sample for the pages.
+"""Sample a cluster repeatedly in the background, and keep the last sample for the pages.
 
-Strategy: one sample after another, each in bounded pieces (`asking`), with the reactor free between them. The next one
-begins after `interval` seconds, or after twice the time that the last one took (at most a minute): a large cluster is
-asked less often, so that the console uses no more than a third of a processor for it. Brokers are asked side by side.
-Begins of logs and sizes change slowly and are asked for with every `_SLOW_EVERY`th sample; the free space of data
-directories with each.
+Strategy: samples are taken one after another, in limited pieces (`asking`), between which the reactor is free. The next
+sample begins after `interval` seconds, or after twice the time that the last one took (at most a minute): a large
+cluster is asked less often, so that the console uses no more than a third of a processor for it. Brokers are asked in
+parallel. Begins of logs and sizes change slowly and are requested with every `_SLOW_EVERY`th sample; the free space of
+data directories is requested with each sample.
 
-Rules: a broker that fails is not asked again in the same sample; what it would have told is unknown, and noted as a
-gap. A sample that fails as a whole leaves the last one, with the reason.
+Rules: a broker that fails is not asked again in the same sample; its data is unknown, and recorded as a gap. If a
+sample fails as a whole, the last one stays, with the reason.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ log = Logger()
 _SLOW_EVERY: Final = 6
 _BUSY_FACTOR: Final = 2.0
 _LONGEST_PAUSE: Final = 60.0
-_NEXT_BROKER_SECONDS: Final = 5.0  # without an answer, until another broker is asked about the cluster
+_NEXT_BROKER_SECONDS: Final = 5.0  # the wait for an answer about the cluster before another broker is asked
 
 
 class ClusterSampler:
     """Takes samples of a cluster, one after another.
 
-    last: the last complete sample; an empty one, with the number 0, before the first. listeners: functions that are
-    called after each sample, also after one that failed.
+    last: the last complete sample; before the first, an empty sample with the number 0.
+    listeners: functions that are called after each sample, even if it failed.
     """
 
     def __init__(
@@ -63,8 +63,9 @@ class ClusterSampler:
         figures: Figures | None = None,
         registered: ZooKeeperGroups | None = None,
     ) -> None:
-        """interval: seconds between samples, at least. figures: from the brokers' metrics pages, None without any.
-        registered: the groups in ZooKeeper, None without one.
+        """interval: the least seconds between samples.
+        figures: reads the brokers' metrics pages; None without any.
+        registered: the groups in ZooKeeper; None without one.
         """
         self._figures = figures
         self._calls = calls
@@ -103,7 +104,7 @@ class ClusterSampler:
             self._timer.cancel()
 
     def soon(self) -> None:
-        """Take the next sample now, as after a change."""
+        """Take the next sample now, such as after a change."""
         if self._timer is not None and self._timer.active():
             self._timer.reset(0)
 
@@ -158,7 +159,7 @@ class ClusterSampler:
 
     async def _ask_topics(self, sample: Sample) -> Partitions:
         found = Partitions()
-        shared: dict[Nodes, Nodes] = {}  # most partitions have one of few sets of replicas
+        shared: dict[Nodes, Nodes] = {}  # most partitions have one of a few sets of replicas
         async for page in asking.topic_pages(self._calls):
             await in_steps(self._add(page, sample, found, shared), self._clock)
         return found
@@ -174,14 +175,14 @@ class ClusterSampler:
                 topic = sample.topics[each.name] = TopicState(each.name, each.topic_id, each.internal, series)
             for index, leader, replicas, isr in each.partitions:
                 if index != len(topic):
-                    continue  # one that is being created, or that two pages have
+                    continue  # the topic is being created, or is on two pages
                 topic.add(leader, shared.setdefault(replicas, replicas), shared.setdefault(isr, isr))
                 found.add(each.name, index, leader, replicas, isr)
                 _count(sample.brokers, leader, replicas, isr)
                 yield
 
     async def _ask_begins(self, sample: Sample, gaps: Gaps) -> None:
-        """Ask where logs begin, of topics of which it is not known for all partitions, such as new ones."""
+        """Ask for the begins of logs, for topics in which some are unknown, such as new topics."""
         for topic in sample.topics.values():
             if not topic.begins:
                 topic.begins = array("q", [UNKNOWN]) * len(topic)
@@ -206,10 +207,12 @@ class ClusterSampler:
         self, sample: Sample, gaps: Gaps, timestamp: int, take: Callable[[TopicState, int, int], None],
         wanted: Callable[[TopicState], bool] = lambda _topic: True,
     ) -> None:  # fmt: skip
-        """Ask the leaders of partitions for their offsets at a time stamp, and hand each to `take`.
+        """Ask the leaders of partitions for their offsets at a time stamp, and pass each to `take`.
 
-        take: called with the topic, the partition and its offset. wanted: says which topics are asked for. Partitions
-        whose leader does not answer are left as they are, and noted in `gaps`.
+        take: called with the topic, the partition and its offset.
+        wanted: returns whether a topic is included.
+
+        Partitions whose leader does not answer are left unchanged, and recorded in `gaps`.
         """
 
         async def ask(node: int) -> None:
@@ -312,7 +315,7 @@ def _count(brokers: dict[int, BrokerState], leader: int, replicas: Nodes, isr: N
 
 
 def _add_sizes(results: list[Any], node: int, sample: Sample, found: dict[str, Directory]) -> Iterator[None]:
-    """Add the sizes that a broker reported; the size of a leader counts as the size of its partition."""
+    """Add the sizes that a broker reported. The size of a leader counts as the size of its partition."""
     state = sample.brokers[node]
     for one in results:
         error = error_for(one.error_code).name if one.error_code else None
@@ -329,7 +332,7 @@ def _add_sizes(results: list[Any], node: int, sample: Sample, found: dict[str, D
 
 
 def _keep_slow(before: Sample, sample: Sample) -> Iterator[None]:
-    """Take over what changes slowly from the sample before."""
+    """Copy slowly changing data from the previous sample."""
     for name, topic in sample.topics.items():
         known = before.topics.get(name)
         if known is not None:

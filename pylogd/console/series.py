@@ -1,9 +1,9 @@
 """The ends of a topic's logs, and the lag of a group, at the last samples. Constant in size.
 
-Strategy: one array of log ends for all partitions of a topic at a time, which samples share as long as nothing is
-written. So a topic that nobody writes to costs two arrays, however many partitions it has; a history for each partition
-(`pylogd.metrics.end_history`) would cost ten times as much for 200,000 of them. Of more than `_MOST` arrays every
-second one of the older half is dropped: the series reaches back for long, the less exactly the longer ago.
+Strategy: each time has one array of log ends for all partitions of a topic, which samples share as long as nothing is
+written. So an idle topic costs two arrays, however many partitions it has; a history for each partition
+(`pylogd.metrics.end_history`) would cost ten times as much for 200,000 partitions. With more than `_MOST` arrays, every
+second one of the older half is dropped: the series covers a long time, with less detail for earlier times.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final
 
 _MOST: Final = 24
-#: So many samples are drawn.
+#: The number of samples in a chart.
 POINTS: Final = 60
 UNKNOWN: Final = -1
 
@@ -22,7 +22,7 @@ UNKNOWN: Final = -1
 class TopicSeries:
     """The log ends of a topic at the last samples.
 
-    rates: records per second between samples. Times are seconds of one monotonic clock.
+    rates: the records per second between samples. Times are in seconds of one monotonic clock.
     """
 
     __slots__ = ("_ends", "_last", "_times", "rates")
@@ -35,13 +35,13 @@ class TopicSeries:
 
     @property
     def ends(self) -> array[int]:
-        """The log ends by partition as they are known, empty before the first sample."""
+        """The last known log ends by partition; empty before the first sample."""
         return self._ends[-1] if self._ends else array("q")
 
     def add(self, now: float, ends: array[int]) -> None:
-        """Note the log ends at a time; -1 for one that is not known, for which the last known one counts.
+        """Record the log ends at a time. For an unknown end (-1) the last known one is used.
 
-        Fewer records or other partitions than before begin a new series.
+        A new series begins if there are fewer records, or other partitions, than before.
         """
         before = self._ends[-1] if self._ends else None
         if before is None or len(before) != len(ends):
@@ -83,7 +83,7 @@ class TopicSeries:
             del self._times[1:older:2], self._ends[1:older:2]
 
     def rate_of(self, partition: int) -> float | None:
-        """Return the records per second of a partition between the last two samples; None if that is not known."""
+        """Return the records per second of a partition between the last two samples; None if unknown."""
         if len(self._ends) < 2:
             return None
         (before, now), passed = self._ends[-2:], self._times[-1] - self._times[-2]
@@ -94,7 +94,7 @@ class TopicSeries:
     def seconds_behind(self, partition: int, offset: int, now: float) -> float:
         """Return how long ago the record at `offset` was appended; 0 if it does not exist yet.
 
-        If it was before the first sample: how long ago that was, which is too short.
+        If it was appended before the first sample, return the age of that sample, which is too short.
         """
         ends, times = self._ends, self._times
         if not ends or partition >= len(ends[-1]) or offset >= ends[-1][partition]:
@@ -117,6 +117,6 @@ class LagSeries:
         self.seconds: deque[float] = deque(maxlen=POINTS)
 
     def add(self, records: int, seconds: float) -> None:
-        """Note the lag of a sample."""
+        """Record the lag of a sample."""
         self.records.append(records)
         self.seconds.append(seconds)

@@ -40,9 +40,14 @@ from pylogd.schemas.bodies import BoundedSite
 
 @dataclass(frozen=True, slots=True)
 class ConsoleOptions:
-    """listen: a Twisted server endpoint. interval: seconds between samples. secure: whether browsers come by TLS, here
-    or at a proxy in front. hosts: names by which the console is known, None for any. masking: rules for values.
-    action_log: the file that has a line for each action; None for none.
+    """The options of the console.
+
+    listen: a Twisted server endpoint.
+    interval: the seconds between samples.
+    secure: whether browsers use TLS, to the console or to a proxy in front of it.
+    hosts: the host names of the console; None for any.
+    masking: the rules for values.
+    action_log: the file with a line for each action; None for no file.
     """
 
     listen: str
@@ -55,7 +60,10 @@ class ConsoleOptions:
 
 
 class ConsoleService:
-    """Starts and stops samplers and the HTTP server in order. `address`: (host, port) once it listens."""
+    """Starts and stops samplers and the HTTP server in order.
+
+    address: (host, port) once it listens.
+    """
 
     def __init__(
         self,
@@ -68,9 +76,12 @@ class ConsoleService:
         provider: Any = None,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
-        """login: who may use it; None for everybody. tls: a `pylogd.schemas.tls.ReloadedTls`; None for plain HTTP.
+        """Nothing is started yet.
 
-        provider: an `oidc.Provider`, None without one.
+        login: identifies users; None if everybody may use the console.
+        tls: a `pylogd.schemas.tls.ReloadedTls`; None for plain HTTP.
+
+        provider: an `oidc.Provider`; None without one.
         """
         self._reactor = reactor
         self._options = options
@@ -81,7 +92,7 @@ class ConsoleService:
         self._administered: Administration | None = None
         self.clusters = {
             one.name: WatchedCluster(reactor, one, now_ms, options.interval) for one in clusters
-        }  # in the order of the options
+        }  # in the order of the configuration
         self._events = EventStreams(reactor)
         self._masking = Masking(options.masking)
         self._messages = Messages(reactor, self._masking, now_ms)
@@ -97,7 +108,7 @@ class ConsoleService:
         return f"pylogd console answers on {scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def start(self) -> defer.Deferred[None]:
-        """Start. The Deferred fires once the port is open; clusters need not answer for that."""
+        """Start. The Deferred fires once the port is open, whether or not clusters have answered."""
         return defer.Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
@@ -166,6 +177,8 @@ class ConsoleService:
 
 
 def _access_line(_: str, request: IRequest) -> str:
-    """Return one line of the access log. Twisted's time stamp is the reactor's time, which is not the time of day."""
+    """Return one line of the access log. It has a time stamp of its own, since Twisted's is the reactor's time, not the
+    time of day.
+    """
     line: str = combinedLogFormatter(datetimeToLogString(wall_ms() // 1000), request)
     return line

@@ -1,12 +1,12 @@
-"""Sessions of browsers: who logged in, and the token that forms have to carry against cross-site requests.
+"""Sessions of browsers: the user, and the token that forms must carry against cross-site requests.
 
-Strategy: the session of a user who logged in is in memory, bounded in number and in idle time. What a browser without a
-login needs, a token for its form, where to go after the login and the state of a login under way, is in its cookie,
-signed with a key of this process. So requests of strangers take no memory, and end nobody's session.
+Strategy: sessions of logged-in users are in memory, with limits of number and idle time. A browser without a login has
+its data in its cookie, signed with a key of this process: a token for its form, the page to show after the login, and
+the state of a login in progress. So requests of unknown users take no memory, and end no other session.
 
-Rules: ids and tokens are random, and never in a log. If there are too many sessions, the user who has most loses the
-one that was not used for longest. A restart of the console ends all. A login opens a new session, so an id known before
-it is of no use.
+Rules: ids and tokens are random, and never in a log. If there are too many sessions, the user with the most sessions
+loses the one that has been idle longest. A restart of the console ends all sessions. A login opens a new session, so an
+id that was known before the login is useless.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ from pylogd.limits.shares import Places
 
 IDLE_SECONDS: Final = 8 * 3600.0
 _MOST: Final = 5000
-_MOST_WANTED: Final = 1000  # characters of an address that is kept in a cookie
-_SIGNED: Final = "~"  # what the cookies without a login begin with; no random id does
+_MOST_WANTED: Final = 1000  # the most characters of an address in a cookie
+_SIGNED: Final = "~"  # the prefix of cookies without a login, which no random id has
 
 
 @dataclass(slots=True)
 class Session:
-    """A session. user: "" before the login. wanted: where to go after it. pending: the state of a login under way.
+    """A session.
 
-    used: when it was used last; without a login, when it began. session_id: what its cookie has after the login.
+    user: the user's name; "" before the login.
+    wanted: the page to show after the login.
+    pending: the state of a login in progress.
+
+    used: the time of its last use; without a login, of its beginning.
+    session_id: the id in its cookie after the login.
     """
 
     user: str
@@ -49,22 +54,22 @@ class Session:
 
 
 class Sessions:
-    """The sessions of all browsers, by what their cookies have."""
+    """The sessions of all browsers, by the value of their cookies."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
-        """seconds: a monotonic clock."""
+        """`seconds` is a monotonic clock."""
         self._seconds = seconds
         self._key = secrets.token_bytes(32)
         self._known: dict[str, Session] = {}
-        self._places: Places[str] = Places()  # shares are those of users
+        self._places: Places[str] = Places()  # each user has a share
 
     def __len__(self) -> int:
         return len(self._known)
 
     def find(self, cookie: str, role: Role = Role.NONE) -> Session | None:
-        """Return a session that is in use; None for one that is not known, or was idle for too long.
+        """Return the session of a cookie; None if it is unknown, or was idle for too long.
 
-        role: what browsers without a login may do.
+        role: the role of browsers without a login.
         """
         now = self._seconds()
         if cookie.startswith(_SIGNED):
@@ -81,7 +86,10 @@ class Sessions:
         return session
 
     def open(self, user: str, role: Role) -> Session:
-        """Return a new session. user: "" for a browser without a login, whose session only its cookie has."""
+        """Return a new session.
+
+        user: the user's name; "" for a browser without a login, whose session is only in its cookie.
+        """
         session = Session(user, role, self._seconds())
         if user:
             session.session_id = secrets.token_urlsafe(32)
@@ -92,7 +100,7 @@ class Sessions:
         return session
 
     def cookie(self, session: Session) -> str:
-        """Return what the cookie of a session has to have."""
+        """Return the value of the cookie of a session."""
         if session.user:
             return session.session_id
         state = [session.token, session.used, session.wanted[:_MOST_WANTED], session.pending]
@@ -100,7 +108,7 @@ class Sessions:
         return f"{_SIGNED}{text}.{self._sign(text)}"
 
     def close(self, session_id: str) -> None:
-        """Forget a session, as at a logout. An unknown id is ignored."""
+        """Forget a session, such as at a logout. An unknown id is ignored."""
         if self._known.pop(session_id, None) is not None:
             self._places.leave(session_id)
 

@@ -1,4 +1,4 @@
-"""Scripts and styles of the pages, packaged: none is fetched from elsewhere. `static/README.md` says whose they are."""
+"""The packaged scripts and styles of the pages; none comes from elsewhere. `static/README.md` names their authors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _KINDS: Final = {".js": "text/javascript; charset=utf-8", ".css": "text/css; cha
 
 
 class StaticFile(NamedTuple):
-    """A file. url: its path with a mark of its content, so that browsers may keep it."""
+    """A file.
+
+    url: its path with a hash of its content, so that browsers may keep it.
+    """
 
     body: bytes
     kind: str

@@ -1,7 +1,7 @@
 """The child process of the console that reads tables: `python -m pylogd.console.table_child`. See `tables`.
 
-On standard input comes a JSON object: by the name of a table its location and its properties. On standard output goes
-one: by name, `tables.as_document` of what was found.
+Standard input has a JSON object with the location and the properties of each table, by name. Standard output gets the
+state of each table, by name, from `tables.as_document`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tables that topics are loaded into: up to where they are, and their last commits. Needs the tables' extras.
+"""Tables into which topics are loaded: their positions, and their last commits. Needs the tables' extras.
 
-Strategy: a child process (`table_child`) opens all tables, says how they are, and ends: the libraries of the formats
-and the history of a table need more memory than the rest of the console, and a store that hangs can be given up. How
-far a table is behind its topics is counted when a page is made, by the log ends of the last sample.
+Strategy: a child process (`table_child`) opens all tables, reports their state, and ends, because the libraries of the
+formats and the history of a table need more memory than the rest of the console, and because a process that hangs on a
+store can be killed. The lag of a table is computed when a page is made, from the log ends of the last sample.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ _SECONDS: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """A table. location: its name, such as `delta:/data/flights`. properties: of its catalog or storage."""
+    """A table.
+
+    location: the table's name, such as `delta:/data/flights`.
+    properties: the properties of the table's catalog or storage.
+    """
 
     location: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Snapshot(NamedTuple):
-    """A commit of a table, without the ranges of offsets that it read: these are large. Fields as of `Committed`."""
+    """A commit of a table, without its ranges of offsets, which are large. The fields are those of `Committed`."""
 
     number: int
     kind: str
@@ -42,8 +46,12 @@ class Snapshot(NamedTuple):
 
 
 class TableState(NamedTuple):
-    """A table as it was read. problem: why it could not be; "" if it could. offsets: the next one of each partition of
-    topics. commits: the last ones, the newest first; commit_count: of all that the table keeps.
+    """The state of a table at its last reading.
+
+    problem: the reason why it could not be read, or "".
+    offsets: the next offset of each partition, by topic.
+    commits: the last commits, the newest first.
+    commit_count: the number of commits that the table keeps.
     """
 
     name: str
@@ -57,7 +65,10 @@ class TableState(NamedTuple):
 
 
 class PartitionBehind(NamedTuple):
-    """A partition of a topic in a table. end, lag: None if the log's end is not known."""
+    """A partition of a topic in a table.
+
+    end, lag: the log's end, and the lag; None if the end is unknown.
+    """
 
     topic: str
     partition: int
@@ -67,7 +78,7 @@ class PartitionBehind(NamedTuple):
 
 
 class TableReader:
-    """Reads tables. Blocking, and for one thread at a time; `stop` may be called in another one."""
+    """Reads tables. It blocks. Only one thread at a time may use it, but any thread may call `stop`."""
 
     def __init__(self, tables: Mapping[str, TableOptions]) -> None:
         self._options = {name: (one.location, dict(one.properties)) for name, one in tables.items()}
@@ -75,7 +86,7 @@ class TableReader:
         self._stopped = False
 
     def read(self) -> Mapping[str, TableState]:
-        """Return all tables by name, as they are now. Raises OSError if the child process fails."""
+        """Return the present state of all tables by name. Raises OSError if the child process fails."""
         command = [sys.executable, "-m", "pylogd.console.table_child"]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -96,7 +107,7 @@ class TableReader:
         return {name: from_document(one) for name, one in json.loads(output).items()}
 
     def stop(self) -> None:
-        """End a read that is under way, and let no other begin."""
+        """End a read in progress, and let no other begin."""
         self._stopped = True
         if (child := self._child) is not None:
             child.kill()
@@ -108,7 +119,7 @@ def as_document(state: TableState) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any]) -> TableState:
-    """Return what `as_document` was given."""
+    """Return the state from the result of `as_document`."""
     offsets = {(topic, index): offset for topic, index, offset in document["offsets"]}
     commits = tuple(Snapshot(*one) for one in document["commits"])
     return TableState(**{**document, "offsets": offsets, "commits": commits})
@@ -117,7 +128,7 @@ def from_document(document: Mapping[str, Any]) -> TableState:
 def behind(table: TableState, sample: Sample) -> list[PartitionBehind]:
     """Return a table's lag behind each partition of its topics, by the log ends of a sample.
 
-    Partitions that the table has nothing of are among them: it is behind by all that their logs have.
+    They include partitions without rows in the table, whose lag is their whole log.
     """
     found = []
     for topic in sorted({name for name, _ in table.offsets}):
@@ -134,7 +145,7 @@ def behind(table: TableState, sample: Sample) -> list[PartitionBehind]:
 
 
 def _begin(sample: Sample, topic: str, index: int) -> int:
-    """Return the first offset of a partition's log; 0 if it is not known."""
+    """Return the first offset of a partition's log; 0 if it is unknown."""
     state = sample.topics.get(topic)
     known = state is not None and index < len(state.begins)
     return max(state.begins[index], 0) if state is not None and known else 0

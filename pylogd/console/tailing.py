@@ -1,7 +1,7 @@
-"""Send messages to browsers as they are written: server-sent events from a consumer without a group.
+"""Send new messages to browsers, as server-sent events from a consumer without a group.
 
-Rules: tails are bounded in number, in time and in messages a second; what exceeds the rate is left out, and counted.
-Nothing is read while the browser does not take what was sent.
+Rules: tails are limited in number, time and messages per second; messages beyond the rate are left out, and counted. No
+messages are read while the browser does not accept data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ class Tails:
         self, request: Any, cluster: WatchedCluster, wanted: Wanted, places: Sequence[TopicPartition],
         render: Callable[[Message], bytes],
     ) -> None:  # fmt: skip
-        """Answer a request with messages. render: returns the HTML of one. Raises Refused if there are too many."""
+        """Answer a request with messages.
+
+        render: returns the HTML of a message.
+
+        Raises Refused if there are too many.
+        """
         if len(self._open) >= _MOST:
             raise Refused(503, "too many pages follow topics: close some")
         tail = _Tail(self._reactor, self._messages, request)

@@ -45,7 +45,10 @@ class View:
     def page(
         self, template: str, asked: PageRequest, cluster: WatchedCluster | None = None, section: str = "", **values: Any
     ) -> Answer:
-        """Return a page. section: which part of the navigation it is in."""
+        """Return a page.
+
+        section: its part of the navigation.
+        """
         sample = None if cluster is None else cluster.sampler.last
         layout = {
             "asked": asked, "user": asked.user, "token": asked.token, "cluster": cluster, "sample": sample,

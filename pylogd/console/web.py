@@ -1,11 +1,11 @@
 """Routes, logins, headers and errors of the console, on Twisted Web.
 
-Strategy: a handler gets a `PageRequest` and returns an `Answer`. Before it runs, the session or credentials say who
-asks; a POST needs the token of its session, so that no other site can send it, and `allow_writes` if it changes a
-cluster.
+Strategy: a handler gets a `PageRequest` and returns an `Answer`. Before it runs, the user is determined from the
+session or the credentials. A POST needs the token of its session, so that no other site can send it, and `allow_writes`
+if it changes a cluster.
 
-Rules: pages run no scripts but the packaged ones (Content-Security-Policy). Without a login, only requests that name
-the console's own host are answered, so that no other site's name can be pointed at it (DNS rebinding).
+Rules: pages run only the packaged scripts (Content-Security-Policy). Without a login, only requests that name the
+console's own host are answered, so that no other site's name can be pointed at it (DNS rebinding).
 
 Source: OWASP's cheat sheets on cross-site request forgery and on HTTP headers.
 """
@@ -49,9 +49,12 @@ Handler = Callable[[PageRequest], "Answer | Awaitable[Answer | None] | None"]
 
 
 class Route(NamedTuple):
-    """What answers a path. pattern: of the whole path, with a name for each part. public: without a login.
+    """The handler of a path.
 
-    role: the lowest one that may ask. What needs more than a viewer changes clusters.
+    pattern: the pattern of the whole path, with a name for each part.
+    public: whether no login is needed.
+
+    role: the lowest role that may send it. Routes that need more than a viewer change clusters.
     """
 
     method: str
@@ -82,7 +85,7 @@ class ConsoleResource(Resource):
         secure: bool,
         hosts: Collection[str] | None = None,
     ) -> None:
-        """secure: whether browsers come by TLS. hosts: names that requests may be for, None for any."""
+        """`secure` is whether browsers use TLS. `hosts` are the host names that requests may have; None for any."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._view = view
         self._routes: list[Route] = []
@@ -94,14 +97,14 @@ class ConsoleResource(Resource):
         self.hosts = hosts
 
     def add(self, routes: Iterable[Route]) -> None:
-        """Add routes. Of several that match a path, the first one answers."""
+        """Add routes. If several routes match a path, the first one answers."""
         self._routes += routes
 
     def render(self, request: Request) -> int:
         """Begin to answer a request. Return NOT_DONE_YET: the answer is sent when the handler's coroutine ends."""
         work = Deferred.fromCoroutine(self._answer(request))
         gone: Deferred[Any] = request.notifyFinish()
-        gone.addErrback(lambda _: work.cancel())  # the browser has left
+        gone.addErrback(lambda _: work.cancel())  # the browser has closed the connection
         work.addCallbacks(lambda answer: self._send(request, answer), lambda why: self._refuse(request, why))
         work.addErrback(lambda why: log.failure("Unexpected error while an answer was sent", why))
         return NOT_DONE_YET
@@ -149,7 +152,7 @@ class ConsoleResource(Resource):
         if header is not None:
             identity = await self._login.by_header(header, _host(request))
             asked.user, asked.role = identity.user, self._login.role_of(identity)
-            return  # no browser sends this by itself: no other site can have it sent
+            return  # no browser sends this by itself, so no other site can cause it
         session = self._sessions.find(self._session_id(request), self._login.role_of(None))
         if asked.request.method == b"POST":
             if request.getHeader("sec-fetch-site") not in (None, *_OWN_SITE):
@@ -170,12 +173,12 @@ class ConsoleResource(Resource):
         return self._sessions.open("" if identity is None else identity.user, self._login.role_of(identity))
 
     def log_in(self, asked: PageRequest, identity: Identity) -> Answer:
-        """Open a session for a user. Return an answer that leads to where the user wanted to go."""
+        """Open a session for a user. Return an answer that leads to the page that the user wanted."""
         wanted = asked.session.wanted if asked.session is not None else "/"
         asked.session = self._new_session(identity)
         role = asked.session.role
         channel = asked.request.channel
-        if channel is not None:  # None if the browser has left
+        if channel is not None:  # None if the browser has closed the connection
             channel.factory.places.logged_in(_host(asked.request))
         log.info(
             "{user} logged in from {host}, with the role {role}",
@@ -184,13 +187,13 @@ class ConsoleResource(Resource):
         return redirect(wanted if re.match(r"/(?![/\\])", wanted) else "/")
 
     def log_out(self, asked: PageRequest) -> Answer:
-        """End the session. Return an answer that leads to the login, or to the start without one."""
+        """End the session. Return an answer that leads to the login, or to the start page if there is no login."""
         self._sessions.close(self._session_id(asked.request))
         asked.session = None
         return redirect("/login" if self._login.needed else "/")
 
     def _keep(self, request: Request, session: Session | None) -> None:
-        """Have the browser keep its session, unless it has it as it is. An answer may have begun: a stream."""
+        """Send the browser its session's cookie, unless it has the same, or the answer has begun (a stream)."""
         value = "" if session is None else self._sessions.cookie(session)
         if not value or value == self._session_id(request) or request.startedWriting:
             return
@@ -233,7 +236,7 @@ class ConsoleResource(Resource):
 
     def _send(self, request: Request, answer: Answer | None) -> None:
         if answer is None or getattr(request, "_disconnected", False):
-            return  # a stream, or the browser has left
+            return  # the answer is a stream, or the browser has closed the connection
         request.setResponseCode(answer.status)
         request.setHeader("Content-Type", answer.kind)
         request.setHeader("Cache-Control", "no-store")

@@ -1,8 +1,8 @@
 """Add the groups of consumers that coordinate through ZooKeeper to samples of a cluster.
 
-Strategy: a connection to ZooKeeper is opened beside the first sample, and stays, so that no sample waits for it; if it
-can't be opened, each sample begins another attempt. `RegisteredGroups` limits what each sample reads. A ZooKeeper that
-does not answer is a gap of the sample; what was read before stays.
+Strategy: the first sample begins to open a connection to ZooKeeper, which stays open, and for which no sample waits. If
+it can't be opened, each sample begins another attempt. `RegisteredGroups` limits the reads of each sample. A ZooKeeper
+that does not answer is a gap of the sample; the earlier data stays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pylogd.metadata.consumers import RegisteredGroup
 from pylogd.metadata.interfaces import IMetadataStore
 from pylogd.metrics.registered_groups import RegisteredGroups
 
-#: In place of the node of a group that no broker coordinates.
+#: The value in place of a coordinator's id, for a group without one.
 NO_COORDINATOR: Final = -1
 
 
@@ -26,7 +26,7 @@ class ZooKeeperGroups:
     """The groups in a ZooKeeper."""
 
     def __init__(self, make_store: Callable[[], IMetadataStore]) -> None:
-        """make_store: returns a store that is not started."""
+        """`make_store` returns a store that is not started."""
         self._make_store = make_store
         self._store: IMetadataStore | None = None
         self._topics: frozenset[str] = frozenset()
@@ -62,4 +62,4 @@ class ZooKeeperGroups:
 
 
 def _ignored(_: Any) -> None:
-    """The console ends: what its last request meets is of no interest."""
+    """Do nothing: the console ends, so the outcome of its last request does not matter."""

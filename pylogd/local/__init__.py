@@ -1,1 +1,1 @@
-"""Real brokers and ZooKeeper servers as child processes, to try pylogd out and for tests."""
+"""Run real brokers and ZooKeeper servers as child processes, to try pylogd and for tests."""

@@ -1,6 +1,6 @@
-"""A certificate authority to try TLS with: it makes certificates for brokers and clients, as PEM files.
+"""A certificate authority for trials of TLS, which makes certificates for brokers and clients, as PEM files.
 
-`pylogd cluster up --secure` and the tests use it. Not for production: the authority's key lies beside the certificates,
+`pylogd cluster up --secure` and the tests use it. Not for production: the authority's key is beside the certificates,
 unencrypted.
 
 Needs the package cryptography (`pip install 'pylogd-broker[tls]'`).
@@ -37,7 +37,7 @@ _DAYS: Final = 825
 class Issued(NamedTuple):
     """A private key and its certificate as PEM text.
 
-    chain: the certificate, and those of the authorities between it and the root.
+    chain: the certificate, and the certificates of the authorities between it and the root.
     """
 
     key: str
@@ -45,15 +45,15 @@ class Issued(NamedTuple):
 
     @property
     def pem(self) -> str:
-        """All of it, as a key store file has it."""
+        """All of it, in the form of a key store file."""
         return self.key + self.chain
 
 
 class Authority:
-    """A certificate authority. `certificate` is its own, as PEM text."""
+    """A certificate authority. `certificate` is its own certificate as PEM text."""
 
     def __init__(self, name: str = "pylogd test authority", parent: Authority | None = None) -> None:
-        """Make an authority; with a parent, one whose certificate the parent has issued."""
+        """Make an authority. If there is a parent, it issues the authority's certificate."""
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _subject(name)
         above: str = "" if parent is None else parent._chain
@@ -63,7 +63,7 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(_usage(authority=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            # which Python's ssl requires since 3.13
+            # Python's ssl requires this since 3.13
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
@@ -81,8 +81,9 @@ class Authority:
     ) -> Issued:
         """Make a key and its certificate, for servers and clients.
 
-        hosts: names and addresses that it is for. password: encrypts the key. subject: all of the subject, instead of
-        the common name alone.
+        hosts: the names and addresses for which it is valid.
+        password: the password that encrypts the key.
+        subject: the whole subject, instead of only the common name.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name(subject) if subject else _subject(common_name)
@@ -124,9 +125,9 @@ class Authority:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that only its owner can read. Another process sees the old contents or all of the new ones."""
+    """Write a file that only its owner can read. Another process sees either the old or all of the new contents."""
     fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)  # an old one might be readable for others, or a link
+    fresh.unlink(missing_ok=True)  # an old file might be a link, or readable for others
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""A broker in its own process: start it as a user does, wait until it listens, pause, stop and kill it.
+"""Run a broker in its own process: start it in the same way as users, wait until it listens, pause, stop and kill it.
 
 `pylogd demo`, `pylogd cluster up`, the tests, the chaos, crash and kill runs, the conformance runs and the benchmarks
 all handle local brokers with this module.
@@ -27,13 +27,13 @@ from pylogd.errors import PylogdError
 from pylogd.local.launch import bound
 
 HOST: Final = "127.0.0.1"
-#: How long a broker may take to listen, and to stop. Generous, for a machine that is busy.
+#: The seconds that a broker may take to listen, and to stop. They are long enough for a busy machine.
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 120.0
 _ADDRESS: Final = re.compile(r"([0-9A-Za-z_.\-]+|\[[0-9a-fA-F:]+\]):(\d+)")
-#: How much of a broker's log an error carries.
+#: The bytes of a broker's log in an error.
 _LOG_CHARACTERS: Final = 4000
-_RESERVED: Final[list[socket.socket]] = []  # one for each port that was given out
+_RESERVED: Final[list[socket.socket]] = []  # a socket for each port that was given out
 
 
 class BrokerFailed(PylogdError):
@@ -57,7 +57,7 @@ class Process(Protocol):
 
 
 def pylogd_command() -> list[str]:
-    """Return the command that runs `pylogd`: the script beside this interpreter, or else the package on the path."""
+    """Return the command that runs `pylogd`: the script beside this interpreter, or else the package."""
     script = Path(sys.executable).with_name("pylogd")
     if script.exists():
         return [str(script)]
@@ -65,16 +65,16 @@ def pylogd_command() -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return port numbers that nothing listens on, and that no other process is given here while this one lives.
+    """Return port numbers on which nothing listens, and that no other process gets here while this one lives.
 
-    They lie below the range from which the system takes ports of outgoing connections. A broker that is killed and
-    started again would sometimes find a port of that range taken. Raises OSError.
+    The ports are below the range for outgoing connections, of which a restarted broker would sometimes find its port
+    taken. Raises OSError.
     """
     return [free_row(1) for _ in range(count)]
 
 
 def free_row(count: int) -> int:
-    """Return the first of `count` port numbers in a row, as `free_ports` has them. Raises OSError."""
+    """Return the first of `count` consecutive free port numbers (see `free_ports`). Raises OSError."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for first in random.sample(range(lowest // 2, lowest - count), lowest - lowest // 2 - count):
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
@@ -103,9 +103,9 @@ class RunningBroker:
     """A broker's process, which may end at any moment. `host` and `port` are known once it listens."""
 
     def __init__(self, process: Process, output: IO[bytes], log_path: Path, death: Sequence[int] = ()) -> None:
-        """`output` is the broker's standard output. `log_path` is the file that has its standard error.
+        """`output` is the broker's standard output. `log_path` is the file with its standard error.
 
-        `death`: descriptors that become readable when the process ends, needed where that does not close `output`.
+        death: descriptors that become readable when the process ends, needed if the end does not close `output`.
         """
         self.process = process
         self.pid = process.pid
@@ -125,7 +125,7 @@ class RunningBroker:
         return self.process.poll()
 
     def wait(self, seconds: float = START_SECONDS) -> None:
-        """Return once the broker listens, which it says in the first line of its output. Raises BrokerFailed."""
+        """Return once the broker listens, which it reports in the first line of its output. Raises BrokerFailed."""
         deadline = time.monotonic() + seconds
         said = b""
         while not said.endswith(b"\n"):
@@ -141,11 +141,11 @@ class RunningBroker:
         self.host, self.port = found[1], int(found[2])
 
     def log(self) -> str:
-        """Return all that the broker wrote to standard error, over all its starts."""
+        """Return everything that the broker has written to standard error, over all of its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def last_line(self) -> str:
-        """Return the last line of the log, which says why a broker ended."""
+        """Return the last line of the log, which gives the reason why a broker ended."""
         return (self.log().strip().splitlines() or ["it logged nothing"])[-1]
 
     def pause(self) -> None:
@@ -162,9 +162,9 @@ class RunningBroker:
         return self.join()
 
     def ask_to_stop(self) -> None:
-        """Ask for a clean stop, as a service manager does (SIGTERM); a paused broker is resumed. `join` waits for it.
+        """Request a clean stop like a service manager (SIGTERM), and resume a paused broker. `join` waits for the end.
 
-        Ask once: at a second signal a broker closes its connections without handing over what it leads.
+        Call it once: at a second signal a broker closes its connections without handing over its leaderships.
         """
         self.process.send_signal(signal.SIGTERM)
         self.resume()
@@ -179,7 +179,7 @@ class RunningBroker:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the process, as a crash does, and wait until it has ended."""
+        """Kill the process, like a crash, and wait until it has ended."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
@@ -190,7 +190,7 @@ class RunningBroker:
 
 
 class BrokerProcess(RunningBroker):
-    """A broker as a child process. It runs `pylogd broker`, from the package that is installed."""
+    """A broker as a child process, which runs `pylogd broker` of the installed package."""
 
     process: subprocess.Popen[bytes]
 
@@ -206,11 +206,13 @@ class BrokerProcess(RunningBroker):
         wait: bool = True,
         bind_life: bool = True,
     ) -> None:
-        """Start it on the data directory `data`; its standard error is appended to the file `log`.
+        """Start the broker on the data directory `data`. Its standard error is appended to the file `log`.
 
-        `arguments` are further arguments of `pylogd broker`. `port` 0 takes a free one. `prefix` is a command that ends
-        by running the broker in the same process, such as `nsenter`. Without `wait` this returns before the broker
-        listens. Without `bind_life` the broker outlives this process, and starts 20 ms sooner.
+        arguments: further arguments of `pylogd broker`.
+        port: the port; 0 chooses a free one.
+        prefix: a command that runs the broker in the same process in the end, such as `nsenter`.
+        wait: whether to return only when the broker listens.
+        bind_life: whether the broker ends with this process; without it a start is 20 ms faster.
 
         Raises BrokerFailed.
         """

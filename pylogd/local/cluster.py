@@ -3,7 +3,7 @@
 Strategy: everything is in one directory (`zookeeper`, `broker1`, `broker1.log`, ...), which a later run resumes. A
 broker keeps its data directory, its log file and its port over restarts, so clients find it again.
 
-Rules: whatever ends this process ends the children with it; every wait has an end. Blocking; not for reactors.
+Rules: the children end with this process, however it ends; every wait has an end. Blocking; not for reactors.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pylogd.local.broker import HOST, BrokerFailed, BrokerProcess, free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
 
 _TRACEBACK = "Traceback (most recent call last)"
-#: How much of a log with a traceback is reported.
+#: The bytes of a log with a traceback that are reported.
 _LOG_CHARACTERS = 4000
 
 
 class LocalBrokers:
-    """Brokers 1 to `size` of the cluster at the ZooKeeper connect string `connect`. None runs until it is started.
+    """Brokers 1 to `size` of the cluster at the ZooKeeper connect string `connect`. No broker runs until it is started.
 
-    `brokers` holds those that were started and neither stopped nor killed since, by node id.
+    `brokers` has the running brokers by node id: those that were started, and not stopped or killed since.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class LocalBrokers:
         port: int = 0,
         labels: Sequence[str] = (),
     ) -> None:
-        """`racks`, `labels`: the rack and the labels of each broker in turn. `prefix`: see `BrokerProcess`.
+        """`racks` and `labels` are those of each broker in turn. `prefix` is that of `BrokerProcess`.
 
-        `port` is that of broker 1; the others have the following ones. 0 picks free ports.
+        `port` is the port of broker 1; the other brokers have the following ports. 0 chooses free ports.
         """
         self.folder = folder
         self.prefix = prefix
@@ -54,7 +54,7 @@ class LocalBrokers:
     # -- brokers
 
     def start(self, node: int, settings: Mapping[str, str] | None = None, wait: bool = True) -> BrokerProcess:
-        """Start a broker that does not run, or a new one: an unknown node id gets a free port. Raises BrokerFailed.
+        """Start a broker that does not run, or a new broker. An unknown node id gets a free port. Raises BrokerFailed.
 
         `settings` are added to those of all brokers. Without `wait`, call the broker's `wait` before using it.
         """
@@ -83,12 +83,12 @@ class LocalBrokers:
         )  # fmt: skip
 
     def stop(self, node: int) -> int:
-        """Stop a broker as a service manager does; return its exit code. Raises BrokerFailed if it does not stop."""
+        """Stop a broker like a service manager. Return its exit code. Raises BrokerFailed if it does not stop."""
         self.paused.discard(node)
         return self.brokers.pop(node).stop()
 
     def kill(self, node: int) -> None:
-        """End a broker as a crash does."""
+        """Kill a broker, like a crash."""
         self.paused.discard(node)
         self.brokers.pop(node).kill()
 
@@ -114,7 +114,9 @@ class LocalBrokers:
             self.kill(node)
 
     def close(self) -> list[str]:
-        """Stop every broker that runs. Return what went wrong: a text for each early or failed end and traceback."""
+        """Stop every broker that runs. Return the problems: a text for each early or failed end, and for each
+        traceback.
+        """
         faults = []
         ended = {node for node, broker in self.brokers.items() if broker.exit_code is not None}
         for broker in self.brokers.values():
@@ -137,7 +139,7 @@ class LocalBrokers:
         ]
 
     def log(self, node: int) -> str:
-        """Return all that a broker wrote to standard error, over all its starts."""
+        """Return everything that a broker has written to standard error, over all of its starts."""
         path = self.folder / f"broker{node}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -170,7 +172,7 @@ class LocalCluster(LocalBrokers):
         zookeeper_port: int = 0,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`port` is that of broker 1; the others have the following ones. 0 picks free ports."""
+        """`port` is the port of broker 1; the other brokers have the following ports. 0 chooses free ports."""
         folder = folder.absolute()
         super().__init__(folder, "", count, settings, port=port)
         self.zookeeper = LocalZooKeeper(folder / "zookeeper", zookeeper_port)
@@ -181,16 +183,16 @@ class LocalCluster(LocalBrokers):
         return ""
 
     def hints(self) -> list[str]:
-        """Return commands with which to try the cluster."""
+        """Return commands to try the cluster."""
         return [
             f"echo hello | pylogd produce demo --create -b {self.bootstrap}",
             f"pylogd consume demo -b {self.bootstrap}",
         ]
 
     def __enter__(self) -> LocalCluster:
-        """Start ZooKeeper, then all brokers at once; return once every broker listens.
+        """Start ZooKeeper, then all brokers at once. Return once every broker listens.
 
-        Raises BrokerFailed, ZooKeeperUnavailable or ZooKeeperFailed, after ending what it had started.
+        Raises BrokerFailed, ZooKeeperUnavailable or ZooKeeperFailed, after ending all started processes.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -209,7 +211,7 @@ class LocalCluster(LocalBrokers):
         self.close()
 
     def close(self) -> list[str]:
-        """Stop the brokers, then ZooKeeper. Return what went wrong with the brokers."""
+        """Stop the brokers, then ZooKeeper. Return the problems of the brokers."""
         try:
             return super().close()
         finally:

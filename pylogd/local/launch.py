@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-#: Asks the kernel for a signal at the end of the parent's thread, then replaces itself by the command in its arguments.
+#: A program that asks the kernel for a signal at the end of the parent's thread, then replaces itself by the command in
+#: its arguments.
 _LAUNCH: Final = """
 import ctypes, os, sys
 parent, signal = int(sys.argv[1]), int(sys.argv[2])

@@ -1,14 +1,15 @@
 """A secured test cluster: certificates or passwords for brokers and clients, and example ACLs.
 
-Strategy: an authority of the cluster's own, kept in its directory, issues a certificate for each broker and for some
-users. All connections, those between brokers too, are encrypted. Each broker has two listeners: on one a client is who
-its certificate says, on the other it authenticates with a password (SASL_SSL, SCRAM-SHA-512). `admin` may do
-everything; each other user owns the topics and groups whose names begin with the user's name and a dash, and `carol`
-may read those of `bob`. Nodes in ZooKeeper can be changed with the brokers' credentials only, and the secret ones read.
+Strategy: the cluster has its own authority in its directory, which issues a certificate for each broker and for some
+users. All connections are encrypted, also those between brokers. Each broker has two listeners: on one a client
+authenticates with its certificate, on the other with a password (SASL_SSL, SCRAM-SHA-512). `admin` may do everything.
+Each other user owns the topics and groups whose names begin with the user's name and a dash, and `carol` may read those
+of `bob`. Only the brokers' credentials allow changes of nodes in ZooKeeper, and reads of secret nodes.
 
-In the directory `tls`: `authority.pem` (what to trust), `broker<N>.pem`, `<user>.pem` for each user with a certificate,
-and for each user `<user>.properties`, a client configuration with Kafka's property names, and `<user>.librdkafka`,
-one for kcat; `brokers.toml`, what only the brokers know; `try.py`, a producer and a consumer in Python.
+The directory `tls` has: `authority.pem` (the certificate to trust); `broker<N>.pem`; `<user>.pem` for each user with a
+certificate; for each user `<user>.properties`, a client configuration with Kafka's property names, and
+`<user>.librdkafka`, the same for kcat; `brokers.toml`, the settings that only the brokers may know; and `try.py`, a
+producer and a consumer in Python.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from pylogd.local.cluster import LocalCluster
 from pylogd.security.sasl.jaas import parse_jaas
 
 ADMIN: Final = "admin"
-#: Who may connect with a certificate.
+#: The users that may connect with a certificate.
 USERS: Final = (ADMIN, "alice")
-#: Who may connect with a password.
+#: The users that may connect with a password.
 SCRAM_USERS: Final = ("bob", "carol")
 _PASSWORD_BYTES: Final = 16
 _MECHANISM: Final = "SCRAM-SHA-512"
@@ -73,7 +74,7 @@ else:
 
 
 class SecureCluster(LocalCluster):
-    """Brokers that take connections with TLS only, with certificates or passwords. A context manager."""
+    """Brokers that accept only TLS connections, with certificates or passwords. A context manager."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class SecureCluster(LocalCluster):
         zookeeper_port: int = 0,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """As `LocalCluster`; the certificates are made here, unless an earlier run has made them."""
+        """Pass the arguments of `LocalCluster`. The certificates are made, unless an earlier run has made them."""
         super().__init__(folder, count, port=port, zookeeper_port=zookeeper_port, settings=settings)
         self.tls = self.folder / "tls"
         ports = range(port + count, port + 2 * count) if port else free_ports(count)
@@ -104,7 +105,7 @@ class SecureCluster(LocalCluster):
             write_secret(self._brokers_file, text)
 
     def __enter__(self) -> SecureCluster:
-        """Start ZooKeeper and the brokers, then add the users with passwords. Raises KafkaError as well."""
+        """Start ZooKeeper and the brokers, then add the users with passwords. Also raises KafkaError."""
         super().__enter__()
         try:
             self._add_users()
@@ -116,11 +117,11 @@ class SecureCluster(LocalCluster):
         return self
 
     def security(self, user: str) -> SecurityOptions | None:
-        """Return how a user connects."""
+        """Return the security options of a user's connections."""
         return security_from(parse_properties(self.properties(user).read_text()))
 
     def _add_users(self) -> None:
-        """Give each user of `SCRAM_USERS` a password, unless an earlier run has, and all users their ACLs."""
+        """Give each user of `SCRAM_USERS` a password, unless an earlier run has done it, and all users their ACLs."""
         wanted = [user for user in SCRAM_USERS if not self.properties(user).exists()]
         if not wanted:
             return
@@ -166,7 +167,7 @@ class SecureCluster(LocalCluster):
         return self.tls / f"{user}.properties"
 
     def hints(self, user: str = SCRAM_USERS[0]) -> list[str]:
-        """Return commands with which to try the cluster, as a user."""
+        """Return commands to try the cluster as a user."""
         where = f"-b {self.servers(user)} --command-config {self.properties(user)}"
         topic, kcat = f"{user}-demo", f"kcat -F {self.tls / user}.librdkafka -t {user}-demo"
         script = f"python {self.tls / 'try.py'}"
@@ -203,7 +204,7 @@ class SecureCluster(LocalCluster):
         )  # fmt: skip
 
     def listen(self, node: int) -> list[str]:
-        """Return the arguments for the listeners of a broker beside its first. A subclass may add some."""
+        """Return the arguments for the listeners of a broker besides its first one. A subclass may add listeners."""
         return ["--listen", f"SASL_SSL://{HOST}:{self.sasl_ports[node]}"]
 
     def _make(self, name: str, hosts: tuple[str, ...]) -> Path:
@@ -214,7 +215,7 @@ class SecureCluster(LocalCluster):
 
 
 def _acls() -> list[Acl]:
-    """Return what the users may do: all in topics and groups of their own names; `carol` reads topics of `bob`."""
+    """Return the ACLs of users: everything in topics and groups of their own names; `carol` reads topics of `bob`."""
     owned = [
         Acl(kind, f"{user}-", "PREFIXED", f"User:{user}", "*", "ALL", "ALLOW")
         for user in (*USERS[1:], *SCRAM_USERS)

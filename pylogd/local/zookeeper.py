@@ -1,14 +1,14 @@
 """A real ZooKeeper server as a child process, for a local cluster and for tests.
 
 Strategy: ZooKeeper's jars are taken from the first place that has them (`find_jars`). The server runs from a zoo.cfg
-written here; its data, its log and that file are in one directory. Its port is reserved by a socket that is bound and
-never listens: Java can bind the port as well (both set SO_REUSEADDR), and the system gives it to nobody else, so
-`hosts` stays the same over restarts.
+written here; its data, its log and that file are in one directory. A socket that is bound and never listens reserves
+its port: Java can bind the port too (both set SO_REUSEADDR), and the system gives it to no other process, so `hosts`
+stays the same over restarts.
 
 Rules: `start` returns once the server serves requests, or raises; every wait has an end. The server ends when the
 thread that started it ends (PR_SET_PDEATHSIG works by thread). Blocking: not for use on a reactor's thread.
 
-Must not know: what the tree contains.
+Must not know: the contents of the tree.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from pylogd.errors import PylogdError
 from pylogd.local.launch import bound
 
 HOST: Final = "127.0.0.1"
-#: How long a server may take to answer, and to stop.
+#: The seconds that a server may take to answer, and to stop.
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
-#: How many ports are tried if another process takes each one before the server binds it.
+#: The number of ports to try if other processes take a port before the server binds it.
 PORT_ATTEMPTS: Final = 5
 _POLL_SECONDS: Final = 0.05
 
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
-#: For a small, short-lived server: little heap, and a start without the optimising compiler.
+#: Java's options for a small, short-lived server: a small heap, and a start without the optimising compiler.
 _JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -46,7 +46,7 @@ _JAVA_OPTIONS: Final = (
     "-Dzookeeper.preAllocSize=4096",  # KiB of a new transaction log; the default is 64 MiB
     "-Dorg.apache.logging.log4j.level=INFO",
 )
-#: The jars that a server needs, among pyspark's several hundred and among Kafka's.
+#: The jars that a server needs, among the many jars of pyspark and Kafka.
 _SERVER_JARS: Final = (
     "zookeeper-*.jar",
     "slf4j-api-*.jar",
@@ -76,9 +76,11 @@ class ZooKeeperFailed(PylogdError):
 class LocalZooKeeper:
     """A standalone server on 127.0.0.1 that keeps its data in `data_dir`. Usable as a context manager.
 
-    `port` 0 picks a free one. `options` are further lines of zoo.cfg, `java_options` further arguments of java.
-    Without `sync` the server does not flush to its disk: acknowledged changes survive its end, but not the machine's.
     Session timeouts may be from 1 s (two ticks) to 300 s.
+    port: the port; 0 chooses a free one.
+    options: further lines of zoo.cfg.
+    java_options: further arguments of java.
+    sync: whether the server flushes to its disk. Otherwise acknowledged changes survive its end, but not the machine's.
     """
 
     def __init__(
@@ -107,16 +109,16 @@ class LocalZooKeeper:
 
     @property
     def pid(self) -> int:
-        """The server's process id, 0 if it does not run."""
+        """The server's process id; 0 if it does not run."""
         return 0 if self._process is None else self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process exists, paused or not."""
+        """Whether the process exists, even if it is paused."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the server, if it does not run. Return once it answers.
+        """Start the server, unless it runs. Return once it answers.
 
         Raises ZooKeeperUnavailable without Java or jars, and ZooKeeperFailed if it does not start.
         """
@@ -149,7 +151,7 @@ class LocalZooKeeper:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the server, as a crash does."""
+        """Kill the server, like a crash."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -222,7 +224,7 @@ class LocalZooKeeper:
             )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
         while not _answers(self.port):
-            # Another server could answer on this port, so our process is checked after the answer as well.
+            # Another server could answer on this port, so the process is checked again after the answer.
             if not self.running:
                 raise ZooKeeperFailed(f"ZooKeeper ended at its start: {self._said(begin)}")
             if time.monotonic() > deadline:
@@ -255,7 +257,7 @@ class LocalZooKeeper:
 
 
 def find_java() -> str:
-    """Return the path of a Java runtime: $JAVA_HOME's, the one on the PATH, or one below /usr/lib/jvm.
+    """Return the path of a Java runtime: in $JAVA_HOME, on the PATH, or below /usr/lib/jvm.
 
     Raises ZooKeeperUnavailable.
     """
@@ -278,8 +280,9 @@ def _javas() -> Iterator[str | None]:
 def find_jars() -> list[str]:
     """Return ZooKeeper's server jars with their dependencies. Raises ZooKeeperUnavailable.
 
-    They are taken from the first of: $ZOOKEEPER_HOME (Apache's release), the Python package `pylogd-zookeeper`,
-    Debian's package `libzookeeper-java`, $KAFKA_HOME (a release before 4.0), the Python package `pyspark`.
+    The first of these places that has them is used: $ZOOKEEPER_HOME (Apache's release), the Python package
+    `pylogd-zookeeper`, Debian's package `libzookeeper-java`, $KAFKA_HOME (a release before 4.0), the Python package
+    `pyspark`.
     """
     if home := os.environ.get("ZOOKEEPER_HOME"):
         found = [*_matching(Path(home) / "lib", ("*.jar",)), *_matching(Path(home), ("zookeeper*.jar",))]
@@ -292,7 +295,7 @@ def find_jars() -> list[str]:
         return _matching(_DEBIAN, _DEBIAN_JARS)
     if home := os.environ.get("KAFKA_HOME"):
         found = _matching(Path(home) / "libs", _SERVER_JARS)
-        if _with_server(found):  # Kafka 4 has none, and that is no reason to give up
+        if _with_server(found):  # Kafka 4 has no server: try the next place
             return found
     if found := _in_package("pyspark", _SERVER_JARS):
         return found
@@ -320,7 +323,7 @@ def _matching(folder: Path, patterns: Sequence[str]) -> list[str]:
 
 
 def _answers(port: int) -> bool:
-    """Return whether a ZooKeeper server on the port serves requests. (`ruok` is answered before that.)"""
+    """Return whether a ZooKeeper server on the port serves requests. (It answers `ruok` earlier.)"""
     try:
         with socket.create_connection((HOST, port), timeout=1.0) as connection:
             connection.sendall(b"srvr")

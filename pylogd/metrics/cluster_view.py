@@ -12,10 +12,10 @@ from pylogd.metadata.topics import TopicRegistry
 
 @dataclass(slots=True)
 class ClusterCounts:
-    """Numbers of topics, partitions and live brokers, as the controller knows them; zeros on other brokers.
+    """The numbers of topics, partitions and live brokers that the controller knows; zeros on other brokers.
 
-    offline: partitions without a leader, or whose leader is not live. not_preferred: partitions that another replica
-    than the preferred one leads.
+    offline: partitions without a leader, or with a leader that is not live.
+    not_preferred: partitions that are led by another replica than the preferred one.
     """
 
     topics: int = 0
@@ -26,7 +26,10 @@ class ClusterCounts:
 
 
 class ClusterView:
-    """Counts the partitions of the cluster. counts: the result of the last complete walk."""
+    """Counts the partitions of the cluster.
+
+    counts: the result of the last complete walk.
+    """
 
     def __init__(self, cluster: Cluster, topics: TopicRegistry) -> None:
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""Make the metrics of `table` from the counters and states of a broker's parts."""
+"""Compute the metrics of `table` from the counters and states of a broker's parts."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _PARTITION: Final = "kafka_cluster_partition_"
 _SOCKETS: Final = "kafka_server_socket_server_metrics_"
 _GROUPS: Final = "kafka_coordinator_group_groupmetadatamanager_"
 _GROUP_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
-#: Names of clients' software that are told apart.
+#: The most names of clients' software with their own label.
 _MOST_SOFTWARE: Final = 20
 
 
 class BrokerMetrics:
-    """The metrics of a broker, without those of its operating system process."""
+    """The metrics of a broker, except those of its operating system process."""
 
     def __init__(self, broker: Broker, samplers: Samplers, ready: Callable[[], bool]) -> None:
-        """ready: returns whether the broker serves requests."""
+        """`ready` returns whether the broker serves requests."""
         self._broker = broker
         self._samplers = samplers
         self._ready = ready
@@ -132,7 +132,7 @@ class BrokerMetrics:
         yield _TOPIC + "fetchmessageconversions", 0
 
     def _each_partition(self) -> Found:
-        # Generators: there may be many, and they are written in pieces.
+        # Generators, since there may be many values, which are written in pieces.
         found = self._samplers.survey.partitions
         yield "kafka_log_log_size", ((labels, one.size) for labels, one in found.items())
         yield "kafka_log_log_numlogsegments", ((labels, one.segments) for labels, one in found.items())
@@ -218,7 +218,7 @@ class BrokerMetrics:
         yield "pylogd_client_instances", [((name,), count) for name, count in _largest(software).items()]
         yield "pylogd_client_pushes", [((code.name,), count) for code, count in sorted(telemetry.pushes.items())]
         yield "pylogd_client_ignored_metrics", telemetry.values.ignored
-        # Generators: there may be many, and they are written in pieces.
+        # Generators, since there may be many values, which are written in pieces.
         yield "pylogd_client_gauge_max", ((key, gauge.largest) for key, gauge in clients.gauges.items())
         yield "pylogd_client_gauge_summed", ((key, gauge.sum) for key, gauge in clients.gauges.items())
         yield "pylogd_client_counter", ((key, value) for key, value in clients.sums.items())
@@ -232,7 +232,7 @@ def _largest(counts: Counter[str]) -> dict[str, int]:
 
 
 def _whose_fetches() -> list[tuple[tuple[str, ...], int]]:
-    """Return the counts of fetches by who sent them; Kafka too has them beside the count of both."""
+    """Return the counts of fetches by sender: clients and followers. Kafka also has them beside their sum."""
     of_followers = STATISTICS.follower_fetches
     return [(("FetchConsumer",), STATISTICS.requests[FETCH] - of_followers), (("FetchFollower",), of_followers)]
 

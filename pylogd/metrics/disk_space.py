@@ -1,5 +1,5 @@
-"""Sample the free space of the data directories, each disk in its own thread, because it may hang; and what the process
-has read from and written to disks.
+"""Sample the free space of the data directories, each disk in its own thread, because it may hang; and the bytes that
+the process has read from and written to disks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _COUNTED: Final = Path("/proc/self/io")
 
 
 def disk_bytes(file: Path = _COUNTED) -> Mapping[str, int]:
-    """Return how many bytes this process has had read from disks and written to them: `read_bytes`, `write_bytes`.
+    """Return the bytes that this process has had read from disks and written to them: `read_bytes`, `write_bytes`.
 
-    file: where Linux tells it. Empty if it can't be read, as on other systems. Call it in a thread.
+    Return an empty result if they can't be read, as on other systems. Call it in a thread.
+
+    file: the file in which Linux has them.
     """
     try:
         lines = file.read_text("ascii").splitlines()

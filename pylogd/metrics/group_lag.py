@@ -1,11 +1,10 @@
 """Sample the states and the lag of the consumer groups that this broker coordinates.
 
-The controller's broker adds the groups of consumers that coordinate through ZooKeeper (`registered_groups`), so that
-one broker shows them.
+Only the controller's broker shows the groups of consumers that coordinate through ZooKeeper (`registered_groups`).
 
 Strategy: a timer takes samples, and metrics show the last one. The log ends of partitions that this broker leads are
 read in memory; other leaders are asked, with one request each for thousands of partitions. A group's lag in records is
-the sum over the partitions of which it has committed offsets; its lag in seconds is the largest of them
+the sum over the partitions with committed offsets; its lag in seconds is the largest of these partitions' lags
 (`end_history`). The `most_groups` groups with the largest lag are shown by name, all others together as `REST`.
 
 Gaps: partitions whose leader does not answer are left out of the lag, and counted.
@@ -36,23 +35,28 @@ from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsR
 log = Logger()
 
 Key = tuple[str, int]
-_LATEST: Final = -1  # the time stamp that asks for the log end
+_LATEST: Final = -1  # the time stamp that requests the log end
 _CLIENT: Final = -1
 _PARTITIONS_PER_REQUEST: Final = 5000
 
 
 class GroupLag(NamedTuple):
-    """The lag of a group. seconds: the age of the oldest record that it has not committed."""
+    """The lag of a group.
+
+    seconds: the age of the oldest record that it has not committed.
+    """
 
     records: int
     seconds: float
 
 
 class GroupSample(NamedTuple):
-    """What a sample found.
+    """The result of a sample.
 
-    states: how many groups, by type and state. members: of all groups. lags: by group id or `REST`. unknown: partitions
-    whose log end is not known.
+    states: the number of groups, by type and state.
+    members: the number of members of all groups.
+    lags: the lags by group id or `REST`.
+    unknown: the number of partitions whose log end is unknown.
     """
 
     states: Mapping[tuple[str, str], int]
@@ -66,7 +70,10 @@ _NO_LAG: Final = GroupLag(0, 0.0)
 
 
 class GroupLagSampler:
-    """Samples the groups periodically. last: the last complete sample."""
+    """Samples the groups periodically.
+
+    last: the last complete sample.
+    """
 
     def __init__(
         self,
@@ -81,8 +88,9 @@ class GroupLagSampler:
     ) -> None:
         """Arguments:
 
-        connect: takes a broker's id and returns a connection to it. seconds: the time between two samples. registered:
-        the groups in ZooKeeper.
+        connect: takes a broker's id and returns a connection to it.
+        seconds: the time between two samples.
+        registered: the groups in ZooKeeper.
         """
         self._groups = groups
         self._partitions = partitions
@@ -156,7 +164,7 @@ class GroupLagSampler:
     def _add(
         self, name: str, offsets: Mapping[Key, int], ends: Mapping[Key, int], lags: dict[str, GroupLag], now: float
     ) -> Iterator[None]:
-        """Add the lag of a group. One in ZooKeeper may have the name of one that this broker coordinates."""
+        """Add the lag of a group. A group in ZooKeeper may have the same name as a group of this broker."""
         records, seconds = lags.get(name, _NO_LAG)
         for key, offset in offsets.items():
             if key in ends and offset < ends[key]:
@@ -167,7 +175,7 @@ class GroupLagSampler:
             lags[name] = GroupLag(records, seconds)
 
     async def _find_ends(self, wanted: Iterable[Key]) -> dict[Key, int]:
-        """Return the log end offsets that consumers see; partitions whose leader does not answer are missing."""
+        """Return the log end offsets for consumers, without partitions whose leader does not answer."""
         ends: dict[Key, int] = {}
         elsewhere: dict[int, list[Key]] = {}
         for key in wanted:
@@ -205,7 +213,7 @@ class GroupLagSampler:
 
 
 def _largest(lags: Mapping[str, GroupLag], most: int) -> dict[str, GroupLag]:
-    """Return the largest lags by group, and the others' sum as `REST`."""
+    """Return the largest lags by group, and the sum of the others as `REST`."""
     ordered = sorted(lags, key=lambda name: (-lags[name].seconds, -lags[name].records, name))
     shown = {name: lags[name] for name in ordered[:most] if name != REST}
     others = [lag for name, lag in lags.items() if name not in shown]

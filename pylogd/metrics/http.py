@@ -1,8 +1,8 @@
 """Serve a few read-only pages over HTTP: metrics, health, reports.
 
 Anyone who can connect may read them: listen on localhost, or put a proxy in front. Requests with a body are refused,
-and connections are limited in number, with a share for each address: a flood of requests takes bounded memory, and
-connections that ask for nothing keep no health check out.
+and the number of connections is limited, with a share for each address. So a flood of requests takes limited memory,
+and idle connections do not prevent health checks.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ _REFUSED: Final = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nConte
 
 
 class Reply(NamedTuple):
-    """An answer to a request. kind: the media type. status: the HTTP status code."""
+    """An answer to a request.
+
+    kind: the media type.
+    status: the HTTP status code.
+    """
 
     body: bytes
     kind: str = TEXT
     status: int = 200
 
 
-#: Answers a request with this `Accept` header, empty if it had none.
+#: Returns the answer for an `Accept` header, which is empty if the request had none.
 Answer = Callable[[str], "Reply | Deferred[Reply]"]
 
 
@@ -45,7 +49,7 @@ class _Root(Resource):
     """The root of the pages. Other paths get an error."""
 
     def getChild(self, path: bytes, request: Request) -> Resource:
-        """Return what answers for an unknown path."""
+        """Return the resource for an unknown path."""
         return Page(lambda _: Reply(b"not found\n", status=404))
 
 
@@ -65,7 +69,7 @@ class Page(Resource):
             return NOT_DONE_YET
         answer = maybeDeferred(self._answer, request.getHeader("accept") or "")
         gone = request.notifyFinish()
-        gone.addErrback(lambda _: answer.cancel())  # the client has left
+        gone.addErrback(lambda _: answer.cancel())  # the client has closed the connection
         answer.addCallbacks(_send, _fail, callbackArgs=(request,), errbackArgs=(request,))
         return NOT_DONE_YET
 
@@ -93,7 +97,7 @@ class _BodylessRequest(Request):
     _refused = False
 
     def gotLength(self, length: int | None) -> None:
-        """Refuse a body that the headers announce; `length` is None for one in chunks."""
+        """Refuse a body that the headers announce; `length` is None for a body in chunks."""
         super().gotLength(0)  # type: ignore[no-untyped-call]
         if length != 0:
             self._refused = True
@@ -111,7 +115,10 @@ class _BodylessRequest(Request):
 
 
 class _Site(Site):
-    """A factory of connections, of which at most `_MOST_CONNECTIONS` are open. places: who has which share of them."""
+    """A factory of connections, of which at most `_MOST_CONNECTIONS` are open.
+
+    places: the shares of addresses in the connections.
+    """
 
     noisy = False
     protocol: Any = SharingChannel
@@ -126,10 +133,14 @@ def _no_access_log(request: Request) -> None:
 
 
 class HttpServer:
-    """The HTTP server. `address`: (host, port) once it listens. `root`: its pages."""
+    """The HTTP server.
+
+    address: (host, port) once it listens.
+    root: the root of its pages.
+    """
 
     def __init__(self, reactor: Any, listen: str, pages: Mapping[str, Answer]) -> None:
-        """listen: a Twisted server endpoint. pages: what answers for each path, named without the first slash."""
+        """`listen` is a Twisted server endpoint. `pages` has the resource of each path, without its first slash."""
         self._reactor = reactor
         self._listen = listen
         self.root = _Root()  # type: ignore[no-untyped-call]

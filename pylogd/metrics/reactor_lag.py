@@ -1,8 +1,8 @@
-"""Measure how late the reactor's timers fire, which is how long any event waits until the reactor handles it, and how
-much of its time the reactor is idle.
+"""Measure how late the reactor's timers fire, which is how long any event waits for the reactor, and the share of time
+in which the reactor is idle.
 
-The reactor's thread is busy while it uses a processor, and while it is late: then it was held up, by a disk or by the
-machine. Both are measured from one timer, so the requests themselves cost nothing more.
+The reactor's thread is busy while it uses a processor, and while it is late because a disk or the machine has delayed
+it. One timer measures both, so requests cost nothing more.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from pylogd.histogram import Histogram
 
-#: Between two measurements.
+#: The seconds between two measurements.
 SECONDS: Final = 0.05
-#: Over how long the idle share is averaged, as Kafka's one-minute rates are.
+#: The seconds over which the idle share is averaged, as for Kafka's one-minute rates.
 _MINUTE: Final = 60.0
 
 
 class ReactorLag:
-    """Measures periodically. lag: a histogram of delays in seconds. idle: the idle share of about the last minute."""
+    """Measures the lag periodically.
+
+    lag: a histogram of delays in seconds.
+    idle: the idle share of about the last minute.
+    """
 
     def __init__(
         self, clock: IReactorTime, tick: Callable[[], object], processor: Callable[[], float] = thread_time
     ) -> None:
-        """tick: called after each measurement. processor: returns the seconds of processor time of this thread."""
+        """`tick` is called after each measurement. `processor` returns the seconds of processor time of this thread."""
         self._clock = clock
         self._tick = tick
         self._processor = processor

@@ -1,8 +1,8 @@
-"""Read the groups of consumers that coordinate through ZooKeeper, for their lag: on the controller's broker only.
+"""Read the groups of consumers that coordinate through ZooKeeper, for their lag, only on the controller's broker.
 
-Strategy: each reading reads at most `_GROUPS_PER_READING` groups, in turn; of the others the last reading is kept. So a
-cluster with many groups shows older offsets, and never asks for more at once. The first `_MOST_GROUPS` groups by name
-are read; the others are counted as of an unknown state.
+Strategy: each reading reads at most `_GROUPS_PER_READING` groups, in turn; the last readings of the other groups are
+kept. So with many groups the offsets are older, but a reading is never larger. The first `_MOST_GROUPS` groups by name
+are read; the others count as groups of an unknown state.
 
 Must not know: log ends, and groups that brokers coordinate.
 """
@@ -21,22 +21,23 @@ from pylogd.metadata.interfaces import IMetadataStore
 
 log = Logger()
 
-#: In place of the protocol of a group's members: they need no broker.
+#: The value in place of the protocol of a group's members, which need no broker.
 ZOOKEEPER: Final = "zookeeper"
 _MOST_GROUPS: Final = 2000
 _GROUPS_PER_READING: Final = 100
 
 
 class RegisteredGroups:
-    """The groups in ZooKeeper, as of the last readings.
+    """The groups in ZooKeeper, from the last readings.
 
-    found: by name; empty unless this broker is the controller. problem: why the last reading failed; "" if it did not.
+    found: the groups by name; empty unless this broker is the controller.
+    problem: the reason why the last reading failed, or "".
     """
 
     def __init__(
         self, store: IMetadataStore, topics: Callable[[], Container[str]], is_controller: Callable[[], bool]
     ) -> None:
-        """topics: returns the names of those that exist."""
+        """`topics` returns the names of existing topics."""
         self._store = store
         self._topics = topics
         self._is_controller = is_controller
@@ -51,7 +52,7 @@ class RegisteredGroups:
         return sum(group.members for group in self.found.values())
 
     async def read(self) -> None:
-        """Read the next groups. If ZooKeeper does not answer, those that were read before are kept."""
+        """Read the next groups. If ZooKeeper does not answer, the earlier readings are kept."""
         if not self._is_controller():
             self.found, self._unread = {}, 0
             return
@@ -72,12 +73,12 @@ class RegisteredGroups:
             log.debug("Can't read the groups in ZooKeeper: {error}", error=error)
 
     def _next(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the groups to read now: those after the last one, and then from the first on."""
+        """Return the groups to read now: those after the last one, continued with the first ones."""
         later = [name for name in names if name > self._last]
         return [*later, *names[: len(names) - len(later)]][:_GROUPS_PER_READING]
 
     def count(self, states: Counter[tuple[str, str]], wanted: set[tuple[str, int]]) -> Iterator[None]:
-        """Count the groups by type and state, and add the partitions of which they have offsets. Yield after each."""
+        """Count the groups by type and state, and add the partitions with offsets. Yield after each group."""
         if self._unread:
             states[ZOOKEEPER, "Unknown"] += self._unread
         for group in self.found.values():

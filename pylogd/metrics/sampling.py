@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 class SessionWatch:
     """Watches the session with the metadata store.
 
-    connected: the present state. connects, disconnects, expiries: how many there were since the start. The session of
-    the start is not counted.
+    connected: the present state.
+    connects, disconnects, expiries: the numbers of events since the start, without the first session.
     """
 
     def __init__(self, store: IMetadataStore) -> None:
-        self.connected = True  # a store that can't be opened ends the start
+        self.connected = True  # true at first: the broker does not start without the store
         self.connects = self.disconnects = self.expiries = 0
         self._forget = store.on_session(self._changed)
 
@@ -43,12 +43,12 @@ class SessionWatch:
         self.connected = state is SessionState.CONNECTED
 
     def stop(self) -> None:
-        """Watch the session no more."""
+        """Stop watching the session."""
         self._forget()
 
 
 class ClientValues:
-    """The gauges and sums that clients have pushed, by client id and name, as the last walk found them."""
+    """The gauges and sums that clients have pushed, by client id and name, from the last walk."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -56,7 +56,7 @@ class ClientValues:
         self.sums: dict[tuple[str, str], float] = {}
 
     def walk(self) -> Iterator[None]:
-        """Look at all clients; may be interrupted after each."""
+        """Walk over all clients. The caller may pause after each."""
         self._telemetry.sweep()
         gauges: dict[tuple[str, str], Gauge] = {}
         sums: dict[tuple[str, str], float] = {}
@@ -70,7 +70,7 @@ class ClientValues:
 class Samplers:
     """All samplers of a broker.
 
-    survey, cluster, clients: updated by `walk`, before each page of metrics; the others have timers.
+    survey, cluster, clients: the samplers that `walk` updates before each page of metrics; the others have timers.
     """
 
     def __init__(self, broker: Broker, clock: IReactorTime) -> None:

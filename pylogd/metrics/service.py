@@ -1,7 +1,7 @@
 """`/metrics`, `/healthz` and `/readyz` of a broker.
 
-Strategy: the port is open before the broker starts, so that a long recovery can be told from a dead process. A page of
-metrics is made in steps; requests that arrive meanwhile are answered after it, one at a time. A thread reads the
+Strategy: the port is open before the broker starts, so that a long recovery differs from a dead process. A page of
+metrics is made in steps. Requests that arrive meanwhile are answered after it, one at a time. A thread reads the
 figures of the process, which are in files.
 
 `/healthz` answers 200 as long as the reactor turns. `/readyz` answers 200 while the broker serves, and 503 with the
@@ -35,7 +35,7 @@ log = Logger()
 
 
 class BrokerState(Enum):
-    """What a broker does, by the numbers that Kafka's metric has."""
+    """The states of a broker, with the numbers of Kafka's metric."""
 
     STARTING = 1
     RUNNING = 3

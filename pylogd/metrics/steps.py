@@ -8,7 +8,7 @@ from typing import Final
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-#: How long a step may take, in seconds. The next one begins after whatever else is ready.
+#: The longest time of a step in seconds. The next step begins after all other ready events.
 STEP_SECONDS: Final = 0.001
 
 

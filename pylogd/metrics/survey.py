@@ -6,7 +6,7 @@ topics that are written or read get sums of their own; all others share `REST`. 
 `most_partitions` partitions get figures of their own; the others of a topic share `REST` as their partition. A walk is
 an iterator that yields after each partition, so that the caller can pause.
 
-Gaps: what happens to a partition between the last walk and its removal is not counted. The sums of a topic are dropped
+Gaps: the traffic of a partition between the last walk and its removal is not counted. The sums of a topic are dropped
 when the broker no longer hosts any of its partitions.
 """
 
@@ -23,18 +23,19 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.partition_registry import PartitionRegistry
 from pylogd.replica.roles import Role
 
-#: In place of the name of a topic or the number of a partition: all that have no metrics of their own. No topic can
-#: have this name.
+#: The value in place of a topic's name or a partition's number, for all without their own metrics. No topic can have
+#: this name.
 REST: Final = "(other)"
 _ALL_REST: Final = (REST, REST)
-_PRODUCED: Final = 6  # where `_traffic` has it
+_PRODUCED: Final = 6  # its index in the result of `_traffic`
 
 
 class _Seen:
     """The totals of a partition at the last walk. Changed in place, so that walks leave no garbage.
 
-    traffic: those of `Traffic`, as `_traffic` returns them. walk: the number of that walk. directory: the log's data
-    directory.
+    traffic: the totals that `_traffic` returns.
+    walk: the number of the last walk.
+    directory: the log's data directory.
     """
 
     __slots__ = ("directory", "end_offset", "log", "traffic", "walk", "written")
@@ -53,7 +54,7 @@ class _Seen:
 
 
 def _traffic(partition: Partition) -> tuple[int, ...]:
-    """Return the totals of a partition's traffic that sums are made from, in the order of `TopicSums.add`."""
+    """Return the totals of a partition's traffic for the sums, in the order of `TopicSums.add`."""
     return (
         partition.fetched_bytes, partition.copied_bytes, partition.fetches, partition.copies, partition.fetch_errors,
         partition.failed_fetches, partition.produced, partition.appends, partition.failed_appends,
@@ -67,10 +68,13 @@ _NO_TRAFFIC: Final = (0,) * 9
 class TopicSums:
     """Sums of a topic's partitions on this broker since its start.
 
-    messages_in, bytes_in: appended as the leader. replicated_in: bytes appended as a follower. bytes_out,
-    replicated_out: bytes sent to clients, and to followers. fetches: of clients, that found records. all_fetches: those
-    of followers too, and those that were answered with an error. failed_fetches, failed_produces: see `Traffic`.
-    produces: Produce requests, one for each partition.
+    messages_in, bytes_in: the messages and bytes appended as the leader.
+    replicated_in: the bytes appended as a follower.
+    bytes_out, replicated_out: the bytes sent to clients, and to followers.
+    fetches: the fetches of clients that found records.
+    all_fetches: the fetches including those of followers, and those answered with an error.
+    failed_fetches, failed_produces: see `Traffic`.
+    produces: the Produce requests, one for each partition.
     """
 
     messages_in: int = 0
@@ -102,9 +106,11 @@ class TopicSums:
 class PartitionFigures:
     """The present state of a replica on this broker, or the sums of several that have no metrics of their own.
 
-    Of partitions that this broker leads: replicas, in_sync: how many there are. under_replicated, under_min_isr,
-    at_min_isr: 1 if it is so. Of all: size, segments: bytes and segments of the log. start, end: offsets; None for
-    several.
+    The first five are only for partitions that this broker leads.
+    replicas, in_sync: the numbers of replicas.
+    under_replicated, under_min_isr, at_min_isr: 1 if the partition is in this state.
+    size, segments: the bytes and segments of the log.
+    start, end: the offsets of the log; None for several replicas.
     """
 
     replicas: int = 0
@@ -120,9 +126,9 @@ class PartitionFigures:
 
 @dataclass(slots=True)
 class PartitionCounts:
-    """Numbers of partitions by their state, as Kafka's `ReplicaManager` counts them.
+    """The numbers of partitions by state, counted in the same way as by Kafka's `ReplicaManager`.
 
-    moving: those that this broker leads whose replicas are being moved.
+    moving: the partitions that this broker leads and whose replicas are being moved.
     """
 
     partitions: int = 0
@@ -136,7 +142,10 @@ class PartitionCounts:
 
 @dataclass(slots=True)
 class DirectorySums:
-    """The replicas of a data directory on this broker. size: the bytes of all its logs."""
+    """The replicas of a data directory on this broker.
+
+    size: the bytes of all its logs.
+    """
 
     partitions: int = 0
     segments: int = 0
@@ -144,10 +153,11 @@ class DirectorySums:
 
 
 class Survey:
-    """Sums up all partitions. topics, counts, directories, partitions: the results of the last complete walk.
+    """Sums up all partitions.
 
-    partitions: by topic and partition, as labels have them; either may be `REST`. produce_requests: the number of
-    Produce requests that the fast path has answered, of all topics.
+    topics, counts, directories, partitions: the results of the last complete walk; the keys of `partitions` are labels
+    of topic and partition, and either may be `REST`.
+    produce_requests: the number of Produce requests that the fast path has answered, for all topics.
     """
 
     def __init__(
@@ -157,7 +167,7 @@ class Survey:
         self._most_topics = most_topics
         self._most_partitions = most_partitions
         self._seen: dict[Partition, _Seen] = {}
-        self._named: dict[tuple[str, int], tuple[str, str]] = {}  # partitions with figures of their own: their labels
+        self._named: dict[tuple[str, int], tuple[str, str]] = {}  # the labels of partitions with their own figures
         self._walks = 0
         self.topics: dict[str, TopicSums] = {REST: TopicSums()}
         self.counts = PartitionCounts()
@@ -170,7 +180,7 @@ class Survey:
         self._walks += 1
         counts, directories = PartitionCounts(), dict[str, DirectorySums]()
         figures: dict[tuple[str, str], PartitionFigures] = {}
-        if len(self._named) > self._most_partitions():  # it was lowered
+        if len(self._named) > self._most_partitions():  # the limit was lowered
             self._named.clear()
         online = 0
         for partition in list(self._registry.by_name.values()):
@@ -223,7 +233,10 @@ class Survey:
         total.size += size
 
     def _labels(self, partition: Partition, topic: str) -> tuple[str, str]:
-        """Return the labels under which the figures of a partition are shown. topic: the label of its topic."""
+        """Return the labels under which the figures of a partition are shown.
+
+        topic: the label of its topic.
+        """
         if topic == REST:
             return _ALL_REST
         key = (partition.topic, partition.index)
@@ -235,7 +248,7 @@ class Survey:
         return labels
 
     def _flows(self, partition: Partition, seen: _Seen, log: Log) -> str:
-        """Add the growth of a partition's totals to the sums of its topic, and return the label of these."""
+        """Add the growth of a partition's totals to the sums of its topic. Return the label of these sums."""
         end, written = log.log_end_offset, log.written_bytes
         traffic = _traffic(partition)
         same = written == seen.written and traffic == seen.traffic
@@ -266,7 +279,7 @@ class Survey:
 
 
 def _count(partition: Partition, counts: PartitionCounts, figures: PartitionFigures | None) -> None:
-    """Count a partition by its state, in figures of its own too if it has any."""
+    """Count a partition by its state, also in its own figures if it has any."""
     counts.partitions += 1
     if partition.role is Role.OFFLINE:
         counts.offline += 1

@@ -1,9 +1,9 @@
 """The table of all metrics: their names, types, labels and meanings. docs/monitoring.md is generated from it.
 
-Names: what Kafka has as an MBean has the name that the JMX exporter of Prometheus gives it with `lowercaseOutputName`:
-domain, type and name, joined by underscores, `PerSec` dropped, counters with `_total`. Attributes of MBeans that are
-rates or percentiles have no metric here: counters and histograms take their place. All others begin with `pylogd_`.
-Times are in seconds and sizes in bytes.
+Names: a metric that is an MBean in Kafka has the name that Prometheus' JMX exporter gives it with
+`lowercaseOutputName`: domain, type and name, joined by underscores, without `PerSec`; counters end with `_total`. There
+are no metrics for rates and percentiles of MBeans: counters and histograms replace them. All other names begin with
+`pylogd_`. Times are in seconds and sizes in bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 
 class Kind(Enum):
-    """The type of a metric, as Prometheus has it."""
+    """The type of a metric in Prometheus."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -23,7 +23,12 @@ class Kind(Enum):
 
 
 class Definition(NamedTuple):
-    """A metric. name: without the suffix `_total` of counters. text: its help text. labels: the names of its labels."""
+    """A metric.
+
+    name: the name, without the suffix `_total` of counters.
+    text: its help text.
+    labels: the names of its labels.
+    """
 
     name: str
     kind: Kind
@@ -38,7 +43,7 @@ class Definition(NamedTuple):
 
 
 _GAUGE, _COUNTER, _HISTOGRAM = Kind
-#: Of whom a quota is. Labels that do not apply are empty.
+#: The labels of the entity of a quota. Labels that do not apply are empty.
 _CLIENT: Final = ("quota", "user", "client_id", "ip")
 _TOPIC: Final = "kafka_server_brokertopicmetrics_"
 _REPLICAS: Final = "kafka_server_replicamanager_"

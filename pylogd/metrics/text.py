@@ -1,4 +1,4 @@
-"""Write metrics as text, in the format that the client accepts: that of Prometheus, or OpenMetrics."""
+"""Write metrics as text, in the format that the client accepts: Prometheus' or OpenMetrics."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FAMILIES: Final = {
     Kind.HISTOGRAM: HistogramMetricFamily,
 }
 
-#: The values of a metric: one, or several, each with the values of its labels.
+#: The values of a metric: one value, or several, each with the values of its labels.
 Values: TypeAlias = "float | Histogram | Iterable[tuple[tuple[str, ...], float | Histogram]]"
-#: Samples of a metric that are written at once: about a millisecond's work.
+#: The most samples of a metric that are written at once, which takes about a millisecond.
 _CHUNK: Final = 100
 
 
@@ -40,10 +40,13 @@ class _One(CollectorRegistry):
 
 
 class Writer:
-    """Makes a page of metrics, one metric at a time. kind: the page's media type."""
+    """Makes a page of metrics, one metric at a time.
+
+    kind: the page's media type.
+    """
 
     def __init__(self, accept: str) -> None:
-        """accept: the value of the request's Accept header."""
+        """`accept` is the value of the request's Accept header."""
         self._encode, self.kind = choose_encoder(accept)
         self._parts: list[bytes] = []
         self._last = ""
@@ -61,13 +64,13 @@ class Writer:
 
 
 def _without_head(text: bytes) -> bytes:
-    """Return the lines of a metric that follow its name, type and meaning."""
+    """Return the lines of a metric after its name, type and meaning."""
     lines = text.splitlines(keepends=True)
     return b"".join(line for line in lines if not line.startswith((b"# HELP ", b"# TYPE ", b"# UNIT ")))
 
 
 def metrics(name: str, values: Values) -> Iterator[Metric]:
-    """Yield a metric of the table with these values, in pieces of a bounded number of samples; at least one."""
+    """Yield a metric of the table with these values, in pieces with a limited number of samples; at least one piece."""
     definition = DEFINITIONS[name]
     found = iter([((), values)] if isinstance(values, int | float | Histogram) else values)
     samples = list(islice(found, _CHUNK))

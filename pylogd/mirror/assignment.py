@@ -1,10 +1,10 @@
 """Divide the partitions among the workers.
 
-Rules: a pure function of its arguments. A partition that has an owner stays there, with two exceptions: its owner is
-gone, or some worker has clearly less than its share (it is new, say) and another one has more than its own; then
-partitions of the latter move until the first has its share, and no others. So a fourth worker takes at most a quarter
-of the partitions, and a worker that ends gives up its own only. Small differences are left: to even them out would
-interrupt partitions for nothing.
+Rules: a pure function of its arguments. A partition keeps its owner, with two exceptions: its owner is gone, or some
+worker has clearly less than its share (such as a new worker) and another worker has more than its own. Then only
+partitions of the latter move, until the former has its share. So a fourth worker takes at most a quarter of the
+partitions, and a worker that ends gives up only its own. Small differences are left, since evening them out would
+interrupt partitions for little gain.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _TOLERANCE: Final = 0.9
 
 
 def assign(partitions: Collection[P], workers: Collection[str], current: Mapping[P, str]) -> dict[P, str]:
-    """Return the owner of each partition. current: the owners so far; owners that are not in `workers` have ended.
+    """Return the owner of each partition.
 
-    Without workers nothing has an owner.
+    current: the present owners; owners that are not in `workers` have ended.
+
+    Without workers no partition has an owner.
     """
     if not workers:
         return {}
@@ -45,7 +47,7 @@ def _fill(owned: dict[str, list[P]], share: int) -> None:
     hungry = [found for found in owned.values() if len(found) < share and len(found) <= _TOLERANCE * share]
     for found in owned.values():
         if len(found) > share and hungry:
-            found.sort(key=_mixed)  # so that a topic's partitions do not all go
+            found.sort(key=_mixed)  # so that not all partitions of a topic move
     for taker in hungry:
         while len(taker) < share:
             giver = max(owned.values(), key=len)

@@ -1,11 +1,11 @@
 """Decide how to copy a batch of a source, and rewrite batches that a target would not accept unchanged.
 
-Strategy: a batch is copied with its records as they are, compressed or not. Its header gets the producer id, epoch and
-sequence number of the mirror, because the numbers of the first producer would clash with those of other batches at the
-target; its CRC is carried over (`wire.crc`), so that damage on the way is found by the target.
+Strategy: a batch is copied with unchanged records, compressed or not. Its header gets the producer id, epoch and
+sequence number of the mirror, because the original producer's numbers would clash with those of other batches at the
+target. Its CRC is derived from the original one (`wire.crc`), so that the target notices damage on the way.
 
-Brokers accept from a producer only batches whose records have consecutive offsets. Where compaction has removed some,
-or where copying begins in the middle of a batch, the remaining records are encoded anew, with the same codec.
+Brokers accept from a producer only batches whose records have consecutive offsets. If compaction has removed records,
+or copying begins in the middle of a batch, the remaining records are encoded again, with the same codec.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pylogd.wire.records import BatchHeader, decode_batch, encode_batch
 
 
 class BatchCopy(NamedTuple):
-    """A batch to append at a target. `offsets` are those of its records at the source, None if consecutive."""
+    """A batch to append at a target. `offsets` are the offsets of its records at the source; None if they are
+    consecutive.
+    """
 
     batch: memoryview
     records: int
@@ -25,14 +27,14 @@ class BatchCopy(NamedTuple):
     offsets: list[int] | None
 
     def runs(self, target: int) -> list[Run]:
-        """Return the runs of its records, the first of which has offset `target` in the copy."""
+        """Return the runs of its records. The first record has offset `target` in the copy."""
         return [Run(self.first, target, self.records)] if self.offsets is None else runs_of(self.offsets, target)
 
 
 def copy_of(header: BatchHeader, batch: memoryview, position: int) -> BatchCopy | None:
     """Return the batch to append for a batch that was read from `position`; None if none of its records is copied.
 
-    Control batches are not for this function. Raises InvalidRecordBatch if the batch has to be decoded and can't.
+    Do not pass control batches. Raises InvalidRecordBatch if the batch has to be decoded, and can't be.
     """
     if not header.record_count:
         return None

@@ -1,10 +1,10 @@
-"""Find out whether a mirror's process could do what its file says, and change nothing.
+"""Find out whether a mirror's process could carry out its file, without changing anything.
 
 Strategy: everything that a process opens is opened, by the same functions: the metadata store, the clusters at both
-ends of each route, tables, registries of schemas. Each place is asked on its own, so that one run names all faults.
+ends of each route, tables, registries of schemas. Each place is checked separately, so that one run names all faults.
 
-What is not found out: whether topics can be created at a target and written to, and whether files can be written in
-stores that do not tell that before.
+This does not find out whether topics can be created at a target and written to, and whether files can be written in
+stores that do not tell it in advance.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from pylogd.mirror.tables import CheckpointTable
 from pylogd.schemas.api_client import SchemaRegistryError
 from pylogd.tables.probing import check_directory, probe_table
 
-#: How long a place may take to answer. Libraries of object stores try for minutes.
+#: The seconds within which a place must answer. Libraries of object stores try for minutes.
 _PATIENCE_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = 8.0
 _POLL_SECONDS: Final = 0.2
-#: What to do, by the kind of error; the first that fits.
+#: Advice by the kind of error; the first entry that fits is used.
 _ADVICE: Final[tuple[tuple[type[PylogdError], str], ...]] = (
     (TlsFailed, "Compare security.protocol and ssl.* with the listener, and see that the files can be read"),
     (AuthenticationFailed, "Compare sasl.* with what the cluster knows of the user"),
@@ -46,13 +46,15 @@ _ADVICE: Final[tuple[tuple[type[PylogdError], str], ...]] = (
     (StoreError, "Start it, or correct zookeeper.connect"),
     (SchemaRegistryError, "Start the registry, or correct schema.registry.*"),
 )
-#: The colours of messages of libraries.
+#: Matches colour codes in messages of libraries.
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Fault(NamedTuple):
-    """What is wrong. where: the part of the file, such as `[cluster.logs]`. what: why it can't be used, and what to
-    do.
+    """A fault.
+
+    where: the part of the file, such as `[cluster.logs]`.
+    what: the reason why it can't be used, and advice.
     """
 
     where: str
@@ -63,19 +65,22 @@ class Fault(NamedTuple):
 
 
 class Check:
-    """One check of a mirror. faults: those that were found so far."""
+    """One check of a mirror.
+
+    faults: the faults that were found so far.
+    """
 
     def __init__(self, settings: MirrorSettings, reactor: Any, *, patience: float = _PATIENCE_SECONDS) -> None:
-        """patience: how many seconds a place may take to answer."""
+        """`patience` is the number of seconds within which a place must answer."""
         self.faults: list[Fault] = []
         self._settings = settings
         self._reactor = reactor
         self._patience = patience
-        #: the topics that each source has, by the source's name; without those that do not answer
+        #: the topics of each source that has answered, by the source's name
         self._topics: dict[str, Mapping[str, Topic]] = {}
 
     async def run(self) -> list[Fault]:
-        """Look at everything, and return the faults."""
+        """Check everything, and return the faults."""
         await self._at("the metadata store", self._store)
         routes = self._settings.routes.values()
         for name in self._settings.clusters:
@@ -88,7 +93,7 @@ class Check:
         return self.faults
 
     async def _at(self, where: str, look: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Look at a place, and note what is wrong with it."""
+        """Check a place, and record its faults."""
 
         async def looking() -> None:
             await look(*arguments)
@@ -100,7 +105,7 @@ class Check:
             await done
         except PylogdError as error:
             self.faults.append(Fault(where, _advised(error)))
-        except (OSError, ValueError, ImportError) as error:  # files of TLS, Kerberos' library
+        except (OSError, ValueError, ImportError) as error:  # from files of TLS, or Kerberos' library
             self.faults.append(Fault(where, _line(error)))
 
     # The metadata store
@@ -111,7 +116,7 @@ class Check:
             check_directory(Path(settings.store_path).resolve())
             return
         hosts, chroot = parse_connect(settings.zookeeper)
-        store = open_store(replace(settings, zookeeper=hosts), self._reactor)  # with a chroot, it would be made
+        store = open_store(replace(settings, zookeeper=hosts), self._reactor)  # with a chroot, opening makes it
         await store.start()
         try:
             await store.exists(chroot or "/")
@@ -174,7 +179,7 @@ class Check:
             await self._thread(_check_subjects, table.schemas, sorted(topics))
 
     async def _thread(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Call a function in a thread that nobody waits for if it hangs."""
+        """Call a function in a thread, which does not delay the end of the process if it hangs."""
         done: Deferred[None] = Deferred()
 
         def call() -> None:
@@ -190,7 +195,7 @@ class Check:
             await done
         except (PylogdError, CancelledError):
             raise
-        except Exception as error:  # of the libraries of tables
+        except Exception as error:  # errors of the libraries of tables
             raise MirrorError(f"{type(error).__name__}: {error}") from error
 
 
@@ -207,7 +212,7 @@ def _check_subjects(schemas: SchemaSettings, topics: list[str]) -> None:
 
 
 def _advised(error: PylogdError) -> str:
-    """Return an error's text, with what to do unless the text says it."""
+    """Return an error's text, with advice unless the text has it."""
     text = _line(error)
     advice = next((advice for kind, advice in _ADVICE if isinstance(error, kind)), "")
     return f"{text.rstrip('.')}. {advice}" if advice else text

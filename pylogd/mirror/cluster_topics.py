@@ -16,7 +16,10 @@ class ClusterTopics:
     """The controller's view of one cluster, for all routes that begin or end there."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
-        """Nothing is known yet. name: in the mirror's file."""
+        """Nothing is known yet.
+
+        `name` is that in the mirror's file.
+        """
         self.name = name
         self.cluster = cluster
         self.admin = Admin(cluster)
@@ -47,11 +50,11 @@ class ClusterTopics:
         return [origin for origin in self.table.origins.values() if origin.target_topic == topic]
 
     def passed(self, topic: str) -> set[str]:
-        """Return the ids of the clusters that a topic's records have passed, this one included."""
+        """Return the ids of the clusters that a topic's records have passed, including this cluster."""
         return {self.cluster_id}.union(*(origin.via for origin in self.origins(topic)))
 
     async def write_origins(self, origins: list[Origin]) -> None:
-        """Keep origins at this cluster. Raises PylogdError."""
+        """Write origins to this cluster. Raises PylogdError."""
         if self._producer is None:
             self._producer = Producer(self.cluster)
         for origin in origins:

@@ -1,16 +1,16 @@
-"""The controller of a mirror: it decides what is copied, and assigns partitions to workers.
+"""The controller of a mirror decides what is copied, and assigns partitions to workers.
 
-Strategy: every process stands for election; the one that has created the controller's node decides until its session
-ends. Its loop refreshes topics (`topics`), frees the partitions of workers that are gone, and writes assignments
-(`grants`). Everything that it has to know is in the store and at the clusters, so the next controller continues where
-this one stopped; the workers copy on meanwhile.
+Strategy: every process stands for election. The process that creates the controller's node is the controller until its
+session ends. Its loop refreshes topics (`topics`), frees the partitions of workers that are gone, and writes
+assignments (`grants`). All of its data is in the store and at the clusters, so the next controller continues where this
+one stopped; meanwhile the workers go on copying.
 
 A worker that is gone may be alive and only cut off from the store. So its transactional ids are fenced at the targets
-before anybody gets its partitions: whatever it still does there fails. A target that can't be reached keeps only the
-partitions that go there waiting.
+before another worker gets its partitions: then its writes fail. If a target can't be reached, only the partitions that
+are copied to this target have to wait.
 
-Rules: one coroutine decides. Watches only wake it, and so do the coroutines that ask clusters, which may take long:
-nothing waits for a cluster but what belongs to it.
+Rules: one coroutine decides. Watches only wake it, and so do the coroutines that ask clusters, which may take long.
+Only the routes of a cluster wait for its answers.
 """
 
 from __future__ import annotations
@@ -38,23 +38,26 @@ from pylogd.mirror.partition_copy import PartitionRoute
 
 _log = logging.getLogger(__name__)
 
-#: The pause between looks at the store while partitions are moving.
+#: The pause between reads of the store while partitions are moving.
 _MOVING_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 1.0
 
-#: Fences a worker's copying by a route, so that nothing of it is written any more. Fails with PylogdError.
+#: Fences a worker's copying by a route, so that all of its later writes fail. Fails with PylogdError.
 Fence = Callable[[str, str], Awaitable[None]]
 
 
 class Wanted(NamedTuple):
-    """The partitions to copy. unknown: routes whose clusters have not answered yet: their partitions stay assigned."""
+    """The partitions to copy.
+
+    unknown: routes whose clusters have not answered yet; their partitions stay assigned.
+    """
 
     partitions: Collection[PartitionRoute]
     unknown: Collection[str] = ()
 
 
 class Controller:
-    """See the module. Times in seconds."""
+    """See the module. Times are in seconds."""
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class Controller:
         refresh_seconds: float,
         fence: Fence,
     ) -> None:
-        """member: this process's name. refresh: called with the time, returns the partitions to copy."""
+        """`member` is this process's name. `refresh` is called with the time, and returns the partitions to copy."""
         self._store, self._paths, self._member = store, paths, member
         self._reactor = reactor
         self._refresh, self._refresh_seconds, self._fence = refresh, refresh_seconds, fence
@@ -76,7 +79,7 @@ class Controller:
         self._wanted: Wanted | None = None
         self._fenced: set[tuple[str, str]] = set()
         self._fencing: set[tuple[str, str]] = set()
-        #: whether this process decides
+        #: whether this process is the controller
         self.is_elected = False
 
     async def run(self) -> None:
@@ -113,7 +116,7 @@ class Controller:
                 except NoNode:
                     continue
                 if node.data == self._member.encode():
-                    return  # it was created by a request whose answer was lost
+                    return  # an earlier request, whose answer was lost, has created the node
                 await self._sleeper.sleep(self._refresh_seconds)
             else:
                 return
@@ -131,7 +134,7 @@ class Controller:
     async def _round(self) -> None:
         live = frozenset(await self._store.children(self._paths.workers, self._wake))
         records = await self._records()
-        # Fenced at once: until then their open transactions keep others from reading what was committed behind them.
+        # Fence them at once: their open transactions prevent readers from reading later committed records.
         taken = await self._free_gone({worker: records[worker] for worker in records.keys() - live})
         if self._wanted is None:
             await self._sleeper.sleep(self._refresh_seconds)
@@ -183,14 +186,14 @@ class Controller:
         return taken
 
     def _is_fenced(self, worker: str, route: str) -> bool:
-        """Return whether a worker is fenced at the target of a route; if not, it will be."""
+        """Return whether a worker is fenced at the target of a route. If not, begin to fence it."""
         key = worker, route
         if key in self._fenced:
             return True
         if key not in self._fencing:
             self._fencing.add(key)
             self._tasks.start(self._keep_fencing(worker, route))
-        return key in self._fenced  # it may be done already
+        return key in self._fenced  # the fencing may be done already
 
     async def _keep_fencing(self, worker: str, route: str) -> None:
         pauses = Sleeper(self._reactor)

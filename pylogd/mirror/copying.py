@@ -1,16 +1,16 @@
 """Copy partitions of several sources to one target: the loop of a worker.
 
-Strategy: batches are taken from the sources (`source.SourceReader`) as they come and appended to the target until the
-commit interval is over; then everything is flushed and committed with its checkpoints. Nothing is ever committed in
-part. After any failure of the target the loop begins anew with what the target says is committed: a new target is
-opened, which fences whatever is left of the old one, the checkpoints are read, and every partition starts there
-(`starting`). An error that concerns one partition only sets that partition aside for a while.
+Strategy: batches from the sources (`source.SourceReader`) are appended to the target as they come, until the commit
+interval is over; then everything is flushed and committed with its checkpoints, or nothing is. After any failure of the
+target the loop starts again from the target's committed state: a new target is opened, which fences the old one, the
+checkpoints are read, and every partition starts there (`starting`). After an error that concerns one partition, only
+that partition is set aside for a while.
 
-Partitions come and go between two commits; nothing else waits for that. One that goes is committed before `held` leaves
-it out, so that another worker can take it over.
+Partitions are added and removed between two commits; other partitions do not wait for this. A removed partition is
+committed before `held` leaves it out, so that another worker can take it over.
 
-Rules: one coroutine does all of this, so no state changes during a commit. Callbacks only note what happened and wake
-it. What is appended for a partition is in the order of its source.
+Rules: one coroutine does all of this, so no state changes during a commit. Callbacks only record events and wake it.
+Batches of a partition are appended in the order of the source.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from pylogd.wire.exceptions import InvalidRecordBatch
 
 _log = logging.getLogger(__name__)
 
-#: Seconds for which a partition is set aside after an error, and after an error that may pass.
+#: Seconds for which a partition is set aside after an error, and after a retriable error.
 _ASIDE_SECONDS, _RETRY_SECONDS = 5.0, 1.0
-#: The same after a batch that can't be decoded: each attempt costs all partitions the work since the last commit.
+#: Seconds after a batch that can't be decoded: each attempt costs all partitions the work since the last commit.
 _DAMAGED_SECONDS: Final = 60.0
 _STARTS_AT_ONCE: Final = 500
 #: The longest time between two calls of `_look`.
 _LOOK_SECONDS: Final = 1.0
 #: The time between two samples of the lag.
 _LAG_SECONDS: Final = 2.0
-#: Errors after which a partition is started again at once, which finds out what happened.
+#: Errors after which a partition is started again at once; the start finds out the cause.
 _STARTS_OVER = (LogTruncation, TopicRecreated)
 
 
@@ -64,8 +64,8 @@ class CommitPace(NamedTuple):
 class Copier:
     """Copies partitions to one target.
 
-    failed: the partitions that are set aside, each with the reason. commits: their number. interruptions: how often
-    copying began again at the last checkpoints.
+    failed: the partitions that are set aside, each with the reason.
+    interruptions: how often copying has started again at the last checkpoints.
     """
 
     def __init__(
@@ -80,11 +80,10 @@ class Copier:
         still_member: Callable[[], Awaitable[None]],
         on_released: Callable[[], None],
     ) -> None:
-        """routes: returns a route by its name. make_target: returns a new target, not open. pace: how often to commit.
-        throttle: the worker's.
-
-        still_member: fails with NotAMember once others may have taken over. on_released: called when `held` has become
-        smaller.
+        """routes: returns a route by its name.
+        make_target: returns a new target, which is not open.
+        still_member: fails with NotAMember once other workers may have taken over.
+        on_released: called when `held` has become smaller.
         """
         self._routes, self._make_target = routes, make_target
         self._reactor, self._now_ms = reactor, now_ms
@@ -100,12 +99,12 @@ class Copier:
         self._not_before: dict[PartitionRoute, float] = {}
         self._errors: list[tuple[PartitionRoute, PylogdError]] = []
         self.failed: dict[PartitionRoute, str] = {}
-        self._ending_routes: set[str] = set()  # whose partitions stop although they are wanted
+        self._ending_routes: set[str] = set()  # routes whose partitions stop although they are wanted
         self._failure: PylogdError | None = None
         self._appended_bytes, self._began = 0, 0.0
-        self._changed = False  # something has happened to a partition
+        self._changed = False  # whether a partition had an event
         self._look_at = self._lag_at = float("-inf")
-        self._is_full = False  # the target takes no more
+        self._is_full = False  # whether the target's buffers are full
         self._sleeper = Sleeper(reactor)
         self._wake = self._sleeper.wake
         self._backoff, self._tasks = Backoff(0.2, 5.0), Tasks()
@@ -114,7 +113,7 @@ class Copier:
         #: whether `run` has returned
         self.has_ended = False
 
-    # What the worker asks
+    # Calls of the worker
 
     def assign(self, wanted: Iterable[PartitionRoute]) -> None:
         """Copy these partitions and no others."""
@@ -130,7 +129,7 @@ class Copier:
         return self._wanted | self._copies.keys() | self._starting
 
     async def run(self) -> None:
-        """Copy until `stop`. Raises NotAMember or StoreError once others may have taken over."""
+        """Copy until `stop`. Raises NotAMember or StoreError once other workers may have taken over."""
         try:
             while not self.stopped:
                 await self._run_once()
@@ -163,7 +162,7 @@ class Copier:
         self._note_change()
 
     def begin_again(self, routes: set[str]) -> None:
-        """Stop copying by these routes after the next commit, and start them again with their new settings."""
+        """Stop copying by these routes after the next commit, then start them again with their new settings."""
         self._ending_routes |= routes
         self._note_change()
 
@@ -196,7 +195,7 @@ class Copier:
         self._changed, self._look_at = False, now + _LOOK_SECONDS
         if now >= self._lag_at:
             self._lag_at = now + _LAG_SECONDS
-            self.figures()  # this notes how far each partition is
+            self.figures()  # this records the progress of each partition
         self._take_errors()
         self._drop_unwanted()
         self._start_missing(target, now)
@@ -266,7 +265,7 @@ class Copier:
             feed.waiting.append((copy, None, end, feed.reader.epoch(partition)))
 
     def _append(self, feed: RouteFeed, target: Target, now: float) -> bool:
-        """Append the batches of a route that wait in `feed` to the target, in order, until its buffers are full.
+        """Append the waiting batches of `feed` to the target, in order, until the target's buffers are full.
 
         Return whether all were appended. A batch that the target can't take sets its partition aside.
         """
@@ -276,7 +275,7 @@ class Copier:
             copy, batch, offset, epoch = waiting[0]
             if batch is not None:
                 taken = self._offer(target, copy, batch)
-                if taken is None:  # it is set aside
+                if taken is None:  # the partition is set aside
                     feed.drop(copy)
                     break
                 if not taken:
@@ -301,7 +300,7 @@ class Copier:
                 self._append_failed(copy, error)
             elif offset >= 0:
                 copy.appended(batch, offset)
-            if self._is_full:  # once for all that one answer has brought
+            if self._is_full:  # once for all batches of one answer
                 self._is_full = False
                 self._reactor.callLater(0, self._wake)
 
@@ -313,7 +312,7 @@ class Copier:
             return None
 
     def _append_failed(self, copy: PartitionCopy, error: PylogdError) -> None:
-        """Record that a batch was not written, so that nothing since the last commit will be."""
+        """Record that a batch was not written, so that no batch since the last commit will be."""
         self._failure = self._failure or error
         self._wake()
         if isinstance(error, KafkaError) and not error.retriable:
@@ -328,7 +327,7 @@ class Copier:
         self._dirty[copy] = None
 
     async def _commit(self, target: Target) -> None:
-        """Commit everything that was appended, with the checkpoints of the partitions that have moved."""
+        """Commit all appended batches, with the checkpoints of their partitions."""
         dirty, self._dirty = self._dirty, {}
         self._appended_bytes = 0
         await target.begin()
@@ -342,17 +341,17 @@ class Copier:
         self._backoff.reset()
         for copy in dirty:
             copy.committed(found[copy.key][0])
-        self._changed = True  # what waited for this commit can continue
+        self._changed = True  # partitions that waited for this commit can continue
 
-    # Partitions that come and go
+    # Added and removed partitions
 
     def _drop_unwanted(self) -> None:
-        """Stop copying partitions that are not wanted; one with uncommitted batches stays until the next commit."""
+        """Stop copying unwanted partitions. Partitions with uncommitted batches stay until the next commit."""
         leaving = [copy for path, copy in self._copies.items() if self._leaves(path)]
         for copy in leaving:
             self._stop_reading(copy)
             if copy in self._dirty:
-                self._began = float("-inf")  # the next commit is due
+                self._began = float("-inf")  # the next commit is due now
             else:
                 del self._copies[copy.path]
         if any(copy not in self._dirty for copy in leaving):
@@ -387,7 +386,7 @@ class Copier:
         self._on_released()
 
     def _start_missing(self, target: Target, now: float) -> None:
-        """Start, in the background, the partitions that are wanted and not copied, by routes."""
+        """Start in the background the wanted partitions that are not copied, route by route."""
         missing: dict[str, list[PartitionRoute]] = {}
         for path in self._wanted - self._copies.keys() - self._starting:
             if self._not_before.get(path, 0.0) <= now and path.route not in self._ending_routes:
@@ -444,7 +443,7 @@ class Copier:
         self._begin(route, copy, is_new=known is None or start.warning is not None)
 
     def _begin(self, route: CopiedRoute, copy: PartitionCopy, *, is_new: bool) -> None:
-        """Start reading a partition. The start of a new one is part of the next commit, so that it is decided once."""
+        """Start reading a partition. The start of a new partition is committed, so that it is decided only once."""
         path = copy.path
         if path not in self._wanted:
             return
@@ -476,7 +475,7 @@ class Copier:
             copy = self._copies.get(path)
             if copy is None:
                 continue
-            if copy in self._dirty:  # first what was appended of it
+            if copy in self._dirty:  # first commit its appended batches
                 self._began = float("-inf")
                 self._errors.append((path, error))
                 continue

@@ -1,7 +1,7 @@
-"""Answer operators' questions: how far each route is, and where a group of the source continues at the target.
+"""Show operators the progress of each route, and where a group of the source continues at the target.
 
-Strategy: everything is read from the clusters: the checkpoints and offset maps that the mirror keeps at the targets,
-and the ends of the sources' logs. So the answers need no running mirror, and no access to its metadata store.
+Strategy: all data comes from the clusters: the checkpoints and offset maps that the mirror keeps at the targets, and
+the ends of the sources' logs. So neither a running mirror nor access to its metadata store is needed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pylogd.wire.values import ZERO_UUID
 
 
 class PartitionLag(NamedTuple):
-    """How far a partition is copied.
+    """The progress of a partition.
 
-    records: the number of records that are not copied yet; None without a checkpoint. age_seconds: the age of the last
-    checkpoint if records wait, else 0.
+    records: the number of records that are not copied yet; None without a checkpoint.
+    age_seconds: the age of the last checkpoint if records wait, else 0.
     """
 
     path: PartitionRoute
@@ -38,7 +38,10 @@ class PartitionLag(NamedTuple):
 
 
 class TranslatedOffset(NamedTuple):
-    """A group's offset at the source, and where it continues in the copy. note: why that is not exact; else empty."""
+    """A group's offset at the source, and the offset at which it continues in the copy.
+
+    note: the reason why the second offset is not exact, or empty.
+    """
 
     path: PartitionRoute
     source: int
@@ -47,10 +50,10 @@ class TranslatedOffset(NamedTuple):
 
 
 class RouteView:
-    """One route, as the clusters at its ends show it. Call `close` after use."""
+    """One route, from the data of the clusters at its ends. Call `close` after use."""
 
     def __init__(self, settings: MirrorSettings, route: RouteSettings, reactor: Any) -> None:
-        """Make the parts; nothing is connected before it is used."""
+        """Make the parts. Connections are made when they are needed."""
         self._route = route
         self._settings, self._reactor = settings, reactor
         self._source = self._connect(route.source)
@@ -83,7 +86,7 @@ class RouteView:
             self._target.close()
 
     async def lags(self, now_ms: int) -> list[PartitionLag]:
-        """Return how far each partition of the route's topics is. Raises PylogdError."""
+        """Return the progress of each partition of the route's topics. Raises PylogdError."""
         topics = await self._topics()
         await self._checkpoints.refresh()
         paths = list(self._paths(topics.values()))
@@ -99,7 +102,7 @@ class RouteView:
         return found
 
     async def translate(self, group: str) -> list[TranslatedOffset]:
-        """Return where a group of the source continues at the target. Raises PylogdError."""
+        """Return the offsets at which a group of the source continues at the target. Raises PylogdError."""
         target = self._target_cluster()
         committed = await Admin(self._source).group_offsets(group)
         topics = await self._topics()

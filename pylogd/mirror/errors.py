@@ -6,7 +6,7 @@ from pylogd.errors import PylogdError
 
 
 class MirrorError(PylogdError):
-    """Something about the mirror itself is wrong."""
+    """An error of the mirror itself."""
 
 
 class InvalidMirrorFile(MirrorError):
@@ -18,4 +18,4 @@ class TopicRecreated(MirrorError):
 
 
 class NotAMember(MirrorError):
-    """The worker's session in the metadata store has ended: others may have its partitions."""
+    """The worker's session in the metadata store has ended, so other workers may have its partitions."""

@@ -16,7 +16,11 @@ from pylogd.mirror.throttle import Throttle
 
 
 class CopiedRoute(Protocol):
-    """The copying loop's view of a route. name: unique in a mirror. start: where new topics begin."""
+    """The copying loop's view of a route.
+
+    name: the name, which is unique in a mirror.
+    start: where the copying of new topics begins.
+    """
 
     name: str
     start: StartAt
@@ -28,22 +32,23 @@ class CopiedRoute(Protocol):
         ...
 
     async def look_up(self, partitions: Sequence[TopicPartition]) -> SourceState:
-        """Ask the source for what has to be known before partitions are started. Raises PylogdError."""
+        """Ask the source for the data that is needed to start partitions. Raises PylogdError."""
         ...
 
 
 class RouteFeed:
     """A route that is being copied.
 
-    paths: its partitions, by the partition at the source. waiting: batches that are not appended yet.
+    paths: the route's partitions, by the partition at the source.
+    waiting: batches that are not appended yet.
     """
 
     def __init__(self, route: CopiedRoute, reader: BatchReader) -> None:
-        """reader: of the route's source, which reads nothing yet."""
+        """`reader` is that of the route's source, and reads nothing yet."""
         self.route = route
         self.reader = reader
         self.paths: dict[TopicPartition, PartitionRoute] = {}
-        #: (partition, batch, offset after it, its leader epoch); the batch is None at the end of what was read
+        #: (partition, batch, offset after it, its leader epoch); the batch is None at the end of the fetched data
         self.waiting: deque[tuple[PartitionCopy, BatchCopy | None, int, int]] = deque()
 
     @property
@@ -52,7 +57,7 @@ class RouteFeed:
         return bool(self.waiting) or self.reader.is_ready
 
     def drop(self, copy: PartitionCopy) -> None:
-        """Stop reading a partition, and drop its batches that wait."""
+        """Stop reading a partition, and drop its waiting batches."""
         self.paths.pop(copy.path.source, None)
         self.reader.forget(copy.path.source)
         self.waiting = deque(each for each in self.waiting if each[0] is not copy)

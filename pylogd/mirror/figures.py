@@ -1,4 +1,4 @@
-"""Statistics for operators of the partitions that a worker copies to one target, added up by route."""
+"""Statistics for operators: the partitions that a worker copies to one target, added up by route."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from pylogd.mirror.feeds import RouteFeed
 from pylogd.mirror.partition_copy import PartitionCopy, PartitionRoute
 
-#: The most partitions of which there are the errors.
+#: The most partitions whose errors are listed.
 _MOST_REASONS: Final = 20
 
 
@@ -17,11 +17,15 @@ _MOST_REASONS: Final = 20
 class RouteFigures:
     """A route at one worker. Totals count since the worker or the route began.
 
-    partitions: that are copied. starting: that are assigned and not copied yet. set_aside: of these, those that had an
-    error. measured: copied partitions whose end at the source is known; the lag is theirs. lag, lag_max: records that
-    are not committed at the target yet, of all partitions and of the last one. lag_seconds: for how long records have
-    waited in the partition where they wait longest. throttled_seconds: for how long batches have waited for a throttle.
-    failed: errors of some partitions.
+    partitions: the number of copied partitions.
+    starting: the number of assigned partitions that are not copied yet.
+    set_aside: the number of those that had an error.
+    measured: the number of copied partitions whose end at the source is known; only they have a lag.
+    lag, lag_max: the records that are not committed at the target yet: of all partitions, and of the partition with
+    most.
+    lag_seconds: how long records have waited, in the partition where they have waited longest.
+    throttled_seconds: how long batches have waited for a throttle.
+    failed: the errors of some partitions.
     """
 
     partitions: int = 0
@@ -46,7 +50,10 @@ def figures_of(
     feeds: Mapping[str, RouteFeed], copies: Mapping[PartitionRoute, PartitionCopy], wanted: Iterable[PartitionRoute],
     failed: Mapping[PartitionRoute, str], now: float,
 ) -> dict[str, RouteFigures]:  # fmt: skip
-    """Return the figures of each route that has partitions. failed: the errors of partitions that are set aside."""
+    """Return the figures of each route that has partitions.
+
+    failed: the errors of partitions that are set aside.
+    """
     found: dict[str, RouteFigures] = {}
     for path in wanted:
         route = found.setdefault(path.route, RouteFigures())
@@ -70,7 +77,7 @@ def figures_of(
 def _add(route: RouteFigures, copy: PartitionCopy, end: int, now: float) -> None:
     route.partitions += 1
     if end < 0:
-        return  # nothing was fetched yet
+        return  # the end is unknown: nothing was fetched yet
     lag = max(0, end - copy.checkpoint.offset)
     route.measured += 1
     route.lag += lag

@@ -1,16 +1,16 @@
 """Let settings and ACLs of topics follow the source.
 
-Settings: what the source has set for the topic is set at the target, except what concerns a cluster's own brokers; the
-largest batch that a topic takes is always set, since a target with a smaller default would refuse batches. A setting
-that is no longer set at the source is removed at the target if the mirror has set it: others are the operator's. One
-that the target refuses is left out (`left_out`), and the others are set.
+Settings of a topic at the source are set at the target, except those that concern a cluster's own brokers. The largest
+size of a batch is always set, since a target with a smaller default would refuse batches. A setting that is no longer
+set at the source is removed at the target if the mirror has set it; other settings are the operator's. A setting that
+the target refuses is left out (`left_out`), and the other settings are set.
 
-ACLs: who may read or describe a topic of the source may do so at the target. Permission to write is not copied, because
-only the mirror is to write there; ALL becomes READ. ACLs that are gone at the source are removed if the mirror has made
-them.
+Principals that may read or describe a topic at the source get ACLs for the same at the target. Permission to write is
+not copied, because only the mirror may write there; ALL becomes READ. ACLs that are gone at the source are removed if
+the mirror has made them.
 
-Rules: errors of single topics are logged and tried again at the next turn. A cluster without ACLs ends the copying of
-ACLs, and nothing else.
+Rules: errors of single topics are logged, and the topics are tried again at the next turn. A cluster without ACLs ends
+only the copying of ACLs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 _EVERY_SECONDS: Final = 30.0
 _TOPIC: Final = 2
-_OF_TOPIC: Final = 1  # a setting's source: it is set for the topic
+_OF_TOPIC: Final = 1  # the source of a setting that is set for the topic
 _LARGEST: Final = "max.message.bytes"
 #: Settings that concern the brokers of one cluster.
 NOT_FOLLOWED: Final = frozenset({
@@ -44,7 +44,7 @@ NOT_FOLLOWED: Final = frozenset({
 })  # fmt: skip
 _FOLLOWED_OPERATIONS: Final = {"READ": "READ", "DESCRIBE": "DESCRIBE", "DESCRIBE_CONFIGS": "DESCRIBE_CONFIGS"}
 
-#: Settings of a topic: values by name, and whether each is set for the topic.
+#: Settings of a topic: the value, and whether it is set for the topic, by name.
 Configs = Mapping[str, tuple[str, bool]]
 
 
@@ -69,7 +69,7 @@ async def topic_configs(admin: Admin, topics: Collection[str]) -> dict[str, Conf
 
 
 def followed_acls(acls: Iterable[Acl], topic: str, name: str) -> set[Acl]:
-    """Return the ACLs at the target for a topic that is called `name` there, made from the source's ACLs."""
+    """Return the ACLs for a topic with the name `name` at the target, made from the source's ACLs."""
     found = set()
     for acl in acls:
         operation = acl.operation
@@ -94,7 +94,9 @@ class TopicFollower:
         self._acls = route.sync_acls
 
     async def follow(self, topics: Mapping[str, str], now: float) -> None:
-        """Let the target follow, if it is time. topics: names at the target by names at the source.
+        """Update the target, if it is time.
+
+        topics: the names at the target, by the names at the source.
 
         Raises PylogdError.
         """
@@ -144,7 +146,7 @@ class TopicFollower:
             await self._target.write_origins(changed)
 
     async def _alter(self, name: str, changes: dict[str, str | None]) -> bool:
-        """Change settings of a topic of the target, but those that it refuses; return whether that was possible."""
+        """Change settings of a topic of the target, except refused ones. Return whether it succeeded."""
         if not changes:
             return True
         alter = self._target.admin.alter_configs

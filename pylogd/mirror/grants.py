@@ -1,6 +1,7 @@
 """Decide what each worker's next assignment is, so that no partition ever has two owners.
 
-Rules: pure. What a worker was given counts as its own until its holdings prove that it has stopped: see `membership`.
+Rules: pure. A partition that a worker was given counts as its own until its holdings prove that it has stopped copying
+it: see `membership`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from pylogd.mirror.partition_copy import PartitionRoute
 
 
 class WorkerRecord(NamedTuple):
-    """A worker's nodes in the store. version: of the assignment's node. holdings: None if it has none."""
+    """A worker's nodes in the store.
+
+    version: the version of the assignment's node.
+    holdings: the worker's holdings; None if there are none.
+    """
 
     assignment: Assignment
     version: int
@@ -23,7 +28,7 @@ class WorkerRecord(NamedTuple):
 
     @property
     def not_free(self) -> frozenset[PartitionRoute]:
-        """The partitions among the leaving ones that the worker may still copy."""
+        """Those leaving partitions that the worker may still copy."""
         holdings = self.holdings
         if holdings is None or holdings.version < self.version:
             return self.assignment.leaving
@@ -44,10 +49,11 @@ def next_grants(
     records: Mapping[str, WorkerRecord],
     taken: Collection[PartitionRoute] = (),
 ) -> Grants:
-    """Return what to write now for the partitions that are `wanted`.
+    """Return the assignments to write now for the `wanted` partitions.
 
-    live: the workers that are alive. records: of those that have an assignment. taken: partitions that nobody may have
-    yet, because they belong to a worker that is gone and not fenced.
+    live: the workers that are alive.
+    records: the records of workers that have an assignment.
+    taken: partitions that no worker may have yet, because they belong to a worker that is gone and not fenced.
     """
     current = {p: worker for worker in live if worker in records for p in records[worker].assignment.partitions}
     held = {p: worker for worker in live if worker in records for p in records[worker].not_free}

@@ -1,10 +1,10 @@
-"""A cluster of brokers as the end of a route: pylogd, Apache Kafka, or another that speaks the protocol.
+"""A cluster of brokers as the end of a route: pylogd, Apache Kafka, or another one with the protocol.
 
 Strategy: one producer for all partitions that a worker copies to this cluster. With transactions, batches and their
-checkpoints are committed together, and `open` fences whoever used the transactional id before. Without, the producer is
-idempotent where that is possible, and the checkpoints are sent once the batches were acknowledged.
+checkpoints are committed together, and `open` fences earlier users of the transactional id. Without transactions, the
+producer is idempotent if possible, and the checkpoints are sent once the batches were acknowledged.
 
-Rules: acks=all. A batch is never split and never compressed: it arrives as the source has it.
+Rules: acks=all. A batch is never split and never compressed again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pylogd.wire.records import BatchHeader
 #: The size of a few requests. A larger buffer would not make sending faster, and filling it holds the reactor.
 _BUFFER_BYTES: Final = 16 << 20
 _REQUEST_BYTES: Final = 8 << 20
-#: Short, since after a failure everything is copied again from the last checkpoints.
+#: A short timeout, since after a failure everything is copied again from the last checkpoints.
 _DELIVERY_SECONDS: Final = 20.0
 _TRANSACTION_SECONDS: Final = 40.0
 _BLOCK_SECONDS: Final = 30.0
@@ -42,8 +42,10 @@ class KafkaTarget:
     def __init__(
         self, bootstrap: str, options: ClientOptions, *, transactional_id: str | None, reactor: Any, map_days: int = 7
     ) -> None:
-        """transactional_id: a name that no other live copier has; None for a target without transactions. map_days:
-        for how long the offset map is kept.
+        """Nothing is connected yet.
+
+        transactional_id: a name that no other live copier has; None for a target without transactions.
+        map_days: how long the offset map is kept.
         """
         self._cluster = Cluster(bootstrap, options, reactor=reactor)
         self._table = CheckpointTable(self._cluster)
@@ -81,7 +83,7 @@ class KafkaTarget:
         """Do nothing: the transactional id protects all partitions alike."""
 
     def copy_of(self, header: BatchHeader, batch: memoryview, position: int) -> BatchCopy | None:
-        """Return what to append of a batch. Raises InvalidRecordBatch."""
+        """Return the copy of a batch to append. Raises InvalidRecordBatch."""
         return copy_of(header, batch, position)
 
     async def begin(self) -> None:

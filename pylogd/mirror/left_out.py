@@ -1,8 +1,8 @@
 """Settings that a target refuses: its topics are copied without them.
 
-A setting is no reason to leave a topic out: the target may be of another release, or of another kind. If a target
-refuses the settings of a topic, each is tried alone, and those that are refused are left out. They are named in the
-log, and tried again when the source changes their values, or after a restart.
+A refused setting does not stop a topic, since the target may be of another release or of another kind. If a target
+refuses the settings of a topic, each setting is tried alone, and refused ones are left out. They are named in the log,
+and tried again when the source changes their values, or after a restart.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class LeftOut:
     """The settings that the target of one route refuses, by its topics."""
 
     def __init__(self, route: str) -> None:
-        """route: its name, for the log."""
+        """`route` is the name of the route, for the log."""
         self._route = route
         self._refused: dict[tuple[str, str], str | None] = {}
 
     def without(self, topic: str, configs: Mapping[str, str]) -> dict[str, str]:
-        """Return settings for a topic of the target without those that the target has refused with the same value."""
+        """Return settings for a topic of the target, without those that the target has refused with the same value."""
         return {
             name: value
             for name, value in configs.items()
@@ -42,7 +42,7 @@ class LeftOut:
         return {name for known, name in self._refused if known == topic}
 
     async def find(self, topic: str, changes: Mapping[str, str | None], attempt: Try) -> None:
-        """Try each change to a topic alone, and note those that the target refuses. Raises KafkaError for others."""
+        """Try each change of a topic alone, and record the refused ones. Raises KafkaError for other errors."""
         for name, value in changes.items():
             try:
                 await attempt(name, value)
@@ -55,13 +55,13 @@ class LeftOut:
                 self._refused.pop((topic, name), None)
 
     def refuse(self, topic: str, configs: Mapping[str, str], error: KafkaError) -> None:
-        """Note that the target refuses settings of a topic which it takes one by one."""
+        """Record that the target refuses settings of a topic together, but takes each of them alone."""
         for name, value in configs.items():
             self._refused[topic, name] = value
             self._tell(topic, name, value, error)
 
     def keep(self, topics: Iterable[str]) -> None:
-        """Forget all topics of the target but these."""
+        """Forget all topics of the target except these."""
         kept = set(topics)
         self._refused = {key: value for key, value in self._refused.items() if key[0] in kept}
 

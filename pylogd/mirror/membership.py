@@ -1,15 +1,15 @@
 """The nodes of a mirror in the metadata store, and their contents.
 
-    /mirror/NAME/controller              who decides; ephemeral
+    /mirror/NAME/controller              the controller; ephemeral
     /mirror/NAME/workers/WORKER          a worker that is alive; ephemeral
-    /mirror/NAME/assignments/WORKER      what it is to copy, and what was taken from it and may not be free yet
-    /mirror/NAME/holdings/WORKER         what it copies, and which version of its assignment it knows; ephemeral
+    /mirror/NAME/assignments/WORKER      partitions to copy, and partitions that were taken away and may not be free yet
+    /mirror/NAME/holdings/WORKER         the partitions that it copies, and the version of its assignment; ephemeral
     /mirror/NAME/status/WORKER           figures for operators; ephemeral
 
 A partition moves in three steps, each of which is written before the next: the controller takes it from the assignment
 of its owner and marks it as *leaving*; the owner commits, stops, and writes holdings without it, with the version of
-the assignment that it has followed; then the controller gives it to another worker. So no two live workers have one
-partition. The partitions of a worker whose node is gone are free once its transactions are fenced at the targets.
+the assignment that it has followed; then the controller gives it to another worker. So no two live workers have the
+same partition. The partitions of a worker whose node is gone are free once its transactions are fenced at the targets.
 """
 
 from __future__ import annotations
@@ -43,20 +43,26 @@ class MirrorPaths:
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """The persistent nodes that hold the others."""
+        """The persistent nodes above the other nodes."""
         return self.workers, self.assignments, self.holdings, self.status
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A worker's assignment. leaving: partitions that it had, and that may not be free yet."""
+    """A worker's assignment.
+
+    leaving: partitions that the worker had, and that may not be free yet.
+    """
 
     partitions: frozenset[PartitionRoute] = frozenset()
     leaving: frozenset[PartitionRoute] = frozenset()
 
 
 class Holdings(NamedTuple):
-    """The partitions that a worker copies. version: of the assignment's node that it has applied; -1 for none."""
+    """The partitions that a worker copies.
+
+    version: the version of the assignment's node that the worker has applied; -1 for none.
+    """
 
     version: int
     partitions: frozenset[PartitionRoute]
@@ -68,7 +74,7 @@ def dump_assignment(assignment: Assignment) -> bytes:
 
 
 def parse_assignment(data: bytes) -> Assignment:
-    """Decode what `dump_assignment` has made."""
+    """Decode the result of `dump_assignment`."""
     found = _load(data)
     return Assignment(frozenset(_unpack(found["partitions"])), frozenset(_unpack(found["leaving"])))
 
@@ -79,7 +85,7 @@ def dump_holdings(holdings: Holdings) -> bytes:
 
 
 def parse_holdings(data: bytes) -> Holdings:
-    """Decode what `dump_holdings` has made."""
+    """Decode the result of `dump_holdings`."""
     found = _load(data)
     return Holdings(found["version"], frozenset(_unpack(found["partitions"])))
 
@@ -96,7 +102,7 @@ def _load(data: bytes) -> Any:
 
 
 def _pack(partitions: Collection[PartitionRoute]) -> list[list[Any]]:
-    """Return partitions by topics: route, topic, topic at the target, and ranges of numbers."""
+    """Return partitions by topic: route, topic, topic at the target, and ranges of numbers."""
     topics: dict[tuple[str, str, str], list[int]] = {}
     for path in sorted(partitions):
         topics.setdefault((path.route, path.topic, path.target_topic), []).append(path.partition)

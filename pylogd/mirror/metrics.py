@@ -1,7 +1,7 @@
-"""A process's part in a mirror, as metrics for Prometheus, computed when they are asked for.
+"""Metrics for Prometheus about a process of a mirror, computed on request.
 
-Labels are routes and targets, whose number the mirror's file bounds; topics and partitions are in none.
-`pylogd mirror describe` shows single partitions.
+Labels are routes and targets, whose number is limited by the mirror's file. No label has topics or partitions. `pylogd
+mirror describe` shows single partitions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOTALS: Final = (
 
 
 class Mirroring(Protocol):
-    """The part of `service.MirrorService` that metrics are made from."""
+    """The part of `service.MirrorService` that the metrics need."""
 
     file_error: str
 
@@ -39,7 +39,7 @@ class Mirroring(Protocol):
 
     @property
     def refused(self) -> Mapping[str, Mapping[str, str]]:
-        """The topics that the controller does not have copied, by route."""
+        """The topics that the controller refuses to have copied, by route."""
 
     @property
     def is_controller(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which topics a route copies, by the patterns in the file.
+"""Select the topics that a route copies, by the patterns in the file.
 
 Patterns are regular expressions of google-re2, which match in linear time, and have to match a topic's whole name.
 Topics that clusters and mirrors keep for themselves are never copied: their names begin with two underscores.
@@ -13,7 +13,7 @@ INTERNAL: Final = "__"
 
 
 class InvalidPattern(ValueError):
-    """A pattern that is not a regular expression, or that can't be matched here."""
+    """A pattern is not a regular expression, or can't be matched here."""
 
 
 class TopicPatterns:

@@ -2,13 +2,13 @@
 
 Strategy: a *run* is a range of records with consecutive offsets at both ends. Between two runs there are offsets
 without a record: transaction markers, records that compaction removed, records of aborted transactions. An offset
-inside a run is translated exactly; one between runs becomes that of the next record, which is what a consumer at this
+inside a run is translated exactly. An offset between runs becomes that of the next record, which a consumer at this
 offset would read next.
 
-Rules: pure. Runs ascend in source offsets; one that begins before the end of those known replaces what it overlaps,
-because the source was truncated and its offsets were given again. Offsets of the copy only ascend; a run that begins
-before the end of those known is of another copy, since the topic at the target was deleted and created again: those
-known are dropped.
+Rules: pure. Runs ascend in source offsets. A run that begins before the end of the known runs replaces their
+overlapping parts, because the source was truncated and its offsets were given again. Offsets of the copy only ascend.
+If a run begins before the known end of the copy, the topic at the target was deleted and created again: the known runs
+are dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Run(NamedTuple):
 
 
 def runs_of(offsets: Sequence[int], target: int) -> list[Run]:
-    """Return the runs of records with these ascending offsets, whose copies have consecutive ones from `target` on."""
+    """Return the runs of records with these offsets, whose copies have consecutive offsets from `target` on."""
     runs: list[Run] = []
     for index, offset in enumerate(offsets):
         if runs and offset == runs[-1].source + runs[-1].length:
@@ -38,7 +38,7 @@ def runs_of(offsets: Sequence[int], target: int) -> list[Run]:
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """Return ascending runs; adjacent runs that continue each other at both ends are merged."""
+    """Return ascending runs, in which runs that are adjacent in source and copy are merged."""
     found: list[Run] = []
     for run in runs:
         if found:
@@ -51,18 +51,18 @@ def joined(runs: Iterable[Run]) -> list[Run]:
 
 
 class OffsetMap:
-    """The runs of one partition, and how far it was copied."""
+    """The runs of one partition, and its progress."""
 
     def __init__(self) -> None:
         """Nothing was copied."""
         self._starts: list[int] = []
         self._runs: list[Run] = []
         self._end: tuple[int, int] | None = None
-        self._target_end = 0  # of the runs
+        self._target_end = 0  # the end of the runs in the copy
 
     @property
     def runs(self) -> list[Run]:
-        """The runs that are known, in order."""
+        """The known runs, in order."""
         return list(self._runs)
 
     def add(self, runs: Iterable[Run]) -> None:
@@ -81,7 +81,9 @@ class OffsetMap:
             self._starts.append(run.source)
 
     def copied_to(self, source: int, target: int) -> None:
-        """Record the checkpoint: everything before `source` is copied; later records are appended from `target` on."""
+        """Record the checkpoint: all records before `source` are copied, and later records are appended from `target`
+        on.
+        """
         self._end = source, target
 
     def _cut(self, source: int) -> None:
@@ -95,7 +97,7 @@ class OffsetMap:
     def translate(self, offset: int) -> int | None:
         """Return the offset at which a consumer at `offset` of the source continues in the copy.
 
-        None if the map does not reach back so far, or `offset` is behind the checkpoint: nothing is known of it yet.
+        Return None if `offset` is before the map's beginning or after the checkpoint, where nothing is known yet.
         """
         index = bisect_right(self._starts, offset) - 1
         if index >= 0:

@@ -11,7 +11,7 @@ from pylogd.mirror.lag import LagMark
 from pylogd.mirror.offset_map import Run, joined
 from pylogd.mirror.target import Checkpoint, SourcePartition
 
-#: A run that no batch continues.
+#: A run that no batch can continue.
 _NOTHING: Final = Run(-1, -1, 0)
 
 
@@ -38,9 +38,11 @@ class PartitionRoute(NamedTuple):
 class PartitionCopy:
     """A partition that is being copied.
 
-    position: records with lower offsets were appended or left out. checkpoint: the last committed one. target_offset:
-    the end offset at the target after the acknowledged records. runs: the offset map since the checkpoint. target: the
-    partition at the target.
+    position: records with lower offsets were appended or left out.
+    checkpoint: the last committed checkpoint.
+    target_offset: the end offset at the target after the acknowledged records.
+    runs: the offset map since the checkpoint.
+    target: the partition at the target.
     """
 
     path: PartitionRoute
@@ -57,17 +59,17 @@ class PartitionCopy:
         self.target = self.path.target
 
     def appended(self, batch: BatchCopy, offset: int) -> None:
-        """Record that the target has acknowledged a batch, whose first record has this offset there."""
+        """Record that the target has acknowledged a batch, whose first record has this offset at the target."""
         runs, end = self.runs, offset + batch.records
         source, target, length = runs[-1] if runs else _NOTHING
         if batch.offsets is None and batch.first == source + length and offset == target + length:
-            runs[-1] = Run(source, target, length + batch.records)  # mostly: runs would be as many as batches
+            runs[-1] = Run(source, target, length + batch.records)  # the usual case: the run becomes longer
         else:
             runs[-1:] = joined([*runs[-1:], *batch.runs(offset)])
         self.target_offset = max(self.target_offset, end)
 
     def next_checkpoint(self, now_ms: int) -> tuple[Checkpoint, list[Run]]:
-        """Return what to commit: the checkpoint, and the runs since the last one."""
+        """Return the checkpoint to commit, and the runs since the last one."""
         checkpoint = Checkpoint(self.checkpoint.topic_id, self.position, self.epoch, self.target_offset, now_ms)
         return checkpoint, list(self.runs)
 

@@ -1,4 +1,4 @@
-"""Determine what is copied: the topics of all routes, refreshed from the clusters and by the current settings."""
+"""Determine the topics that are copied by all routes, from the clusters and the current settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pylogd.mirror.settings import ClusterSettings, MirrorSettings, TableSetting
 from pylogd.mirror.table_topics import TableTopics
 from pylogd.mirror.topics import RouteTopics, refresh_all
 
-#: How long a question to a cluster is tried again: the other clusters wait meanwhile.
+#: The time for which a question to a cluster is retried; the other clusters wait meanwhile.
 _RETRY_SECONDS: Final = 5.0
 
 
@@ -21,7 +21,7 @@ class Plan:
     """Connections of the controller to all clusters, and the topics of all routes."""
 
     def __init__(self, settings: Callable[[], MirrorSettings], reactor: Any) -> None:
-        """settings: returns the current settings."""
+        """`settings` returns the current settings."""
         self._settings = settings
         self._reactor = reactor
         self._clusters: dict[str, ClusterTopics] = {}
@@ -44,11 +44,11 @@ class Plan:
 
     @property
     def refused(self) -> dict[str, dict[str, str]]:
-        """The topics that are not copied, by route, each with the reason."""
+        """The topics that are not copied, each with the reason, by route."""
         return {name: dict(route.refused) for name, route in self._routes.items() if route.refused}
 
     async def _follow(self, settings: MirrorSettings) -> None:
-        """Connect to the clusters of the settings, and keep what did not change."""
+        """Connect to the clusters in the settings; keep the connections of unchanged ones."""
         changed = {name for name, known in self._of.items() if settings.clusters.get(name) != known}
         for name in changed:
             await self._clusters.pop(name).close()

@@ -24,8 +24,11 @@ class MirrorProcess:
     def __init__(
         self, reactor: Any, path: str | Path, *, works: bool = True, controls: bool = True, listen: str | None = None
     ) -> None:
-        """path: the file. works, controls: what this process does. listen: a Twisted server endpoint for metrics; None
-        for no HTTP server. Raises InvalidMirrorFile, and ImportError without prometheus-client.
+        """path: the mirror's file.
+        works, controls: whether this process is a worker, and a candidate for the controller.
+        listen: a Twisted server endpoint for metrics; None for no HTTP server.
+
+        Raises InvalidMirrorFile, and ImportError without prometheus-client.
         """
         self.service = MirrorService(reactor, path, works=works, controls=controls)
         self._web: HttpServer | None = None
@@ -46,12 +49,12 @@ class MirrorProcess:
         return f"pylogd mirror {self.service.name} runs {count} {'route' if count == 1 else 'routes'}{where}"
 
     def start(self) -> Deferred[None]:
-        """Start. Fires once the metadata store answers and the metrics can be read."""
+        """Start. The Deferred fires once the metadata store answers and the metrics can be read."""
         return Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
         if self._web is not None:
-            await self._web.start()  # first: a port that is taken ends the process before it copies anything
+            await self._web.start()  # first, so that a taken port ends the process before it copies anything
         await self.service.start()
 
     def stop(self) -> Deferred[None]:

@@ -1,7 +1,7 @@
 """The records that a mirror keeps at a target cluster, as JSON, so that any consumer can read them.
 
-Two topics, each with one partition. CHECKPOINTS is compacted and has, by key, the latest checkpoint of each source
-partition (`["checkpoint", cluster id, topic, partition, target topic]`) and where each topic of the target comes from
+Two topics, each with one partition. CHECKPOINTS is compacted. It has, by key, the latest checkpoint of each source
+partition (`["checkpoint", cluster id, topic, partition, target topic]`) and the origin of each topic of the target
 (`["origin", target topic, cluster id, topic]`). OFFSETS has the runs of the offset map in the order in which they were
 copied, and is deleted by age.
 """
@@ -24,8 +24,9 @@ _CHECKPOINT, _ORIGIN, _RUNS = "checkpoint", "origin", "runs"
 class Origin(NamedTuple):
     """The origin of a topic of the target: topic `topic` of the cluster with this id.
 
-    via: the ids of all clusters that its records have passed, the source last. configs: the settings that the mirror
-    has set at the target. acls: the ACLs that it has created there, each as a list of texts.
+    via: the ids of all clusters that its records have passed; the last one is the source.
+    configs: the settings that the mirror has set at the target.
+    acls: the ACLs that the mirror has created at the target, each as a list of texts.
     """
 
     target_topic: str
@@ -58,7 +59,7 @@ def runs_record(partition: SourcePartition, topic_id: bytes, runs: Sequence[Run]
 
 
 def parse_checkpoint(key: bytes | None, value: bytes | None) -> tuple[SourcePartition, Checkpoint] | None:
-    """Return a checkpoint; None for a record of another kind, or one that a newer release wrote."""
+    """Return a checkpoint; None for a record of another kind or of a newer release."""
     fields = _parse(_CHECKPOINT, key, 5)
     if fields is None or value is None:
         return None
@@ -74,7 +75,7 @@ def parse_checkpoint(key: bytes | None, value: bytes | None) -> tuple[SourcePart
 
 
 def parse_origin(key: bytes | None, value: bytes | None) -> Origin | None:
-    """Return a topic's origin; None for a record of another kind, or one that a newer release wrote."""
+    """Return a topic's origin; None for a record of another kind or of a newer release."""
     fields = _parse(_ORIGIN, key, 4)
     if fields is None or value is None:
         return None

@@ -1,13 +1,13 @@
-"""Count what a worker copies of one route."""
+"""Count the records and bytes that a worker copies by one route."""
 
 from __future__ import annotations
 
 
 class RouteMeter:
-    """Totals of a route since the worker started. Times in seconds.
+    """Totals of a route since the worker started. Times are in seconds.
 
-    lost_records: records that the source deleted before they were copied. throttled_seconds: how long batches have
-    waited for a throttle.
+    lost_records: records that the source deleted before they were copied.
+    throttled_seconds: how long batches have waited for a throttle.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class RouteMeter:
         self.lost_records += records
 
     def held(self, is_held: bool, now: float) -> None:
-        """Note whether batches wait for a throttle now; the time until the next call is counted if they do."""
+        """Record whether batches wait for a throttle now. If they do, the time until the next call is counted."""
         if self._held_since is not None:
             self.throttled_seconds += now - self._held_since
         self._held_since = now if is_held else None

@@ -1,7 +1,7 @@
-"""The objects that the settings of a mirror stand for in one process: routes, their connections, targets.
+"""The objects of a mirror in one process, made from its settings: routes, their connections, targets.
 
-Strategy: the file may change at any time. Routes whose settings are the same stay as they are; the others are made
-anew, and whoever copies by them begins again with the new ones.
+Strategy: the file may change at any time. Routes with unchanged settings are kept. Other routes are made again, and
+their copiers start again with the new ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RouteRuntime:
     """A route in this process: see `copying.CopiedRoute`."""
 
     def __init__(self, settings: MirrorSettings, route: RouteSettings, reactor: Any) -> None:
-        """Make the parts; nothing is connected before it is used."""
+        """Make the parts. Connections are made when they are needed."""
         self.route = route
         self.name = route.name
         self.start: StartAt = route.start
@@ -65,10 +65,10 @@ class RouteRuntime:
 
 
 class Runtime:
-    """All of a mirror in this process. `throttle` is the worker's."""
+    """All objects of a mirror in this process. `throttle` is the worker's throttle."""
 
     def __init__(self, settings: MirrorSettings, reactor: Any) -> None:
-        """Make the parts; nothing is connected before it is used."""
+        """Make the parts. Connections are made when they are needed."""
         self.settings = settings
         self.throttle = Throttle(settings.worker_bytes_per_second)
         self._reactor = reactor
@@ -102,7 +102,9 @@ class Runtime:
         return None if found is None else found.route.target
 
     def transactional_id(self, worker: str, target: str) -> str | None:
-        """Return the name under which a worker writes to a target; None if that is not in transactions, or a table."""
+        """Return the transactional id with which a worker writes to a target; None for a table, or without
+        transactions.
+        """
         exactly_once = target in self.settings.clusters and self.settings.clusters[target].exactly_once
         return f"pylogd-mirror-{self.settings.name}-{worker}-{target}" if exactly_once else None
 
@@ -114,7 +116,7 @@ class Runtime:
         return CommitPace(table.commit_seconds, table.commit_bytes)
 
     def make_target(self, worker: str, target: str) -> Target:
-        """Return a target for a worker, not open. Raises InvalidMirrorFile if the file no longer has it."""
+        """Return a target for a worker, which is not open. Raises InvalidMirrorFile if the file no longer has it."""
         table = self.settings.tables.get(target)
         if table is not None:
             return TableTarget(
@@ -142,7 +144,7 @@ class Runtime:
         try:
             await producer.init_transactions()
         except UnsupportedByBroker:
-            return  # then it has written nothing either
+            return  # then the worker has written nothing either
         finally:
             producer.abandon()
 

@@ -1,8 +1,8 @@
-"""One process of a mirror: a worker, a candidate for the controller, and the session in the store that they live by.
+"""One process of a mirror: a worker, a candidate for the controller, and their session in the store.
 
-Strategy: worker and controller run as long as a session of the store lasts. When it has expired, both are stopped at
-once, without a commit, and begin again in the next session; the worker gets another name then, so that nobody takes it
-for the one before, whose transactions are fenced. The file is read again when it has changed.
+Strategy: worker and controller run as long as a session of the store lasts. When the session has expired, both are
+stopped at once, without a commit, and start again in the next session. Then the worker gets another name, which
+distinguishes it from the former worker, whose transactions are fenced. The file is read again when it has changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEAVE_SECONDS: Final = 20.0
 
 
 def open_store(settings: MirrorSettings, reactor: Any) -> IMetadataStore:
-    """Return the store that the file names, not started."""
+    """Return the store that the file names. It is not started."""
     if settings.zookeeper:
         from pylogd.metadata.zookeeper import ZooKeeperStore  # noqa: PLC0415 - kazoo, only where it is meant
 
@@ -55,11 +55,15 @@ def open_store(settings: MirrorSettings, reactor: Any) -> IMetadataStore:
 class MirrorService:
     """See the module. `worker` and `controller` belong to the current session; None without a session.
 
-    file_error: why the file can't be used as it is now; "" if it is used.
+    file_error: the reason why the file in its present form can't be used, or "".
     """
 
     def __init__(self, reactor: Any, path: str | Path, *, works: bool = True, controls: bool = True) -> None:
-        """path: the file. works, controls: what this process does. Raises InvalidMirrorFile."""
+        """path: the mirror's file.
+        works, controls: whether this process is a worker, and a candidate for the controller.
+
+        Raises InvalidMirrorFile.
+        """
         self._reactor = reactor
         self._path = Path(path)
         self._settings = read_file(path)
@@ -73,7 +77,7 @@ class MirrorService:
         self._running: list[Deferred[Any]] = []
         self._main: Deferred[Any] | None = None
         self._expired = self._stopping = False
-        self._has_left = False  # what was appended is committed, and nothing is copied any more
+        self._has_left = False  # whether appended batches are committed and copying has ended
         self.worker: Worker | None = None
         self.controller: Controller | None = None
         self._plan: Plan | None = None
@@ -85,11 +89,11 @@ class MirrorService:
 
     @property
     def routes(self) -> int:
-        """How many routes the file has."""
+        """The number of routes in the file."""
         return len(self._settings.routes)
 
     def start(self) -> Deferred[None]:
-        """Connect to the store. Fires once that is done."""
+        """Connect to the store. The Deferred fires once this is done."""
         return Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
@@ -123,7 +127,7 @@ class MirrorService:
             self._expired = True
             self._sleeper.wake()
 
-    # One session after the other
+    # Sessions
 
     async def _live(self) -> None:
         while not self._stopping:
@@ -183,7 +187,7 @@ class MirrorService:
         )  # fmt: skip
 
     def figures(self) -> dict[str, Any]:
-        """Return what operators want to know of this process's worker, for its status in the store."""
+        """Return the figures of this process's worker for operators, which are its status in the store."""
         routes = [copier.figures() for copier in self.copiers.values()]
         return {
             "time_ms": wall_ms(),
@@ -197,18 +201,18 @@ class MirrorService:
 
     @property
     def refused(self) -> Mapping[str, Mapping[str, str]]:
-        """The topics that are not copied, by route, each with the reason; {} if this process is not the controller."""
+        """The topics that are not copied, each with the reason, by route; {} if this process is not the controller."""
         return {} if self._plan is None or not self.is_controller else self._plan.refused
 
     @property
     def is_controller(self) -> bool:
-        """Whether this process decides who copies what."""
+        """Whether this process is the controller."""
         return self.controller is not None and self.controller.is_elected
 
     # The file
 
     async def _look_at_file(self) -> None:
-        """Read the file again if it has changed. One that is not valid changes nothing."""
+        """Read the file again if it has changed. An invalid file changes nothing."""
         try:
             found = await self._thread(_read_if_changed, self._path, self._stamp)
         except (OSError, InvalidMirrorFile) as error:

@@ -1,7 +1,7 @@
-"""Read the file that describes a mirror: its clusters, its routes, and where its processes find each other.
+"""Read the file that describes a mirror: its clusters, its routes, and the metadata store of its processes.
 
-Names are written as in Kafka's files, with dots, with or without quotes: TOML's tables and dotted names are one here.
-docs/mirror.md lists them. Every error says where it is and what is possible there.
+Names have dots, as in Kafka's files, and may be quoted: TOML's tables and dotted names mean the same here.
+docs/mirror.md lists all names. Every error says where it is, and which values are possible there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _REGISTRY: Final = "schema.registry."
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """A cluster by its name in the file. exactly_once: as a target, it is written to in transactions."""
+    """A cluster by its name in the file.
+
+    exactly_once: whether routes to this cluster write in transactions.
+    """
 
     name: str
     bootstrap: str
@@ -41,7 +44,7 @@ class ClusterSettings:
     exactly_once: bool = True
 
     def options(self, mirror: str, refresh_seconds: float) -> ClientOptions:
-        """Return the options of connections to it."""
+        """Return the options of connections to the cluster."""
         return ClientOptions(
             client_id=f"pylogd-mirror-{mirror}", security=self.security, request_timeout=30.0,
             metadata_max_age=max(30.0, 10 * refresh_seconds),
@@ -50,12 +53,15 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchemaSettings:
-    """The registry that has the schemas of a typed table. properties: TLS and credentials, see `schemas.access`.
+    """The registry with the schemas of a typed table.
 
-    subject: "" for `TOPIC-value`. message: the full name of a Protobuf message type, "" for the first of the file.
+    properties: TLS and credentials, see `schemas.access`.
+
+    subject: "" for `TOPIC-value`.
+    message: the full name of a Protobuf message type; "" for the file's first type.
     """
 
-    url: str = field(repr=False)  # may contain a password, as the properties
+    url: str = field(repr=False)  # it may contain a password, like the properties
     properties: Mapping[str, str] = field(repr=False)
     subject: str = ""
     message: str = ""
@@ -63,11 +69,14 @@ class SchemaSettings:
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """A table by its name in the file. location: as `pylogd load` has it, with the format in front.
+    """A table by its name in the file.
 
-    layout: how rows are stored. properties: those of Iceberg's catalog, or of the storage. commit_seconds,
-    commit_bytes: a worker commits after so many seconds, or so many bytes of batches. schemas: of a typed table; None
-    for a table of records.
+    location: the place of the table in the form of `pylogd load`, which begins with the format.
+
+    layout: how rows are stored.
+    properties: the properties of Iceberg's catalog, or of the storage.
+    commit_seconds, commit_bytes: a worker commits after so many seconds, or so many bytes of batches.
+    schemas: the registry of a typed table; None for a table of records.
     """
 
     name: str
@@ -81,11 +90,12 @@ class TableSettings:
 
 @dataclass(frozen=True, slots=True)
 class RouteSettings:
-    """A route: which topics of `source` are copied to `target`, a cluster or a table, under which name, and how.
+    """A route copies topics of the cluster `source` to `target`, which is a cluster or a table.
 
-    rename: the name at the target, in which {topic} and {source} stand for the topic and the source's name. start:
-    where a topic begins that was not copied before. bytes_per_second: of this route at one worker; 0 is no limit.
-    rack: where the mirror runs, to read from replicas near it.
+    rename: the name at the target, in which {topic} and {source} mean the topic and the source's name.
+    start: where the copying of a new topic begins.
+    bytes_per_second: the limit of this route at one worker; 0 means no limit.
+    rack: the rack of the mirror, to read from replicas near it.
     """
 
     name: str
@@ -108,7 +118,7 @@ class RouteSettings:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """The contents of the file. Times in seconds, rates in bytes per second of each worker."""
+    """The contents of the file. Times are in seconds, rates in bytes per second of each worker."""
 
     name: str
     clusters: Mapping[str, ClusterSettings]
@@ -124,7 +134,7 @@ class MirrorSettings:
     offset_map_days: int = 7
 
     def ends(self, route: RouteSettings) -> tuple[ClusterSettings, ClusterSettings | TableSettings]:
-        """Return what a route connects."""
+        """Return the source and the target of a route."""
         target = route.target
         return self.clusters[route.source], self.tables.get(target) or self.clusters[target]
 
@@ -264,7 +274,7 @@ class _Fields:
             raise InvalidMirrorFile(f"{self.where}: {name}: {error}") from None
 
     def security(self) -> SecurityOptions | None:
-        """Take what secures the connections."""
+        """Take the security of connections."""
         self._known.append("security.protocol, ssl.*, sasl.*")
         given = {name: str(self._fields.pop(name)) for name in list(self._fields) if is_security(name)}
         try:
@@ -273,7 +283,7 @@ class _Fields:
             raise InvalidMirrorFile(f"{self.where}: {error}") from None
 
     def zookeeper_security(self) -> ZooKeeperSecurity:
-        """Take how the connection to ZooKeeper is secured."""
+        """Take the security of the connection to ZooKeeper."""
         self._known.append("zookeeper.auth.*, zookeeper.sasl.*, zookeeper.ssl.*")
         prefixes = ("zookeeper.auth.", "zookeeper.sasl.", "zookeeper.ssl.")
         given = {name: str(self._fields.pop(name)) for name in list(self._fields) if name.startswith(prefixes)}
@@ -298,7 +308,7 @@ class _Fields:
         return SchemaSettings(url, given, subject, message)
 
     def properties(self, prefix: str) -> dict[str, str]:
-        """Take the fields whose names begin with a prefix, without it."""
+        """Take the fields whose names begin with a prefix. Return them without the prefix."""
         self._known.append(f"{prefix}*")
         names = [name for name in self._fields if name.startswith(prefix)]
         return {name.removeprefix(prefix): str(self._fields.pop(name)) for name in names}
@@ -310,7 +320,7 @@ class _Fields:
 
 
 def _flat(table: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of a table and those in it, by dotted names."""
+    """Return the fields of a table and of the tables in it, by dotted names."""
     if not isinstance(table, dict):
         raise InvalidMirrorFile(f"{prefix.rstrip('.') or 'a cluster or route'} has to be a table")
     found: dict[str, Any] = {}

@@ -1,12 +1,12 @@
 """Read committed record batches of one source cluster, encoded as the broker sent them.
 
-Strategy: the client's fetcher, validation of positions and metadata (`client.core.consumer.partitions`) without its
-decoding. Batches of aborted transactions and control batches are left out; the position moves behind them.
+Strategy: use the client's fetcher, validation of positions and metadata (`client.core.consumer.partitions`), but not
+its decoding. Batches of aborted transactions and control batches are left out; the position moves past them.
 
-Rules: connections and metadata of its own, so that no topic is fetched before its id was compared with the one under
-which the position was taken: a topic that was deleted and created again is reported as `TopicRecreated`, and nothing of
-it is read before `read` is called again. Every error that retrying does not help is reported once, with its partition,
-which is then not read any more.
+Rules: a reader has its own connections and metadata, so that no topic is fetched before its id was compared with the id
+of the position's topic. A topic that was deleted and created again is reported as `TopicRecreated`, and is not read
+until the next call of `read`. Every error that a retry can't solve is reported once with its partition, which is then
+no longer read.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from pylogd.wire.values import ZERO_UUID
 
 _log = logging.getLogger(__name__)
 
-#: Below the size up to which a client allocates a reply's buffer at once (`wire.session`); larger ones are copied.
+#: Less than the largest reply for which a client allocates a buffer at once (`wire.session`); larger ones are copied.
 _FETCH_BYTES: Final = 6 << 20
-#: A Produce request has one batch of each partition, so that an answer should have batches of many partitions.
+#: A Produce request has one batch of each partition, so an answer should have batches of many partitions.
 _PARTITION_BYTES: Final = 1 << 19
 _BUFFER_BYTES: Final = 48 << 20
-#: How many replies, and bytes of them, have their memory used again: as many as wait, and some that are received.
+#: The most replies, and bytes of them, whose memory is reused: those that wait, and some that are being received.
 _REPLIES: Final = (12, 96 << 20)
-#: For how long an error that may pass is retried before it is reported.
+#: How long a retriable error is retried before it is reported.
 _PATIENCE_SECONDS: Final = 30.0
 
 OnError = Callable[[TopicPartition, PylogdError], None]
@@ -60,15 +60,15 @@ class BatchReader(Protocol):
 class SourceReader:
     """Reads partitions of a source.
 
-    on_ready: called when `take` may return something. on_error: called with a partition that is no longer read, and its
-    error.
+    on_ready: called when `take` may return batches.
+    on_error: called with a partition that is no longer read, and its error.
     """
 
     def __init__(
         self, bootstrap: str, options: ClientOptions, *, on_ready: Callable[[], None], on_error: OnError, reactor: Any,
         rack: str | None = None,
     ) -> None:  # fmt: skip
-        """rack: of this process, so that replicas near it are read (KIP-392)."""
+        """`rack` is that of this process, so that replicas near it are read (KIP-392)."""
         self.cluster = Cluster(bootstrap, options, reactor=reactor)
         self._driver = self.cluster.driver
         self._driver.network.memory = FrameMemory(*_REPLIES)
@@ -98,8 +98,8 @@ class SourceReader:
         return self._core.assignment
 
     def read(self, partition: TopicPartition, offset: int, epoch: int, topic_id: bytes) -> None:
-        """Read a partition of the topic with this id from `offset` on. `epoch` is the leader epoch of what is in front
-        of it, -1 if not known; the log is checked to have both before anything is read.
+        """Read a partition of the topic with this id from `offset` on. `epoch` is the leader epoch of the record before
+        it; -1 if unknown. The log must have both, which is checked before reading.
         """
         if topic_id != ZERO_UUID:
             self._topic_ids[partition.topic] = topic_id
@@ -128,11 +128,11 @@ class SourceReader:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` may return something."""
+        """Whether `take` may return batches."""
         return self._core.fetcher.ready
 
     def take(self) -> BatchChunk | None:
-        """Return batches of one partition in order, with the position that they were read from; None if none wait."""
+        """Return batches of one partition in order, with the position from which they were read; None if none wait."""
         while True:
             try:
                 found = self._core.reader.take_batches()
@@ -147,7 +147,7 @@ class SourceReader:
         self._on_error(partition, error)
 
     def _learned(self, topic: Topic) -> None:
-        """Stop reading a topic whose id is not the one that it had when its positions were taken."""
+        """Stop reading a topic whose id has changed since its positions were taken."""
         known = self._topic_ids.get(topic.name)
         if known is None or topic.topic_id in (known, ZERO_UUID):
             return
@@ -155,7 +155,7 @@ class SourceReader:
         for partition in [each for each in self._core.assignment if each.topic == topic.name]:
             self._failed(partition, TopicRecreated(f"topic {topic.name} was deleted and created again at the source"))
 
-    # What the driver calls
+    # Calls of the driver
 
     def turn(self, now: float) -> list[Call]:
         """Do the work that is due at `now` (seconds of the loop's clock). Return the requests to send."""

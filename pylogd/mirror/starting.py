@@ -1,9 +1,9 @@
-"""Decide where the copying of a partition starts, and look up what that depends on.
+"""Decide where the copying of a partition starts, and look up the data for the decision.
 
-Strategy: with a checkpoint of the same topic, at the checkpoint. The topic's id, and the range of offsets that its log
-has, tell whether something happened meanwhile: the topic was recreated (its log is copied from its first record, behind
-what is at the target), records were deleted before they were copied (copying continues at the first that is left), or
-the log was truncated (it continues where the log ends now). Each of the three is reported; none ends the copying.
+Strategy: if there is a checkpoint of the same topic, copying starts at the checkpoint. The topic's id, and the range of
+offsets in its log, show whether the topic was recreated (its log is copied from its first record, after the records at
+the target), whether records were deleted before they were copied (copying continues at the first remaining record), or
+whether the log was truncated (copying continues at its present end). Each case is reported; none ends the copying.
 
 Rules: `start_of` is pure.
 """
@@ -28,15 +28,17 @@ StartAt = Literal["earliest", "latest"]
 
 
 class LogRange(NamedTuple):
-    """The offsets that a partition's log has: from `first` to the one before `end`."""
+    """The offsets in a partition's log: from `first` up to, but not including, `end`."""
 
     first: int
     end: int
 
 
 class StartOffset(NamedTuple):
-    """Where copying starts. `warning` is what an operator should know; `lost` is the number of records that no longer
-    can be copied, at most.
+    """Where copying starts.
+
+    warning: a message for operators, or empty.
+    lost: an upper bound of the number of records that can no longer be copied.
     """
 
     offset: int
@@ -54,9 +56,9 @@ def start_of(
 ) -> StartOffset:
     """Return where to start a partition of the topic with this id.
 
-    divergence: where its log differs from what was copied, if that was found out; its offset is -1 if the leader could
-    not tell. new: where one without a checkpoint
-    starts.
+    divergence: the offset from which its log differs from the copied records, if it was looked up; -1 if the leader
+    could not tell.
+    new: where a partition without a checkpoint starts.
     """
     if checkpoint is None:
         return StartOffset(log.first if new == "earliest" else log.end, _UNKNOWN_EPOCH)
@@ -82,7 +84,7 @@ def start_of(
             "retention, or the mirror more workers",
             log.first - offset,
         )  # fmt: skip
-    if offset > log.end and epoch == _UNKNOWN_EPOCH:  # with an epoch, the leader is asked before anything is read
+    if offset > log.end and epoch == _UNKNOWN_EPOCH:  # with an epoch, the leader is asked before reading
         return StartOffset(
             log.end, _UNKNOWN_EPOCH,
             f"the source's log ends at offset {log.end}, before {offset}, up to which it was copied: it has lost "
@@ -110,7 +112,10 @@ async def describe_topics(
 
 
 class SourceState(NamedTuple):
-    """A source's state of partitions to be copied. errors: of topics that can't be described, by name."""
+    """A source's state of the partitions to copy.
+
+    errors: the errors of topics that can't be described, by name.
+    """
 
     cluster_id: str
     topic_ids: Mapping[str, bytes]
@@ -119,7 +124,7 @@ class SourceState(NamedTuple):
 
 
 async def look_up(cluster: Cluster, partitions: Sequence[TopicPartition]) -> SourceState:
-    """Read a source's state that is needed to start partitions. Raises PylogdError."""
+    """Read the state of a source that is needed to start partitions. Raises PylogdError."""
     topics, errors = await describe_topics(cluster, {partition.topic for partition in partitions})
     ranges = await log_ranges(cluster, [partition for partition in partitions if partition.topic in topics])
     ids = {name: topic.topic_id for name, topic in topics.items()}
@@ -127,7 +132,7 @@ async def look_up(cluster: Cluster, partitions: Sequence[TopicPartition]) -> Sou
 
 
 async def log_ranges(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
-    """Return the offsets that logs have; their end is that of committed records. Raises PylogdError."""
+    """Return the ranges of offsets in logs; the end is that of committed records. Raises PylogdError."""
     wanted = list(partitions)
     if not wanted:
         return {}

@@ -1,9 +1,9 @@
-"""Keep the columns of a typed table as the registry has them while a worker writes to the table. Runs in a thread.
+"""Let the columns of a typed table follow the registry while a worker writes to the table. Runs in a thread.
 
-Strategy: the columns are decided before the first rows of each commit. If later rows go to the quarantine and name a
-schema that was not known then, it may be a new version of the subject: the columns are decided again, and the rows are
-converted again. So each record has a schema that the columns were made for, as with `pylogd load`. The registry is
-asked for its versions once for each commit, and once more for new schemas.
+Strategy: the columns are decided before the first rows of each commit. If later rows go to the quarantine and name an
+unknown schema, it may be a new version of the subject: the columns are decided again, and the rows are converted again.
+So the columns take into account the schema of each record, as with `pylogd load`. The registry is asked for its
+versions once for each commit, and once more for new schemas.
 
 Must not know: the reactor, routes, formats of tables.
 """
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pylogd.typed.rows import TypedRows
 
 
-#: Messages of nonsense may name ever new schemas.
+#: The most remembered schemas, since invalid messages may name ever new ones.
 _MOST_ASKED: Final = 10_000
 
 
 class RecordColumns:
     """The columns of a table of records, which never change."""
 
-    #: The columns as `LakeWriter` takes them.
+    #: The columns in the form that `LakeWriter` takes.
     schema: pa.Schema | None = None
     schema_id: int | None = None
 
@@ -47,7 +47,7 @@ class RecordColumns:
         table.create(self._layout)
 
     def prepare(self, table: Table, topic: str, *, again: bool = False) -> Rows:
-        """Return how records of a topic become rows."""
+        """Return the converter of a topic's records to rows."""
         return self._rows
 
     def is_outdated(self, quarantined: pa.RecordBatch) -> bool:
@@ -56,32 +56,36 @@ class RecordColumns:
 
 
 class TypedColumns:
-    """The columns of a typed table. schema_id: of the newest version of the subject, after `prepare`."""
+    """The columns of a typed table.
+
+    schema_id: the id of the subject's newest version, after `prepare`.
+    """
 
     def __init__(self, schemas: SchemaSettings, layout: Layout) -> None:
         self._schemas = schemas
         self._layout = layout
         self._source: SchemaSource | None = None
         self._rows: TypedRows | None = None
-        self._asked: set[SchemaId] = set()  # the schemas that messages named since the last commit
+        self._asked: set[SchemaId] = set()  # the schemas that messages have named since the last commit
         self.schema_id: int | None = None
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the rows, without the columns of directories; after `prepare`."""
+        """The columns of the rows, without the columns of directories. Call `prepare` before."""
         assert self._rows is not None
         return self._rows.schema
 
     def open(self, table: Table) -> None:
-        """Check the layout of a table that exists. Raises LayoutChanged."""
+        """Check the layout of an existing table. Raises LayoutChanged."""
         if table.layout is not None:
             self._layout.check(table.location, table.layout)
 
     def prepare(self, table: Table, topic: str, *, again: bool = False) -> TypedRows:
-        """Make the table, or add the columns of new versions to it. Return how records of a topic become rows.
+        """Make the table, or add the columns of new versions to it. Return the converter of a topic's records to rows.
 
-        again: whether it was called for the same commit before. Raises NoSchema, SchemaRegistryError, TableError, and
-        MirrorError if the table has another topic.
+        again: whether it was called before for the same commit.
+
+        Raises NoSchema; SchemaRegistryError; TableError; MirrorError if the table has another topic.
         """
         from pylogd.typed.preparing import SchemaSource, prepare  # noqa: PLC0415 - an extra
 

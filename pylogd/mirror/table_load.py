@@ -1,6 +1,6 @@
-"""Load record batches into a mirrored table: rows go to files, and one commit adds the files with the offsets.
+"""Load record batches into a mirrored table: write rows to files, and add the files and the offsets in one commit.
 
-A load is what one commit adds. Everything here runs in a thread. Must not know: the reactor, routes.
+A load is the data that one commit adds. Everything here runs in a thread. Must not know: the reactor, routes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
     from pylogd.mirror.settings import SchemaSettings
     from pylogd.tables.interface import Rows, TaskStaging
 
-#: Records are decoded in portions of about so many bytes.
+#: Records are decoded in portions of about this many bytes.
 _DECODED_BYTES: Final = 16 << 20
-#: A partition of a table: the name of the topic there, and the number.
+#: A partition of a table: the name of the topic in the table, and the number.
 TablePartition = tuple[str, int]
 #: The rows of the table, and those of its quarantine.
 Converted = tuple["pa.RecordBatch", "pa.RecordBatch"]
 
 
 class Slice(NamedTuple):
-    """Record batches of a partition, in order. first: records with lower offsets are not written."""
+    """Record batches of a partition, in order.
+
+    first: records with lower offsets are not written.
+    """
 
     partition: TablePartition
     first: int
@@ -42,7 +45,8 @@ class Slice(NamedTuple):
 class _OpenLoad:
     """The files of the next commit.
 
-    good, aside: the writers of the table and of its quarantine. added, quarantined: files that are finished already.
+    good, aside: the writers of the table and of its quarantine.
+    added, quarantined: files that are finished already.
     """
 
     staging: TaskStaging | SparkStaging
@@ -52,17 +56,18 @@ class _OpenLoad:
     quarantined: list[DataFile] = field(default_factory=list)
 
     def finish(self) -> None:
-        """Finish the files that are being written. Raises OSError."""
+        """Finish the open files. Raises OSError."""
         self.added += self.good.close()
         self.quarantined += [] if self.aside is None else self.aside.close()
 
 
 @dataclass(slots=True)
 class _Start:
-    """Where a load of a partition begins.
+    """The start of a load of a partition.
 
-    known, topic_id: the offset that the table has of the partition, and the id of the topic that it is of; None if the
-    table does not have them. at: the offset from which records are copied. own_id: the id of the topic that is copied.
+    known, topic_id: the partition's offset in the table, and the id of the offset's topic; None if the table has none.
+    at: the offset from which records are copied.
+    own_id: the id of the copied topic.
     """
 
     known: int | None
@@ -75,9 +80,11 @@ class _Start:
 class TableLoader:
     """Loads batches into one table. Not threadsafe: one call at a time.
 
-    open_table: opens the table. schemas: where the columns of a typed table come from; None for a table of records.
-    Methods wait for files, and for the registry of a typed table. They raise PylogdError; CorruptRecords is for batches
-    that can't be decoded.
+    open_table: opens the table.
+    schemas: the source of a typed table's columns; None for a table of records.
+
+    Methods block on files, and on the registry of a typed table. They raise PylogdError; for batches that can't be
+    decoded it is CorruptRecords.
     """
 
     open_table: Callable[[], Table]
@@ -90,14 +97,16 @@ class TableLoader:
     _starts: dict[TablePartition, _Start] = field(default_factory=dict)
 
     def open(self) -> None:
-        """Open the table. A table of records is made unless it exists; a typed one when its columns are known."""
+        """Open the table. A table of records is made unless it exists; a typed table is made when its columns are
+        known.
+        """
         table = self.open_table()
         self._columns = RecordColumns(self.layout) if self.schemas is None else TypedColumns(self.schemas, self.layout)
         self._columns.open(table)
         self._table = table
 
     def position(self) -> Position:
-        """Read from the table up to which offset each partition is in it. Return these offsets."""
+        """Read the offsets up to which the table has each partition, and return them."""
         self.table.refresh()
         return self.table.position
 
@@ -110,8 +119,9 @@ class TableLoader:
     def begin(self, partition: TablePartition, known: Checkpoint | None, offset: int, topic_id: bytes) -> None:
         """Set where the next load of a partition begins.
 
-        known: the partition's checkpoint in the table, None if it has none. offset: of the first record to load.
-        topic_id: of the topic that is copied.
+        known: the partition's checkpoint in the table; None if it has none.
+        offset: the offset of the first record to load.
+        topic_id: the id of the copied topic.
         """
         before, its_topic = (None, None) if known is None else (known.offset, _id(known.topic_id))
         self._starts[partition] = _Start(before, its_topic, offset, _id(topic_id))
@@ -152,7 +162,7 @@ class TableLoader:
                 load.finish()
         except OSError:
             _abort(load)
-            self.table.refresh()  # a worker that has loaded the same partitions deletes the files
+            self.table.refresh()  # a worker that has loaded the same partitions may have deleted the files
             self.table.position.check(self._expected(loading), loading)
             raise
         if load is None:
@@ -178,10 +188,10 @@ class TableLoader:
         _abort(load)
 
     def _expected(self, loading: LoadRange) -> Position:
-        """Return the position at which a load was planned, as `Table.commit` compares it with the table's.
+        """Return the position at which a load was planned, which `Table.commit` compares with the table's position.
 
-        The first worker that commits a partition of a topic records the topic's id. It is no conflict if another worker
-        did so meanwhile: the id that the table has now is expected if it is the topic's.
+        The first worker that commits a partition of a topic records the topic's id. Another worker may have recorded
+        the same id meanwhile, which is no conflict: then the table's present id is expected.
         """
         offsets, ids = {}, {}
         now = self.table.position.topic_ids
@@ -200,7 +210,7 @@ class TableLoader:
             start, topic = self._starts[partition], partition[0]
             self.table.refresh()
             if not self.table.exists or start.own_id != self.table.position.topic_ids.get(topic):
-                # A staged file belongs to the topic of this id, so the table has to know the id first. And if several
+                # A staged file belongs to the topic with this id, so the table has to know the id first. And if several
                 # workers make a typed table at once, the first commit decides its columns.
                 self._commit(_planned(partition, start), (), (), wall_ms())
                 self._starts[partition] = _Start(start.at, start.own_id, start.at, start.own_id)
@@ -213,7 +223,10 @@ class TableLoader:
         self._rows = self._columns.prepare(self.table, topic)
 
     def _begin_files(self, partition: TablePartition, before: _OpenLoad | None = None) -> _OpenLoad:
-        """Begin files with the current columns. before: the load so far, whose files are finished."""
+        """Begin files with the current columns.
+
+        before: the load so far, with finished files.
+        """
         planned = _planned(partition, self._starts[partition])
         staging = self.table.staging(self._expected(planned), planned)
         self._open = _OpenLoad(staging, self._writer(staging))
@@ -230,7 +243,7 @@ class TableLoader:
         return LakeWriter(staging, self.layout, self._columns.schema, quarantine=quarantine)
 
     def _range(self, checkpoints: Mapping[TablePartition, Checkpoint]) -> LoadRange:
-        """Return the offsets of a load: from where each partition began to its checkpoint."""
+        """Return the offsets of a load: from the start of each partition to its checkpoint."""
         ids = {partition[0]: _id(checkpoint.topic_id) for partition, checkpoint in checkpoints.items()}
         schema_id = None if self._columns is None else self._columns.schema_id
         return LoadRange(
@@ -255,12 +268,12 @@ def _planned(partition: TablePartition, start: _Start) -> LoadRange:
 
 
 def _id(topic_id: bytes) -> str | None:
-    """Return a topic's id as tables record it; None if the broker gave none."""
+    """Return a topic's id in the form that tables record; None if the broker gave none."""
     return topic_id.hex() if any(topic_id) else None
 
 
 def _decoded(each: Slice) -> Iterator[pa.RecordBatch]:
-    """Yield the records of batches as columns, in portions: a few bytes may decompress to gigabytes."""
+    """Yield the records of batches as columns, in portions, because a few bytes may decompress to gigabytes."""
     from pylogd.client.core.consumer.columns import decode_batches  # noqa: PLC0415 - pyarrow, an extra
 
     topic, number = each.partition

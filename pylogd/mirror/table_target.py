@@ -2,12 +2,12 @@
 
 Strategy: batches wait in a queue until a thread takes all of them, decodes them into columns and writes them to files
 (`table_load`). `commit` adds the files and the checkpoints to the table, both or neither: the checkpoints are the
-table's own position. A commit is refused if the table's position has changed since its load began. So nobody has to be
-fenced: if two workers load the same partition, because one of them was taken for dead, the first commit succeeds, and
-the other worker begins again at the new position. Each record is in the table once.
+table's own position. A commit is refused if the table's position has changed since its load began. So no fencing is
+needed: if two workers load the same partition, because one of them was taken for dead, the first commit succeeds, and
+the other worker starts again at the new position. Each record is in the table once.
 
-Rules: whatever waits for files runs in the thread, one call at a time, in order. The queue is bounded. In the table, a
-topic has its name at the target, and offsets are those of the source.
+Rules: all work on files runs in the thread, one call at a time, in order. The queue is limited. In the table, a topic
+has its name at the target, and offsets are those of the source.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pylogd.threads import ThreadPool
 from pylogd.wire.records import BatchHeader
 from pylogd.wire.values import ZERO_UUID
 
-#: The largest number of bytes of batches that wait for the thread, as they were received.
+#: The most bytes of received batches that wait for the thread.
 _QUEUE_BYTES: Final = 32 << 20
 _UNKNOWN: Final = -1
 
@@ -64,7 +64,7 @@ class TableView:
     """The checkpoints of a table, for programs that only read them."""
 
     def __init__(self, open_table: Callable[[], Table], reactor: Any) -> None:
-        """open_table: returns the table, which may block; it is called in a thread."""
+        """`open_table` returns the table. It may block, and is called in a thread."""
         self._open = open_table
         self._threads = ThreadPool(reactor, 1, "mirror-view")
         self.checkpoints: Mapping[SourcePartition, Checkpoint] = {}
@@ -85,7 +85,10 @@ class TableTarget:
         self, open_table: Callable[[], Table], layout: Layout, schemas: SchemaSettings | None = None, *,
         reactor: Any, now_ms: Callable[[], int], name: str,
     ) -> None:  # fmt: skip
-        """open_table: called in a thread. schemas: of a typed table. name: of the table, for the thread's name."""
+        """open_table: opens the table; called in a thread.
+        schemas: the source of a typed table's columns.
+        name: the name of the table, for the thread's name.
+        """
         self._loader = TableLoader(open_table, layout, schemas)
         self._threads = ThreadPool(reactor, 1, f"mirror-{name}")
         self._now_ms = now_ms
@@ -100,7 +103,7 @@ class TableTarget:
         await self._thread(self._loader.open)
 
     async def checkpoints(self) -> Mapping[SourcePartition, Checkpoint]:
-        """Return the checkpoints that the table has now. Raises TableError."""
+        """Return the table's present checkpoints. Raises TableError."""
         return TableCheckpoints(await self._thread(self._loader.position))
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -108,7 +111,7 @@ class TableTarget:
         return dict.fromkeys(partitions, 0)
 
     def start(self, key: SourcePartition, known: Checkpoint | None, offset: int, topic_id: bytes) -> None:
-        """Set where the next load of a partition begins. Arguments as `target.Target.start`."""
+        """Set where the next load of a partition begins. Arguments: see `target.Target.start`."""
         self._loader.begin((key.target_topic, key.partition), known, offset, topic_id)
 
     def copy_of(self, header: BatchHeader, batch: memoryview, position: int) -> BatchCopy | None:

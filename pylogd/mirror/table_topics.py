@@ -17,19 +17,25 @@ _log = logging.getLogger(__name__)
 
 
 class TableTopics:
-    """The topics of one route. refused: the topics that are not copied, each with the reason."""
+    """The topics of one route.
+
+    refused: the topics that are not copied, each with the reason.
+    """
 
     def __init__(self, route: RouteSettings, source: ClusterTopics, *, is_typed: bool = False) -> None:
-        """is_typed: whether the table is a typed one."""
+        """`is_typed` is whether the table is a typed table."""
         self.route = route
         self._is_typed = is_typed
         self.refused: dict[str, str] = {}
-        #: None before the source has answered
+        #: the partitions to copy; None before the source has answered
         self.partitions: frozenset[PartitionRoute] | None = None
         self._source = source
 
     async def refresh(self, now: float, claims: Claims | None = None) -> None:
-        """Decide which topics are copied. claims: what other routes copy; this route's topics are added to it."""
+        """Decide which topics are copied.
+
+        claims: the topics that other routes copy; this route's topics are added.
+        """
         route, taken = self.route, {} if claims is None else claims
         owners = {key[3]: owner for key, owner in taken.items() if key[1] == route.target}
         before, self.refused = self.refused, {}

@@ -1,9 +1,9 @@
 """Read the mirror's topics at a target cluster (`records`).
 
-Strategy: a table reads its topic to the end that it has at the moment of the question, and continues from there at the
-next one. Checkpoints and runs count once they are committed. The end is that of all records: those of transactions that
-are still open may be followed by others that are committed, so the table waits until these transactions are decided.
-Origins are written without transactions, and are not waited for.
+Strategy: `refresh` reads a topic up to its present end, and the next `refresh` continues there. Checkpoints and runs
+count once they are committed. The end is that of all records: committed records may follow those of open transactions,
+so the table waits until these transactions are decided. Origins are written without transactions, and are not waited
+for.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pylogd.mirror.target import Checkpoint, SourcePartition
 from pylogd.wire.records import Record
 
 _POLL_SECONDS: Final = 0.2
-#: How long a table waits for transactions that are open.
+#: How long a table waits for open transactions.
 _PATIENCE_SECONDS: Final = 120.0
 _POLL_RECORDS: Final = 10_000
 
-#: Of the mirror's topics, if there are so many brokers.
+#: The replicas of the mirror's topics, if there are enough brokers.
 _REPLICAS: Final = 3
 _DAY_MS: Final = 86_400_000
 CHECKPOINT_CONFIGS: Final[Mapping[str, str]] = {
@@ -60,7 +60,7 @@ class TopicTable:
     """Reads a topic with one partition from its start, and passes each record to `take`."""
 
     def __init__(self, cluster: Cluster, topic: str, take: Callable[[Record], None], *, committed: bool = True) -> None:
-        """committed: whether to read committed records only, and to wait until open transactions are decided."""
+        """`committed` is whether to read only committed records, and to wait until open transactions are decided."""
         self._isolation: Literal["committed", "uncommitted"] = "committed" if committed else "uncommitted"
         self._cluster = cluster
         self._partition = TopicPartition(topic, 0)
@@ -69,7 +69,7 @@ class TopicTable:
         self._lock = DeferredLock()
 
     async def refresh(self) -> None:
-        """Read up to the end that the topic has now. A topic that does not exist is empty. Raises PylogdError.
+        """Read up to the topic's present end. A topic that does not exist counts as empty. Raises PylogdError.
 
         Calls wait for each other.
         """
@@ -125,7 +125,7 @@ class OriginTable:
 
 
 class CheckpointTable:
-    """The checkpoints that are kept at a target."""
+    """The checkpoints at a target."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Nothing is read yet."""
@@ -140,9 +140,9 @@ class CheckpointTable:
 
 
 class OffsetTable:
-    """The offset maps at a target, by source partition, as far as its topic still has them.
+    """The offset maps at a target that its topic still has, by source partition.
 
-    A map is that of the topic's present id: `topic_id` tells which, and a map of an earlier one is dropped.
+    A map belongs to the topic's present id, which is `topic_id`; a map of an earlier id is dropped.
     """
 
     def __init__(self, cluster: Cluster) -> None:

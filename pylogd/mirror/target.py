@@ -1,9 +1,9 @@
 """The interface of the ends of routes: `kafka_target` is a cluster of brokers, `table_target` a table.
 
 Strategy: a target takes batches of many partitions, and makes all of them durable in one `commit`, together with the
-checkpoints that say how far each source partition was copied. What was appended since the last commit either becomes
-visible with its checkpoints, or, after a failure, not at all: so each record arrives once. A target without
-transactions makes the checkpoints durable after the records, so each record arrives at least once.
+checkpoints that say how far each source partition was copied. Batches since the last commit either become visible with
+their checkpoints, or, after a failure, not at all: so each record arrives once. A target without transactions makes the
+checkpoints durable after the records, so each record arrives at least once.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class SourcePartition(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """How far a partition was copied: up to, not including, `offset` of the topic with this id.
+    """The progress of a partition: records before `offset` of the topic with this id are copied.
 
-    epoch: the leader epoch of the last batch, -1 if unknown. target_offset: records that are copied later get this
-    offset or a higher one. time_ms: when the checkpoint was made, in milliseconds since 1970; -1 if unknown.
+    epoch: the leader epoch of the last batch; -1 if unknown.
+    target_offset: records that are copied later get this offset or a higher one.
+    time_ms: when the checkpoint was made, in milliseconds since 1970; -1 if unknown.
     """
 
     topic_id: bytes
@@ -44,15 +45,15 @@ class Checkpoint(NamedTuple):
     time_ms: int
 
 
-#: Called with the offset of a batch's first record in the target (-1 if not known), and its error if it failed.
+#: Called with the offset of a batch's first record in the target (-1 if unknown), and the error if the batch failed.
 OnAppended = Callable[[int, PylogdError | None], None]
 
 
 class Target(Protocol):
-    """Where batches are copied to. One call at a time. After a failure, close it and open a new one."""
+    """The end of a route. One call at a time. After a failure, close it and open a new one."""
 
     async def open(self) -> None:
-        """Connect, and undo what earlier copiers of this name have not committed. Raises PylogdError."""
+        """Connect, and undo uncommitted writes of earlier copiers with this name. Raises PylogdError."""
         ...
 
     async def checkpoints(self) -> Mapping[SourcePartition, Checkpoint]:
@@ -66,15 +67,17 @@ class Target(Protocol):
     def start(self, key: SourcePartition, known: Checkpoint | None, offset: int, topic_id: bytes) -> None:
         """Announce that a partition will be copied from `offset` on, before its first batch is appended.
 
-        known: its checkpoint, as `checkpoints` returned it, None without. topic_id: of the source's topic.
+        known: the checkpoint that `checkpoints` returned; None if there was none.
+        topic_id: the id of the source's topic.
         """
         ...
 
     def copy_of(self, header: BatchHeader, batch: memoryview, position: int) -> BatchCopy | None:
-        """Return what to append for a batch; None if it has no records to copy.
+        """Return the copy of a batch to append; None if it has no records to copy.
 
-        position: records with lower offsets are not copied. Raises InvalidRecordBatch if the batch has to be decoded
-        for that and can't be.
+        position: records with lower offsets are not copied.
+
+        Raises InvalidRecordBatch if the batch has to be decoded, and can't be.
         """
         ...
 
@@ -85,7 +88,9 @@ class Target(Protocol):
     def append(self, partition: TopicPartition, batch: BatchCopy, on_appended: OnAppended) -> bool:
         """Add a batch to the next commit. Return whether it was accepted: False while the buffers are full.
 
-        on_appended: called once with the result. Raises PylogdError.
+        on_appended: called once with the result.
+
+        Raises PylogdError.
         """
         ...
 

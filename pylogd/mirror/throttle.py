@@ -1,7 +1,7 @@
 """Limit bytes per second; the time is passed in.
 
-Strategy: what was used beyond the limit is a debt that the limit pays off; while there is one, nothing more may be
-used. So a batch of any size passes, and the average is exact. Unused capacity is kept for one second.
+Strategy: use beyond the limit is a debt, which the limit pays off; during a debt nothing may be used. So a batch of any
+size passes, and the average is exact. Unused capacity is kept for one second.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _BURST_SECONDS: Final = 1.0
 
 
 class Throttle:
-    """A limit of `rate` bytes per second; 0 means no limit. Times in seconds of one monotonic clock."""
+    """A limit of `rate` bytes per second; 0 means no limit. Times are in seconds of one monotonic clock."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -26,7 +26,7 @@ class Throttle:
             self._debt += size
 
     def wait(self, now: float) -> float:
-        """Return for how many seconds nothing may be used; 0.0 if something may be used now."""
+        """Return the seconds for which nothing may be used; 0.0 if bytes may be used now."""
         if not self.rate:
             return 0.0
         self._pay(now)

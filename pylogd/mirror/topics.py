@@ -1,16 +1,17 @@
-"""Keep the topics of a target like those of its source: names, partitions, settings, ACLs; and refuse loops.
+"""Keep the topics of a target like those of its source (partitions, settings, ACLs), and refuse loops.
 
-Strategy: at each refresh the controller lists the topics of both clusters. What is missing at the target is created,
-what has grown there is extended, and the result is the set of partitions to copy. Settings and ACLs follow more slowly.
+Strategy: at each refresh the controller lists the topics of both clusters. Topics that are missing at the target are
+created, topics that have grown are extended, and the result is the set of partitions to copy. Settings and ACLs follow
+more slowly.
 
-Loops: with a mark in each record, batches would have to be decoded. Instead the target keeps the *origin* of each topic
-that a mirror fills: the source's cluster id and topic, and the ids of all clusters before it (`records.Origin`). A
-topic is not copied to a cluster from which its records come: A to B to A is refused at its last step, whatever the
-names are, and also if the two steps belong to different mirrors.
+Loops can't be found by a mark in each record, because batches would have to be decoded. Instead the target keeps the
+*origin* of each topic that a mirror fills: the source's cluster id and topic, and the ids of all clusters before it
+(`records.Origin`). A topic is not copied to a cluster from which its records come: the last step of A to B to A is
+refused, whatever the names are, and even if the two steps belong to different mirrors.
 
-Rules: a topic is copied also if the target refuses some of its settings: see `left_out`. The origin is written before a
+Rules: a topic is copied even if the target refuses some of its settings: see `left_out`. The origin is written before a
 topic's first record is copied. A topic of the target is never deleted, and never loses partitions. Only settings and
-ACLs that the mirror has set itself are removed again.
+ACLs that the mirror has set are removed again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _log = logging.getLogger(__name__)
 _CREATED_AT_ONCE: Final = 100
 
 
-#: Which route copies a topic: by source, target, topic, and the name at the target.
+#: The route that copies a topic, by source, target, topic, and the name at the target.
 Claims = dict[tuple[str, str, str, str], str]
 
 
@@ -48,17 +49,18 @@ class RouteTopics:
         self.route = route
         self.refused: dict[str, str] = {}
         self._told: dict[str, str] = {}  # the refusals that were logged
-        #: None before the clusters have answered
+        #: the partitions to copy; None before the clusters have answered
         self.partitions: frozenset[PartitionRoute] | None = None
         self._source, self._target = source, target
         self._map_days = map_days
         self._follower = TopicFollower(route, source, target)
 
     async def refresh(self, now: float, claims: Claims | None = None) -> None:
-        """Bring the target up to date with the source, both of which are refreshed. Raises PylogdError.
+        """Update the target from the source. Both clusters must have been refreshed. Raises PylogdError.
 
-        claims: what earlier routes copy, to which this one's topics are added. `partitions` are those to copy from then
-        on.
+        claims: the topics that earlier routes copy; this route's topics are added.
+
+        Afterwards `partitions` has the partitions to copy.
         """
         await self._target.prepare(self._map_days)
         wanted = self._allowed(self.route.patterns.select(self._source.topics), {} if claims is None else claims)
@@ -93,7 +95,7 @@ class RouteTopics:
         return allowed
 
     def _objection(self, topic: str, name: str) -> str | None:
-        """Return why a topic must not be copied to this name, None if it may."""
+        """Return why a topic must not be copied to this name; None if it may."""
         if self._target.cluster_id == self._source.cluster_id and topic == name:
             return f"{self._source.name} and {self._target.name} are one cluster: it would be copied into itself"
         if self._target.cluster_id in self._source.passed(topic) - {self._source.cluster_id}:
@@ -119,7 +121,7 @@ class RouteTopics:
             await self._target.write_origins(changed)
 
     async def _create(self, topics: list[str], names: Mapping[str, str]) -> None:
-        """Create topics at the target as the source has them."""
+        """Create topics at the target like those at the source."""
         configs = await topic_configs(self._source.admin, topics) if self.route.sync_configs else {}
         new = []
         for topic in topics:
@@ -139,7 +141,7 @@ class RouteTopics:
                 _log.info("route %s: topic %s is copied to %s", self.route.name, topic, names[topic])
 
     async def _create_without(self, topic: NewTopic) -> Mapping[str, KafkaError | None]:
-        """Create a topic without the settings that the target refuses; return what came of it."""
+        """Create a topic without the settings that the target refuses. Return the results."""
         left_out, admin = self._follower.left_out, self._target.admin
 
         async def attempt(setting: str, value: str | None) -> None:
@@ -151,18 +153,18 @@ class RouteTopics:
         bare = replace(topic, configs={})
         results = await admin.create_topics([bare], validate_only=True)
         if results.get(topic.name) is not None:
-            return results  # it is not for the settings
+            return results  # the error has another cause than settings
         await left_out.find(topic.name, topic.configs, attempt)
         rest = left_out.without(topic.name, topic.configs)
         results = await admin.create_topics([replace(topic, configs=rest)])
         error = results.get(topic.name)
-        if error is not None and error.code in REFUSALS and rest:  # they contradict each other
+        if error is not None and error.code in REFUSALS and rest:  # the remaining settings contradict each other
             left_out.refuse(topic.name, rest, error)
             results = await admin.create_topics([bare])
         return results
 
     async def _extend(self, wanted: Mapping[str, str]) -> None:
-        """Give topics of the target as many partitions as they have at the source."""
+        """Extend topics of the target to the number of partitions at the source."""
         for topic, name in wanted.items():
             count, known = len(self._source.topics[topic].partitions), self._target.topics.get(name)
             if known is None or len(known.partitions) >= count:
@@ -176,7 +178,7 @@ class RouteTopics:
 
 
 class RefreshedRoute(Protocol):
-    """What `refresh_all` needs of a route; `RouteTopics` and `table_topics.TableTopics` are ones."""
+    """The part of a route that `refresh_all` needs; `RouteTopics` and `table_topics.TableTopics` implement it."""
 
     route: RouteSettings
     partitions: frozenset[PartitionRoute] | None

@@ -1,11 +1,11 @@
 """A worker: copies the partitions that the controller assigns to it in the metadata store.
 
-Strategy: one `Copier` for each target of the routes that it is told to copy by. The assignment's node is watched; what
-the worker holds is written behind every change, with the version of the assignment that it follows. It is written
-before anything new is started, so that the store never has less than what is copied.
+Strategy: a worker has one `Copier` for each target of its assigned routes. It watches the assignment's node, and writes
+its holdings after every change, with the version of the assignment that it follows. It writes them before it starts new
+partitions, so that the store never has fewer partitions than are copied.
 
-Rules: a worker is one session of the store. Once that has ended, everything stops without a commit, since others may
-have its partitions; whoever runs it makes another one with another name.
+Rules: a worker lives for one session of the store. When the session has ended, everything stops without a commit, since
+other workers may have its partitions; its owner then makes another worker with another name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ _LEAVING_SECONDS: Final = 0.05
 
 
 class Worker:
-    """A worker. name: unique in the mirror. copiers: by target. written: the holdings as they are in the store."""
+    """A worker.
+
+    name: the name, which is unique in the mirror.
+    copiers: the copiers by target.
+    written: the holdings in the store.
+    """
 
     def __init__(
         self,
@@ -46,7 +51,8 @@ class Worker:
         make_copier: Callable[[str, Worker], Copier],
         figures: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """target_of: takes a route's name and returns its target's. make_copier: takes a target's name and this worker.
+        """target_of: takes a route's name and returns its target's name.
+        make_copier: takes a target's name and this worker.
 
         figures: returns the figures for operators, which are written to the store.
         """
@@ -56,7 +62,7 @@ class Worker:
         self.copiers: dict[str, Copier] = {}
         self._version = -1
         self._assigned: frozenset[PartitionRoute] = frozenset()
-        #: what the store has of its holdings
+        #: the holdings in the store
         self.written: Holdings | None = None
         self._told_at = float("-inf")
         self._sleeper = Sleeper(reactor)
@@ -86,9 +92,9 @@ class Worker:
         await self._write_holdings()
 
     async def still_member(self) -> None:
-        """Return if the store still has this worker. Raises NotAMember if not, StoreError if it does not answer.
+        """Check that the store still has this worker. Raises NotAMember if not, StoreError if it does not answer.
 
-        It is a write, so it also fails where a read would be answered from what was true before.
+        It is a write, so it also fails when a read would return an outdated answer.
         """
         try:
             await self._store.set(f"{self._paths.workers}/{self.name}", self.name.encode())
@@ -124,7 +130,7 @@ class Worker:
             await self._write_holdings()
             await self._write_status()
         except ConnectionLost:
-            return  # it may have been done: the next look tells
+            return  # it may have been done: the next read will tell
 
     async def _follow(self, assignment: Assignment, version: int) -> None:
         added = assignment.partitions - self._assigned

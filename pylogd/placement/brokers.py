@@ -1,12 +1,12 @@
-"""The brokers as placement sees them, and the one rule which of them may get a new replica.
+"""The live brokers for placement, and the rule which of them may get a new replica.
 
 Rules:
 - A broker may get a new replica if it is live, carries the topic's label, is not cordoned, and has room for one more
   partition (`Brokers.obstacle`).
-- It may keep a replica if it is live and carries the label. A cordoned one keeps what it has.
-- Replicas are on different machines (`host.id`), then in different racks, as far as there are enough. Racks count only
-  if all live brokers that carry the label have one.
-- A broker with a full volume gets new replicas only if the others do not suffice for that.
+- It may keep a replica if it is live and carries the label. A cordoned broker keeps its replicas.
+- Replicas are on different machines (`host.id`), then in different racks, if there are enough. Racks count only if all
+  live brokers that carry the label have one.
+- A broker with a full volume gets new replicas only if the other brokers do not suffice.
 
 Must not know: topics, stores, requests.
 """
@@ -25,9 +25,11 @@ Replicas = tuple[int, ...]
 class Candidate:
     """A live broker.
 
-    host: the machine that it shares with the other brokers of this `host.id`, None for one of its own. labels: those
-    that it carries. cordoned: all of its usable data directories are, so it gets no new replicas. full: one of its
-    volumes has no room. room: how many more partitions it may hold, None for no limit.
+    host: the `host.id`, which brokers on the same machine share; None for its own machine.
+    labels: the labels that it carries.
+    cordoned: whether all of its usable data directories are cordoned, so that it gets no new replicas.
+    full: whether one of its volumes is full.
+    room: the number of partitions that it may still get; None for no limit.
     """
 
     node: int
@@ -39,7 +41,7 @@ class Candidate:
     room: int | None = None
 
     def carries(self, label: str) -> bool:
-        """Return whether the broker may have replicas of topics with this label, "" for none."""
+        """Return whether the broker may have replicas of topics with this label; "" means no label."""
         return not label or label in self.labels
 
 
@@ -53,14 +55,20 @@ class Why(Enum):
 
 
 class Obstacle(NamedTuple):
-    """The reason why a broker may not get a new replica. text: for people, begins with the broker."""
+    """The reason why a broker may not get a new replica.
+
+    text: the reason in words, which begins with the broker.
+    """
 
     why: Why
     text: str
 
 
 class Brokers:
-    """The live brokers of a cluster. live: by id, in order of the ids."""
+    """The live brokers of a cluster.
+
+    live: the brokers by id, in order of the ids.
+    """
 
     __slots__ = ("live",)
 
@@ -96,7 +104,7 @@ class Brokers:
         return [node for node in self.live if self.obstacle(node, label) is None]
 
     def without_room(self, label: str = "") -> list[int]:
-        """Return the brokers that may get no new replicas of such a topic because they have no room for any."""
+        """Return the brokers that may get no new replicas of such a topic only because they have no room."""
         found = {node: self.obstacle(node, label) for node in self.live}
         return [node for node, one in found.items() if one is not None and one.why is Why.NO_ROOM]
 
@@ -110,7 +118,7 @@ class Brokers:
         return [node for node, one in self.live.items() if one.cordoned]
 
     def carriers(self, label: str) -> str:
-        """Return which brokers carry a label, as a clause for an error message."""
+        """Return a clause for an error message about the brokers that carry a label."""
         nodes = [str(node) for node in self.keepers(label)]
         if not nodes:
             return f'no live broker carries the label "{label}" (broker.labels)'
@@ -118,21 +126,21 @@ class Brokers:
         return f'{which} the label "{label}" (broker.labels)'
 
     def machine(self, node: int) -> str | int:
-        """Return the machine of a broker: its `host.id`, or its own id if it names none or is not live."""
+        """Return the machine of a broker: its `host.id`, or its own id if it has none or is not live."""
         found = self.live.get(node)
         return node if found is None or found.host is None else found.host
 
     def machines(self, nodes: Iterable[int]) -> int:
-        """Return the number of machines that brokers run on; a broker without a `host.id` counts as one machine."""
+        """Return the number of machines of brokers. A broker without a `host.id` counts as one machine."""
         return len({self.machine(node) for node in nodes})
 
     def racks(self, label: str = "") -> dict[int, str]:
-        """Return the rack of each broker that carries a label, by id; none at all unless all of them have one."""
+        """Return the racks, by id, of the brokers with a label; return {} if one of these brokers has no rack."""
         found = {node: self.live[node].rack for node in self.keepers(label)}
         racks = {node: rack for node, rack in found.items() if rack is not None}
         return racks if len(racks) == len(found) else {}
 
     def without(self, nodes: Iterable[int]) -> Brokers:
-        """Return the other brokers."""
+        """Return the brokers without these."""
         gone = set(nodes)
         return Brokers(one for node, one in self.live.items() if node not in gone)

@@ -1,4 +1,4 @@
-"""Check a plan before anything is changed, by the rule that the brokers check it by."""
+"""Check a plan before anything is changed, by the same rule as the brokers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pylogd.placement.layout import Layout, P
 def refusals(
     layout: Layout[P], targets: Mapping[P, Sequence[int]], labels: Mapping[str, str] | None = None
 ) -> dict[P, str]:
-    """Return why brokers would refuse to move partitions, for those that they would refuse.
+    """Return the partitions whose moves brokers would refuse, each with the reason.
 
-    layout: has all partitions of the topics of the plan. targets: the replicas of each partition. labels: new labels of
-    topics, by name: then all of a topic's replicas have to be within its label, not only those that are added.
+    layout: the layout with all partitions of the plan's topics.
+    targets: the replicas of each partition.
+    labels: the new labels of topics, by name. All replicas of such a topic must be within its label, not only added
+    ones.
     """
     wrong = {}
     for at, nodes in targets.items():

@@ -6,7 +6,7 @@ from pylogd.errors import PylogdError
 
 
 class PlacementImpossible(PylogdError):
-    """The replicas that were asked for have no place; the text says why."""
+    """Requested replicas can't be placed; the text gives the reason."""
 
 
 class TooFewBrokers(PlacementImpossible):

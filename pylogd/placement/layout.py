@@ -1,4 +1,4 @@
-"""What a question about existing partitions is asked of: the brokers, and where the replicas are."""
+"""The input of a plan for existing partitions: the brokers, and the present replicas."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ P = TypeVar("P", bound=tuple[str, int])
 
 
 class Assigned(NamedTuple):
-    """The replicas of a partition, the preferred leader first; of one that moves, those that it will have.
+    """The replicas of a partition, the preferred leader first. During a move they are the future replicas.
 
-    leaving: the brokers that a reassignment in progress removes. They have a copy still.
+    leaving: the brokers that a reassignment in progress removes, and that still have a copy.
     """
 
     replicas: Replicas
@@ -24,7 +24,10 @@ class Assigned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[P]):
-    """The brokers, and the partitions in question. labels: of the topics that have one, by name."""
+    """The brokers, and the partitions to plan.
+
+    labels: the labels of topics that have one, by name.
+    """
 
     brokers: Brokers
     partitions: Mapping[P, Assigned]
@@ -32,15 +35,15 @@ class Layout(Generic[P]):
 
     @property
     def current(self) -> dict[P, Replicas]:
-        """The replicas of each partition, or those that it will have."""
+        """The replicas of each partition, or the future ones during a move."""
         return {at: one.replicas for at, one in self.partitions.items()}
 
     def label(self, partition: P) -> str:
-        """Return the label of a partition's topic, "" for none."""
+        """Return the label of a partition's topic; "" for none."""
         return self.labels.get(partition[0], "")
 
     def count_on(self, nodes: Iterable[int]) -> dict[int, int]:
-        """Return how many of the partitions each of these brokers has."""
+        """Return the number of the partitions that each of these brokers has."""
         counts = dict.fromkeys(nodes, 0)
         for one in self.partitions.values():
             for node in one.replicas:

@@ -1,7 +1,8 @@
-"""Choose the preferred leaders of partitions: the order of their replicas. No replica moves.
+"""Choose the preferred leaders of partitions, which is the order of their replicas. No replica moves.
 
 Strategy: brokers are preferred as leaders evenly; leadership moves to them later, with both replicas in sync. To take a
-broker out of service it becomes the last replica of the partitions that prefer it, and back, the first of its share.
+broker out of service, it becomes the last replica of the partitions that prefer it. To put it back, it becomes the
+first replica of its share.
 
 Rules: brokers that are cordoned or not live are not made the preferred leader of a partition that has another replica,
 so that the maintenance of one broker does not undo that of another.
@@ -25,9 +26,12 @@ def order_evenly(
 ) -> dict[P, Replicas]:
     """Return the replicas of some partitions in an order in which brokers are preferred as leaders evenly.
 
-    The order is kept unless a change improves the balance. replicas: those of all partitions, which count. avoid:
-    brokers that do not become preferred. places: the partitions whose order may change. formerly: the preferred leader
-    of each partition before; one of `avoid` that is still a replica stays preferred.
+    The order is kept unless a change improves the balance.
+    replicas: the replicas of all partitions, which determine the balance.
+    avoid: brokers that do not become preferred.
+    places: the partitions whose order may change.
+    formerly: the former preferred leader of each partition. If it is in `avoid` and still a replica, it stays
+    preferred.
     """
     led = dict.fromkeys({node for nodes in replicas.values() for node in nodes}, 0)
     preferred: dict[P, int] = {}
@@ -46,7 +50,7 @@ def order_evenly(
         preferred[at] = node = min(nodes, key=lambda one, nodes=nodes: (led[one], nodes.index(one)))  # type: ignore[misc]
         led[node] += 1
     changed = True
-    while changed:  # each change brings two brokers nearer to each other
+    while changed:  # each change makes the numbers of two brokers more equal
         changed = False
         for at, nodes in choices.items():
             least = min(nodes, key=led.__getitem__)
@@ -59,7 +63,7 @@ def order_evenly(
 
 
 def led_by_others(layout: Layout[P], broker: int) -> dict[P, Replicas]:
-    """Return the same replicas for the partitions that prefer a broker as their leader, in an order with it as last.
+    """Return the replicas of the partitions that prefer a broker, in an order in which the broker is the last one.
 
     Partitions without a replica elsewhere are left out.
     """
@@ -71,7 +75,7 @@ def led_by_others(layout: Layout[P], broker: int) -> dict[P, Replicas]:
 
 
 def leads_again(layout: Layout[P], broker: int) -> dict[P, Replicas]:
-    """Return the same replicas for as many partitions as a broker should lead, in an order with it as the first."""
+    """Return the replicas of a broker's share of partitions, in an order in which the broker is the first one."""
     current = layout.current
     avoid = [node for node in _unfit(layout) if node != broker]
     formerly = {at: nodes[0] for at, nodes in current.items() if nodes}
@@ -80,5 +84,5 @@ def leads_again(layout: Layout[P], broker: int) -> dict[P, Replicas]:
 
 
 def _unfit(layout: Layout[P]) -> list[int]:
-    """Return the brokers that do not become preferred leaders."""
+    """Return the brokers that must not become preferred leaders."""
     return [*layout.brokers.cordoned, *layout.dead]

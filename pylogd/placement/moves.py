@@ -1,20 +1,20 @@
-"""Plan where the replicas of existing partitions should be, with as few moves as possible.
+"""Plan the replicas of existing partitions, with as few moves as possible.
 
-Strategy: every partition keeps the replicas that may stay. What is missing goes to a broker that is being left, since
-it has a copy still, or else to the broker with the fewest replicas: on a machine that the partition does not have yet
-if there is one, then in a rack that it does not have yet. Replicas that share a machine or a rack move to another one,
-if there is one. Then single replicas move from the fullest broker to the emptiest until no two differ by more than one,
-as far as machines and racks allow. Of two that could move, it is the one that does not lead: a partition whose leader
-loses its replica gets another one in the middle of the move, for which producers have to wait. Last, the order of each
+Strategy: every partition keeps the replicas that may stay. A missing replica goes to a broker from which the partition
+is being removed, since it still has a copy, or else to the broker with the fewest replicas: if possible on a new
+machine for the partition, then in a new rack. Replicas that share a machine or a rack move to another one, if there is
+one. Then single replicas move from the fullest broker to the emptiest until no two brokers differ by more than one, as
+far as machines and racks allow. If two replicas could move, the one that does not lead moves: otherwise the partition
+would get another leader in the middle of the move, and producers would have to wait. Last, the order of each
 partition's replicas is chosen (`leading`).
 
 Rules:
 - A new replica is only on a broker that may get one (`Brokers.obstacle`), and on no more than the broker has room for.
-- A cordoned broker is left alone: it keeps the replicas that it has, unless the question is about emptying it, and is
-  not made the preferred leader of a partition that does not prefer it. So a plan does not undo a maintenance.
-- The same layout and question have the same plan, in whatever order the partitions come.
+- A cordoned broker keeps its replicas, unless the plan is to empty it, and does not become the preferred leader of
+  further   partitions. So a plan does not undo a maintenance.
+- The same layout and request give the same plan, whatever the order of the partitions.
 
-Must not know: connections, what lies in the partitions.
+Must not know: connections, the contents of partitions.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ _Grouping = Callable[[int], Any]
 def spread(layout: Layout[P], *, factor: int | None = None, chosen: Collection[int] | None = None) -> dict[P, Replicas]:
     """Return replicas for each partition, spread evenly over the brokers; the preferred leader first.
 
-    factor: how many replicas each partition gets, None for as many as it has. chosen: the brokers that may have
-    replicas, None for all live ones; the others are emptied, also of replicas whose broker is cordoned.
+    factor: the number of replicas of each partition; None keeps the present number.
+    chosen: the brokers that may have replicas; None for all live ones. All others are emptied, even if they are
+    cordoned.
+
     Raises `PlacementImpossible`.
     """
     counts = {at: factor or len(one.replicas) for at, one in layout.partitions.items()}
@@ -44,7 +46,7 @@ def spread(layout: Layout[P], *, factor: int | None = None, chosen: Collection[i
         board.keep(at, counts[at])
     for at in board.places:
         board.fill(at, counts[at])
-    while board.separate_all() or board.level():  # both only ever improve the spread
+    while board.separate_all() or board.level():  # both only improve the spread
         pass
     return board.ordered(board.places)
 
@@ -52,7 +54,8 @@ def spread(layout: Layout[P], *, factor: int | None = None, chosen: Collection[i
 def relabel(layout: Layout[P], topic: str, label: str) -> dict[P, Replicas]:
     """Return replicas for each partition of a topic, on brokers that carry another label. Raises `PlacementImpossible`.
 
-    layout: that of this topic. label: "" for none.
+    layout: the layout of this topic.
+    label: the new label; "" for none.
     """
     if label and not layout.brokers.keepers(label):
         used = sorted({one for broker in layout.brokers.live.values() for one in broker.labels})
@@ -61,7 +64,7 @@ def relabel(layout: Layout[P], topic: str, label: str) -> dict[P, Replicas]:
 
 
 def empty(layout: Layout[P], broker: int) -> dict[P, Replicas]:
-    """Return replicas for each partition that a broker has, after which it has none; all others stay where they are.
+    """Return replicas for each partition of a broker, so that the broker has none afterwards. All other replicas stay.
 
     Raises `PlacementImpossible` if the other brokers can't take them.
     """
@@ -75,7 +78,11 @@ def empty(layout: Layout[P], broker: int) -> dict[P, Replicas]:
 
 
 class _Board(Generic[P]):
-    """The plan as it is made. places: the partitions, in order. replicas: those of each."""
+    """The unfinished plan.
+
+    places: the partitions, in order.
+    replicas: the replicas of each partition.
+    """
 
     def __init__(self, layout: Layout[P], chosen: Collection[int] | None, leaving: int | None = None) -> None:
         self._layout = layout
@@ -86,14 +93,14 @@ class _Board(Generic[P]):
         self._cordoned = set(self._brokers.cordoned)
         self._room = {node: one.room for node, one in self._brokers.live.items()}
         self._load: dict[int, int] = dict.fromkeys(self._brokers.live, 0)
-        #: The partitions that each live broker has.
+        #: The partitions of each live broker.
         self._on: dict[int, dict[P, None]] = {node: {} for node in self._brokers.live}
         labels = {layout.label(at) for at in self.places}
         self._open = {label: frozenset(self._may.intersection(self._brokers.open(label))) for label in labels}
         self._keep = {label: frozenset(self._may.intersection(self._brokers.keepers(label))) for label in labels}
         self._racks = {label: self._brokers.racks(label) for label in labels}
 
-    # -- changing the plan
+    # -- changes of the plan
 
     def place(self, at: P, nodes: list[int]) -> None:
         """Set the replicas that a partition has so far."""
@@ -104,14 +111,14 @@ class _Board(Generic[P]):
                 self._on[node][at] = None
 
     def keep(self, at: P, count: int) -> None:
-        """Let the partition keep the replicas that may stay, at most so many: one of each machine before others."""
+        """Let the partition keep at most `most` of the replicas that may stay: one of each machine before others."""
         may = self._keep[self._layout.label(at)]
         nodes = [node for node in self._layout.partitions[at].replicas if node in may]
         stay = self._apart(nodes, self._machine)[:count]
         self.place(at, [node for node in nodes if node in stay])
 
     def fill(self, at: P, count: int) -> None:
-        """Add replicas until the partition has so many. Raises `TooFewBrokers`."""
+        """Add replicas until the partition has the wanted number. Raises `TooFewBrokers`."""
         here = self.replicas[at]
         open_brokers = self._open[self._layout.label(at)]
         for node in self._layout.partitions[at].leaving:
@@ -124,7 +131,8 @@ class _Board(Generic[P]):
             self._add(at, best)
 
     def separate_all(self) -> bool:
-        """Move replicas that share a machine or a rack to others without a replica, while there are such.
+        """Move replicas that share a machine or a rack to machines or racks without a replica, as long as there are
+        any.
 
         Return whether one moved.
         """
@@ -136,7 +144,7 @@ class _Board(Generic[P]):
         return moved
 
     def level(self) -> bool:
-        """Move replicas one by one from the fullest to the emptiest; each move brings the two nearer to each other.
+        """Move replicas one by one from the fullest to the emptiest broker, so that their numbers become more equal.
 
         Return whether one moved.
         """
@@ -152,13 +160,13 @@ class _Board(Generic[P]):
         formerly = {at: one.replicas[0] for at, one in self._layout.partitions.items() if one.replicas}
         return order_evenly(self.replicas, avoid, places, formerly)
 
-    # -- the parts of it
+    # -- parts of the changes
 
     def _machine(self, node: int) -> str | int:
         return self._brokers.machine(node)
 
     def _apart(self, nodes: Sequence[int], group: _Grouping) -> list[int]:
-        """Return the same brokers: the first of each group, a cordoned one before others, and then the rest."""
+        """Return the brokers in another order: first one of each group (a cordoned one first), then the rest."""
         first: dict[object, int] = {}
         for node in sorted(nodes, key=lambda one: one not in self._cordoned):
             first.setdefault(group(node), node)
@@ -186,7 +194,7 @@ class _Board(Generic[P]):
         )
 
     def _best(self, at: P) -> int | None:
-        """Return the best broker for one more replica of a partition, None if there is none."""
+        """Return the best broker for one more replica of a partition; None if there is none."""
         here = self.replicas[at]
         machines = {self._machine(node) for node in here}
         racks = self._racks[self._layout.label(at)]
@@ -202,9 +210,9 @@ class _Board(Generic[P]):
         )  # fmt: skip
 
     def _separate(self, at: P, group: _Grouping, keep: _Grouping | None) -> bool:
-        """Move one replica that shares its group to a group without a replica; return whether one moved.
+        """Move one replica that shares its group to a group without a replica. Return whether one moved.
 
-        keep: another grouping, of which the partition must not lose a group.
+        keep: another grouping, in which the partition must not lose a group.
         """
         here = self.replicas[at]
         for node in self._apart(here, group)[len({group(one) for one in here}) :]:
@@ -246,7 +254,7 @@ class _Board(Generic[P]):
         return False
 
     def _move(self, source: int, target: int) -> bool:
-        """Move a replica of a partition that `source` does not lead as the first of its replicas, or else of any."""
+        """Move a replica away from `source`, preferably of a partition that does not prefer `source` as its leader."""
         chosen: P | None = None
         for at in self._on[source]:
             if self._may_get(at, target) and self._fits(at, source, target):
@@ -269,7 +277,7 @@ class _Board(Generic[P]):
         )  # fmt: skip
 
     def _too_few(self, at: P, count: int) -> str:
-        """Return why a partition can't have so many replicas."""
+        """Return the error for a partition that can't have this number of replicas."""
         label = self._layout.label(at)
         keepers = self._keep[label].difference(self.replicas[at])
         found = [self._brokers.obstacle(node, label) for node in sorted(keepers)]

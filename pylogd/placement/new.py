@@ -1,9 +1,9 @@
 """Place the replicas of new partitions.
 
 Strategy (Kafka's, racks by KIP-36): the first replicas are assigned round-robin from a start; the other replicas of a
-partition follow at a distance that grows by one with each round, so that the partitions led by one broker have their
-followers on many others. With racks, brokers are first ordered so that racks alternate, and brokers in a rack that has
-a replica already are taken after others. Brokers of a machine that has a replica already are taken last.
+partition follow at a distance that grows by one with each round, so that the partitions of one leader have their
+followers on many brokers. With racks, brokers are first ordered so that racks alternate, and brokers in a rack with a
+replica come after others. Brokers on a machine with a replica come last.
 
 Must not know: topics, stores, chance. The caller chooses `start`.
 """
@@ -23,10 +23,12 @@ def place_new(
 ) -> list[Replicas]:
     """Return the replicas of partitions `first` to `first + partitions - 1`, each with the preferred leader first.
 
-    partitions, factor: the numbers of partitions and of replicas of each, both at least 1. label: of the topic, "" for
-    none. start: the index of the broker of partition 0.
+    partitions, factor: the number of partitions, and of replicas of each; both are at least 1.
+    label: the topic's label; "" for none.
+    start: the index of the broker that leads partition 0.
 
-    Raises `TooFewBrokers` if there are fewer brokers than replicas, `NoRoom` if they can't hold so many partitions.
+    Raises `TooFewBrokers` if there are fewer brokers than replicas, and `NoRoom` if the brokers lack room for the
+    partitions.
     """
     nodes = _preferred(brokers, brokers.open(label), factor, label)
     if factor > len(nodes):
@@ -56,7 +58,9 @@ def _no_room(brokers: Brokers, node: int, count: int) -> NoRoom:
 
 
 def _preferred(brokers: Brokers, nodes: list[int], factor: int, label: str) -> list[int]:
-    """Return the brokers without a full volume, if replicas are on as many machines and in as many racks with them."""
+    """Return the brokers without a full volume, if they allow replicas on as many machines and in as many racks as all
+    do.
+    """
     emptier = [node for node in nodes if not brokers.live[node].full]
     racks = brokers.racks(label)
     if (
@@ -69,7 +73,7 @@ def _preferred(brokers: Brokers, nodes: list[int], factor: int, label: str) -> l
 
 
 def _crowded(brokers: Brokers, assignment: Sequence[Replicas]) -> dict[int, int]:
-    """Return the number of new replicas of each broker that has not enough room for them."""
+    """Return the number of new replicas of each broker that lacks room for them."""
     counts = Counter(node for nodes in assignment for node in nodes)
     rooms = {node: brokers.live[node].room for node in counts}
     return {node: counts[node] for node, room in sorted(rooms.items()) if room is not None and counts[node] > room}
@@ -122,10 +126,11 @@ def _choose(
     machine_of: Mapping[int, str | int],
     factor: int,
 ) -> Replicas:
-    """Return `factor` candidates: those on machines and in racks without a replica, on such machines, then the others.
+    """Return `factor` candidates: first those on new machines and in new racks, then those on new machines, then the
+    others.
 
-    Within each of the three the order is that of the candidates. No more of them are looked at than needed: that is
-    few, however many brokers there are.
+    Within each of the three groups they have the order of the candidates. Only as many candidates as needed are
+    examined, which are few, however many brokers there are.
     """
     chosen: list[int] = []
     racks: set[str] = set()

@@ -1,4 +1,4 @@
-"""How a client reaches a secured registry: its URL, TLS and credentials, by the property names of Confluent's clients.
+"""Read how a client reaches a secured registry: URL, TLS and credentials, by the property names of Confluent's clients.
 
 | property | meaning |
 | --- | --- |
@@ -41,7 +41,10 @@ _KNOWN: Final = frozenset({_BASIC, _USER_INFO, _BEARER, _TOKEN, _ENDPOINT, _CLIE
 
 
 class Access:
-    """The way to a registry. `url`: its address without user and password, for requests and for messages."""
+    """The way to a registry.
+
+    url: the address without user and password, for requests and for messages.
+    """
 
     def __init__(self, url: str, settings: Mapping[str, str]) -> None:
         """Raises ValueError for settings that are unknown or contradict each other, and for unreadable files."""
@@ -58,7 +61,9 @@ class Access:
     def open(self, request: urllib.request.Request, timeout: float) -> Any:
         """Send a request with the credentials, and return the response.
 
-        timeout: seconds for the whole answer. Raises HTTPError, OSError, or AuthenticationFailed without a token.
+        timeout: the seconds within which the whole answer must arrive.
+
+        Raises HTTPError, OSError, or AuthenticationFailed if there is no token.
         """
         if self._authorization is not None:
             request.add_unredirected_header("Authorization", self._authorization())
@@ -66,7 +71,7 @@ class Access:
 
 
 def _authorization(parts: SplitResult, settings: Mapping[str, str]) -> Callable[[], str] | None:
-    """Return what gives the value of the Authorization header, None without credentials."""
+    """Return a function that returns the value of the Authorization header; None without credentials."""
     basic, bearer = settings.get(_BASIC), settings.get(_BEARER)
     if basic is not None and bearer is not None:
         raise ValueError(f"set {_BASIC} or {_BEARER}, not both")
@@ -98,7 +103,7 @@ def _user_info(source: str | None, parts: SplitResult, settings: Mapping[str, st
 
 
 def _token(source: str, settings: Mapping[str, str]) -> Callable[[], str]:
-    """Return what gives a bearer token."""
+    """Return a function that returns a bearer token."""
     if source == "STATIC_TOKEN" and settings.get(_TOKEN):
         token = settings[_TOKEN]
         return lambda: token

@@ -16,7 +16,7 @@ from pylogd.errors import PylogdError
 from pylogd.schemas.access import Access
 from pylogd.security.sasl.http_client import read_body
 
-#: The most bytes of a registry's answer: of a schema, as JSON in JSON.
+#: The most bytes of a registry's answer: a schema, which is JSON in JSON.
 _MOST_BYTES: Final = 1 << 23
 
 
@@ -29,25 +29,36 @@ class SchemaRegistryError(PylogdError):
 
 
 class RegistryApi:
-    """The API of the registry at `url`. May be shared by threads."""
+    """The API of the registry at `url`. Threads may share it."""
 
     def __init__(self, url: str, timeout: float = 10.0, settings: Mapping[str, str] | None = None) -> None:
-        """timeout: seconds that an answer may take, however slowly its bytes come.
+        """timeout: the seconds within which the whole answer must arrive.
 
-        settings: TLS and credentials (`access`). Raises ValueError for settings that are unknown or contradict each
-        other.
+        settings: TLS and credentials (`access`).
+
+        Raises ValueError for settings that are unknown or contradict each other.
         """
         self._access = Access(url, settings or {})
         self._timeout = timeout
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, str] | None = None) -> Any:
-        """Return the answer to a GET, or to a POST of a body. path: quoted. Raises SchemaRegistryError."""
+        """Return the answer to a GET, or to a POST of a body.
+
+        path: the quoted path.
+
+        Raises SchemaRegistryError.
+        """
         return self.send("GET" if body is None else "POST", path, body, query)
 
     def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, str] | None = None
     ) -> Any:
-        """Return the answer to a request of that HTTP method. path: quoted. Raises SchemaRegistryError."""
+        """Return the answer to a request of that HTTP method.
+
+        path: the quoted path.
+
+        Raises SchemaRegistryError.
+        """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
         url = self._access.url + path + ("?" + urllib.parse.urlencode(query) if query else "")

@@ -1,6 +1,6 @@
 """A request to the registry's HTTP API: the parts of its path, its query and its body, checked.
 
-A path that begins with `/contexts/.name` is for that context: subjects without one are its.
+A path that begins with `/contexts/.name` is for that context: it applies to subjects without a context.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _CONTEXTS: Final = "/contexts/"
 class ApiRequest:
     """A request.
 
-    client: its user, or its host. parts: the variable parts of its path, such as the subject. body: its bytes.
+    client: the user who sends it, or the host.
+    parts: the variable parts of its path, such as the subject.
+    body: the bytes of the body.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class ApiRequest:
         body: bytes,
         context: str = DEFAULT,
     ) -> None:
-        """context: that of the path."""
+        """`context` is that of the path."""
         self.client = client
         self.parts = parts
         self.context = context
@@ -46,7 +48,7 @@ class ApiRequest:
         return check_subject(self._in_context(self.parts[0]))
 
     def scope(self) -> str | None:
-        """Return the subject or the context that settings are for, None for the default context."""
+        """Return the subject or the context whose settings are meant; None for the default context."""
         name = check_subject(self._in_context(self.parts[0] if self.parts else ""), settings=True)
         return name or None
 
@@ -55,11 +57,14 @@ class ApiRequest:
         return _whole(self.parts[0])
 
     def subject_of_id(self) -> str:
-        """Return the subject that says the context of an id."""
+        """Return the subject that names the context of an id."""
         return self._in_context(self.text("subject"))
 
     def start(self, default: str) -> str:
-        """Return the prefix of the subjects' names. default: for a request without a prefix."""
+        """Return the prefix of the subjects' names.
+
+        default: the prefix if the request has none.
+        """
         if self.context != DEFAULT:
             default = ""
         return self._in_context(self.text("subjectPrefix", default))
@@ -84,7 +89,7 @@ class ApiRequest:
         return [value.decode("utf-8", "replace") for value in self._query.get(name.encode(), ())]
 
     def page(self, found: Sequence[T]) -> Sequence[T]:
-        """Return the part of a list that `offset` and `limit` ask for. Raises NotFound."""
+        """Return the part of a list that `offset` and `limit` select. Raises NotFound."""
         first, most = (_whole(self.text(name, str(default))) for name, default in (("offset", 0), ("limit", -1)))
         return found[max(first, 0) :][: most if most >= 0 else None]
 
@@ -116,12 +121,12 @@ def without_context(path: str) -> tuple[str, str]:
         return path, DEFAULT
     name, slash, rest = path.removeprefix(_CONTEXTS).partition("/")
     if not slash:
-        return path, DEFAULT  # for the context itself
+        return path, DEFAULT  # the request is for the context itself
     return "/" + rest, context_of(prefix(context_named(unquote(name))))
 
 
 def _whole(text: str) -> int:
-    """Return the number in a path or a query. Raises NotFound, as Confluent's registry does."""
+    """Return the number in a path or a query. Raises NotFound, like Confluent's registry."""
     try:
         return int(text)
     except ValueError:

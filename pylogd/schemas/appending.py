@@ -1,17 +1,19 @@
 """Append to a topic with several writers, on condition that the writer has read all records of the topic.
 
-Strategy: all writers share one producer id. The partition's leader accepts a batch of an idempotent producer only if
-its sequence number follows the last one. A writer sends the number after that of the last record it has read, so its
-append succeeds only if no other writer has appended since (compare and append). Each record has its number in a header,
-where every reader finds it. A writer whose append is refused reads the new records and computes its change again.
+Strategy: all writers share one producer id. The partition's leader accepts an idempotent producer's batch only if its
+sequence number follows the previous one. A writer sends the number after that of the last record it has read, so its
+append succeeds only if no other writer has appended since (compare and append). Each record has its sequence number in
+a header, where every reader finds it. A writer whose append is refused reads the new records and computes its change
+again.
 
 Rules:
-- If two writers send the same number, the leader takes the second batch for a retry and answers with the offset of the
-  first. So each append has a random token in its headers, and succeeded only if that token is read back at that offset.
-- If no record says which number is next (the last ones were deleted, or other programs wrote to the topic), a writer
-  appends a takeover record with the next producer epoch. Once that record is read back all records before it were read
-  too, and the leader refuses numbers of earlier epochs.
-- Writers that do not use this producer id, such as other registries, are not held back by any of this.
+- If two writers send the same number, the leader takes the second batch for a retry, and answers with the first batch's
+  offset. So each append has a random token in its headers; it has succeeded only if the token is read back at this
+  offset.
+- If no record shows the next number (the last ones were deleted, or other programs wrote to the topic), a writer
+  appends   a takeover record with the next producer epoch. Once it has read this record back, it has read all earlier
+  records too,   and the leader refuses numbers of earlier epochs.
+- These rules do not stop writers without this producer id, such as other registries.
 
 Not thread-safe. Source: KIP-98 (producer epochs and sequence numbers).
 """
@@ -31,12 +33,12 @@ from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsR
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
 
-#: Brokers give out producer ids from 0 on; they never reach this one.
+#: The shared producer id. Brokers give out ids from 0 on, and never reach this one.
 PRODUCER_ID = int.from_bytes(b"_schemas", "big")
 _HEADER = "pylogd.writer"
-_LAST_WITH_NAMES = 12  # the last version of Produce that names topics; later ones have topic ids
+_LAST_WITH_NAMES = 12  # the last version of Produce with names of topics; later ones have topic ids
 _LATEST = -1
-_CONSUMER = -1  # the replica id of whoever is not a broker
+_CONSUMER = -1  # the replica id of all clients that are not brokers
 _REFUSED = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

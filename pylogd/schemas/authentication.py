@@ -1,9 +1,9 @@
-"""Who sends a request to the registry's HTTP API: by password (RFC 7617) or by bearer token (RFC 6750).
+"""Find out who sends a request to the registry's HTTP API: by password (RFC 7617) or by bearer token (RFC 6750).
 
-Strategy: checks run in threads of their own, few and with a bounded queue, since hashing a password takes tens of
-milliseconds on purpose, and keys of tokens may have to be fetched. Addresses take turns, and a user whose password was
-right before does not wait for strangers (`limits.shares`). A wrong password is answered after a delay. Users and tokens
-are checked by the code that brokers check theirs with.
+Strategy: checks run in a few separate threads with a bounded queue, since hashing a password takes tens of milliseconds
+on purpose, and keys of tokens may have to be fetched. Addresses take turns, and a user whose password was right before
+does not wait for unknown users (`limits.shares`). A wrong password is answered after a delay. Users and tokens are
+checked by the same code as in brokers.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ class RegistryTokens:
     def __init__(
         self, keys: str, issuer: str | None, audience: str | None, now_ms: Callable[[], int] = wall_ms
     ) -> None:
-        """keys: of the issuer, a JSON web key set in a file or at a URL. issuer, audience: what a token must name, None
-        for any. Raises MechanismUnavailable if joserfc is not installed.
+        """Raises MechanismUnavailable if joserfc is not installed.
+
+        keys: the issuer's keys, a JSON web key set in a file or at a URL.
+        issuer, audience: the issuer and the audience that a token must name; None accepts any.
         """
         url = keys if "://" in keys else Path(keys).absolute().as_uri()
         self._keys = IssuerKeys(url, _REFRESH_SECONDS, _RETRY_SECONDS)
@@ -58,7 +60,7 @@ class RegistryTokens:
 
 
 class Authenticator:
-    """Finds out who sends a request. Without users and tokens everybody may send any request, without a name."""
+    """Finds out who sends a request. Without users and tokens, everybody may send any request, and has no name."""
 
     def __init__(self, reactor: Any, users: UsersFile | None = None, tokens: RegistryTokens | None = None) -> None:
         self._reactor = reactor
@@ -69,7 +71,7 @@ class Authenticator:
 
     @property
     def challenges(self) -> list[str]:
-        """The values of WWW-Authenticate: how a client can say who it is."""
+        """The values of WWW-Authenticate: the ways in which a client can authenticate."""
         realm = 'realm="pylogd schema registry"'
         basic = [f'Basic {realm}, charset="UTF-8"'] if self._users is not None else []
         return basic + ([f"Bearer {realm}"] if self._tokens is not None else [])
@@ -86,9 +88,10 @@ class Authenticator:
         self._pool.stop()
 
     async def name(self, header: str | None, host: str) -> str:
-        """Return the user's name, "" if no credentials are required. Raises Unauthorized, Overloaded.
+        """Return the user's name; "" if no credentials are required. Raises Unauthorized, Overloaded.
 
-        header: the request's Authorization. host: where it comes from, for the log.
+        header: the value of the request's Authorization header.
+        host: the sender's host, for the log.
         """
         if self._users is None and self._tokens is None:
             return ""

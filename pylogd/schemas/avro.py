@@ -25,9 +25,9 @@ from pylogd.schemas.api_client import RegistryApi, SchemaRegistryError, path_of
 
 _HEAD: Final = struct.Struct(">bI")
 _MAGIC: Final = 0
-#: The registry's code for an id that it does not have. Another 404 may be of a wrong URL.
+#: The registry's code for an unknown id. Another 404 may mean a wrong URL.
 _SCHEMA_NOT_FOUND: Final = 40403
-#: How long an unknown id is not asked for again, and the most such ids: messages of nonsense name ever new ones.
+#: The time for which an unknown id is not requested again, and the most such ids, since invalid messages may name many.
 _UNKNOWN_SECONDS: Final = 10.0
 _MOST_UNKNOWN: Final = 100_000
 
@@ -46,14 +46,16 @@ class NotAvro(PylogdError):
 
 
 class UnknownSchemaId(NotAvro):
-    """A message with an id that the registry has no schema for, or none of Avro. A registry that fails is no such."""
+    """The registry has no schema, or no Avro schema, for a message's id. A failure of the registry raises another
+    error.
+    """
 
 
 class SchemaRegistryClient:
-    """A client of the registry at `url`. Caches schemas and registrations. May be shared by threads.
+    """A client of the registry at `url`. Caches schemas and registrations. Threads may share it.
 
-    `timeout`: seconds that an answer may take, however slowly its bytes come. `settings`: TLS and
-    credentials, see `access`.
+    timeout: the seconds within which a whole answer must arrive.
+    settings: TLS and credentials, see `access`.
     """
 
     def __init__(self, url: str, timeout: float = 10.0, settings: Mapping[str, str] | None = None) -> None:
@@ -61,13 +63,13 @@ class SchemaRegistryClient:
         self._api = RegistryApi(url, timeout, settings)
         self._schemas: dict[int, Any] = {}
         self._ids: dict[tuple[str, str], int] = {}
-        self._unknown: dict[int, tuple[float, str]] = {}  # until when an id is not asked for again, and why
+        self._unknown: dict[int, tuple[float, str]] = {}  # the time until which an id is not requested again, and why
         self._lock = threading.Lock()
 
     def schema(self, schema_id: int) -> Any:
-        """Return the parsed schema with that id. Raises UnknownSchemaId and SchemaRegistryError.
+        """Return the parsed schema with this id. Raises UnknownSchemaId and SchemaRegistryError.
 
-        An unknown id may be registered later: it is asked for again after some seconds.
+        An unknown id may be registered later, so it is requested again after some seconds.
         """
         found = self._schemas.get(schema_id)
         if found is None:
@@ -78,7 +80,7 @@ class SchemaRegistryClient:
         return found
 
     def register(self, subject: str, schema: Mapping[str, Any] | str) -> int:
-        """Register a schema as the latest version of a subject unless it has it; return its id.
+        """Register a schema as the latest version of a subject, unless the subject has it. Return the schema's id.
 
         Raises SchemaRegistryError, for example if the schema is incompatible.
         """

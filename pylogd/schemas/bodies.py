@@ -1,10 +1,10 @@
-"""HTTP requests whose bodies are bounded while they arrive, with a length in advance or in chunks.
+"""HTTP requests whose bodies are limited while they arrive, whether the length is known in advance or not.
 
-A body that is too large is answered with 413 at once. What the client still sends is received and dropped for a while,
-so that it can read the answer, and then the connection is closed. A request that is not there in time, headers and
-body, ends its connection, however regularly its bytes come. Connections are bounded in number, and bodies in memory,
-both with a share for each address (`http_channel`). A connection for which there is no place is answered with 503 and
-closed; if many are, further ones are closed without an answer.
+A body that is too large is answered with 413 at once. For a while the rest of the body is received and dropped, so that
+the client can read the answer; then the connection is closed. A request whose headers and body are not complete in time
+ends its connection, however regularly its bytes come. The number of connections and the memory of bodies are limited,
+and each address has a share (`http_channel`). Excess connections are answered with 503 and closed; if there are many of
+them, further ones are closed without an answer.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ log = Logger()
 
 #: The largest body. A schema must fit into a record of the topic, which by default has at most a megabyte.
 MOST_BODY_BYTES: Final = 1 << 20
-#: The largest sum of all bodies that are being received.
+#: The largest sum of the sizes of all bodies that are being received.
 MOST_BODIES_BYTES: Final = 64 << 20
-#: The most connections at a time, and the most of those that are being refused.
+#: The most connections at a time, and the most connections that are being refused.
 MOST_CONNECTIONS: Final = 4000
 _MOST_REFUSED: Final = 100
-#: How much of a refused body is received and dropped before the connection is aborted.
+#: The bytes of a refused body that are received and dropped before the connection is aborted.
 _MOST_DROPPED_BYTES: Final = 16 << 20
 _DROP_SECONDS: Final = 5.0
 _CROWDED: Final = b"too many connections; try again later\n"
@@ -56,7 +56,7 @@ class BoundedRequest(Request):
         self._body = BytesIO()
 
     def gotLength(self, length: int | None) -> None:
-        """Note the length that the headers announce, None for a body in chunks."""
+        """Record the length that the headers announce; None for a body in chunks."""
         self.content = self._body = BytesIO()
         if length is not None and length > MOST_BODY_BYTES:
             self._refuse(BodyTooLarge(f"the body is larger than {MOST_BODY_BYTES} bytes"))
@@ -124,9 +124,9 @@ class BoundedRequest(Request):
 
 
 class BodyMemory:
-    """The bytes of the bodies that are being received, in all and of each address.
+    """The bytes of the bodies that are being received: the sum, and that of each address.
 
-    An address may have half of what is free to it: whoever comes after a flood from one address has the other half.
+    An address may take half of the free memory, so that other addresses have the other half after a flood from it.
     """
 
     def __init__(self, most: int) -> None:
@@ -135,7 +135,7 @@ class BodyMemory:
         self.total = 0
 
     def take(self, share: str, size: int) -> bool:
-        """Count bytes of an address. Return False if there are too many."""
+        """Count bytes of an address. Return False if there would be too many."""
         own = self._held[share]
         if own + size > (self._most - (self.total - own)) // 2:
             return False
@@ -144,7 +144,7 @@ class BodyMemory:
         return True
 
     def give_back(self, share: str, size: int) -> None:
-        """Count bytes no more."""
+        """Stop counting bytes of an address."""
         self.total -= size
         self._held[share] -= size
         if not self._held[share]:
@@ -152,7 +152,7 @@ class BodyMemory:
 
 
 class _Channel(SharingChannel):
-    """A connection that is told when there is no place for it."""
+    """A connection that answers if there are too many connections."""
 
     _closing: Any = None
 
@@ -184,10 +184,11 @@ class _Channel(SharingChannel):
 
 
 class BoundedSite(Site):
-    """The factory of connections with bounded requests, which are bounded in number.
+    """The factory of a limited number of connections, whose requests are limited too.
 
-    held: the bytes of all bodies that are held at present. places: the open connections. refused: how many more are
-    open because they have to read that they are refused.
+    held: the bytes of all bodies at present.
+    places: the open connections.
+    refused: the number of further open connections, which are being refused.
     """
 
     noisy = False

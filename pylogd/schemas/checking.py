@@ -1,8 +1,8 @@
 """Check and compare schemas in child processes, so that a slow schema delays no other requests.
 
-Strategy: a few `worker` processes, started when they are first needed. A task that is not done in time has its process
-killed, and is answered with InvalidSchema. Tasks wait in a queue for each client, and no client has more than one task
-running: while one client's schemas take all the time they may, others still get a process.
+Strategy: a few `worker` processes are started when they are first needed. If a task is not done in time, its process is
+killed, and the answer is InvalidSchema. Each client has a queue of tasks, of which only one runs at a time: while one
+client's schemas take very long, other clients still get a process.
 
 Must not know: HTTP, the registry's state.
 """
@@ -33,13 +33,15 @@ log = Logger()
 
 _MOST_WAITING: Final = 100
 _FOLDER: Final = "pylogd-proto-"
-_START_SECONDS: Final = 20.0  # added to the limit of a worker's first task, for imports on a busy machine
+_START_SECONDS: Final = 20.0  # added to the limit of a worker's first task, for its imports
 
 
 class SchemaChecker:
     """The processes and the queues.
 
-    workers: how many processes. seconds: how long a task may take. megabytes: the address space of a process.
+    workers: the number of processes.
+    seconds: the time limit of a task.
+    megabytes: the limit of a process's address space.
     """
 
     def __init__(self, reactor: Any, *, workers: int = 2, seconds: int = 5, megabytes: int = 512) -> None:
@@ -47,7 +49,7 @@ class SchemaChecker:
         self._seconds = seconds
         self._megabytes = megabytes
         self._idle: list[_Worker] = []
-        self._busy: dict[str, _Worker] = {}  # by client
+        self._busy: dict[str, _Worker] = {}  # the busy worker of each client
         self._all: set[_Worker] = set()
         self._most = workers
         self._waiting: OrderedDict[str, deque[tuple[dict[str, Any], Deferred[Any]]]] = OrderedDict()
@@ -57,16 +59,16 @@ class SchemaChecker:
     def read(self, client: str, kind: str, definitions: Definitions, *, normalize: bool = False) -> Deferred[Any]:
         """Check the last of these definitions.
 
-        Fires with its text as the registry keeps it, or fails with InvalidSchema or Overloaded.
+        Fires with the text in the form that the registry keeps, or fails with InvalidSchema or Overloaded.
         """
         return self._add(client, read_task(kind, definitions, normalize=normalize))
 
     def render(self, client: str, kind: str, definitions: Definitions, form: str) -> Deferred[Any]:
-        """Write the last of these definitions in another form. Fires or fails as `read` does."""
+        """Write the last of these definitions in another form. Fires or fails in the same way as `read`."""
         return self._add(client, render_task(kind, definitions, form))
 
     def compare(self, client: str, comparison: Comparison) -> Deferred[Any]:
-        """Fires with why a schema is incompatible, empty if it is not, or fails with InvalidSchema or Overloaded."""
+        """Fires with the reasons why a schema is incompatible, if any, or fails with InvalidSchema or Overloaded."""
         return self._add(client, compare_task(comparison))
 
     def stop(self) -> Deferred[Any]:
@@ -120,13 +122,13 @@ class SchemaChecker:
         return worker
 
     def finished(self, worker: _Worker, client: str) -> None:
-        """Take a process back that has done its task."""
+        """Free a process that has done its task."""
         del self._busy[client]
         self._idle.append(worker)
         self._assign()
 
     def ended(self, worker: _Worker, client: str | None) -> None:
-        """Note that a process has ended; another is started when it is needed."""
+        """Record that a process has ended; a new one is started when it is needed."""
         self._all.discard(worker)
         if worker in self._idle:
             self._idle.remove(worker)
@@ -136,13 +138,13 @@ class SchemaChecker:
 
 
 class WorkFolders:
-    """Folders of the processes, which may be killed before they have removed their files.
+    """Folders of the processes, which may be killed before they remove their files.
 
-    What an earlier registry left that was killed itself is removed first.
+    Folders that an earlier, killed registry left are removed first.
     """
 
     def __init__(self, parent: str | None = None) -> None:
-        """parent: where the folders are; the system's folder for temporary files by default."""
+        """`parent` is the folder that has them; by default the system's folder for temporary files."""
         self._parent = tempfile.gettempdir() if parent is None else parent
         for folder in Path(self._parent).glob(f"{_FOLDER}*"):
             process = folder.name.removeprefix(_FOLDER).partition("-")[0]
@@ -155,7 +157,10 @@ class WorkFolders:
 
 
 class _Worker(ProcessProtocol):
-    """One process. It has at most one task. folder: where it writes files, which is removed when it has ended."""
+    """One process. It has at most one task.
+
+    folder: the folder of its files, which is removed when the process has ended.
+    """
 
     transport: Any
 
@@ -173,11 +178,11 @@ class _Worker(ProcessProtocol):
         self._late = False
 
     def run(self, task: dict[str, Any], client: str, done: Deferred[Any]) -> None:
-        """Send a task. `done` gets its result."""
+        """Send a task. `done` is called with its result."""
         self._client, self._done = client, done
         extra = 0.0 if self._used else _START_SECONDS
         self._used = True
-        # The kernel ends a task by its processor time; this ends one that waits, as on a machine without free memory.
+        # The kernel limits a task's processor time. This limits waiting too, such as on a machine without free memory.
         self._timer = self._reactor.callLater(2 * self._seconds + extra, self._give_up)
         data = json.dumps(task).encode()
         self.transport.write(LENGTH.pack(len(data)) + data)

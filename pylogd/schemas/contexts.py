@@ -1,6 +1,6 @@
 """Names of subjects in contexts: `:.production:orders` is the subject `orders` of the context `.production`.
 
-Each context has its own subjects, ids and settings. A subject without a context is in the default one, `.`.
+Each context has its own subjects, ids and settings. A subject without a context is in the default context, `.`.
 Source: Confluent Schema Registry, "Schema contexts".
 """
 
@@ -13,7 +13,7 @@ from pylogd.schemas.errors import InvalidSubject
 DEFAULT: Final = "."
 #: The context whose settings hold for all contexts without their own.
 EVERY: Final = ":.__GLOBAL:"
-#: As a prefix of subjects: those of all contexts.
+#: A prefix that means the subjects of all contexts.
 WILDCARD: Final = ":*:"
 _RESERVED: Final = frozenset({"__GLOBAL", "__EMPTY"})
 
@@ -34,22 +34,22 @@ class QualifiedSubject(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The full name, without the context if that is the default one."""
+        """The full name, without the context if it is the default one."""
         return prefix(self.context) + self.subject
 
 
 def prefix(context: str) -> str:
-    """Return what full names of subjects in a context begin with."""
+    """Return the prefix of the full names of a context's subjects."""
     return "" if context == DEFAULT else f":{context}:"
 
 
 def normalized(subject: str) -> str:
-    """Return the full name of a subject in its one form."""
+    """Return the full name of a subject in its normal form."""
     return QualifiedSubject.of(subject).text
 
 
 def context_of(subject: str | None) -> str:
-    """Return the context of a subject, the default one for None."""
+    """Return the context of a subject; the default context for None."""
     return DEFAULT if subject is None else QualifiedSubject.of(subject).context
 
 
@@ -60,15 +60,15 @@ def context_named(text: str) -> str:
 
 
 def beside(subject: str, used: str) -> str:
-    """Return the full name of a subject that `subject` refers to: without a context it is in the same one."""
+    """Return the full name of a subject that `subject` refers to. Without a context it is in the same context."""
     found = QualifiedSubject.of(used)
     return found._replace(context=context_of(subject)).text if found.context == DEFAULT else found.text
 
 
 def check_subject(subject: str, *, settings: bool = False) -> str:
-    """Return a subject's full name in its one form. Raises InvalidSubject.
+    """Return a subject's full name in its normal form. Raises InvalidSubject.
 
-    settings: whether it may name a context, for whose settings a request is.
+    settings: whether the name may be that of a context, in a request for its settings.
     """
     found = QualifiedSubject.of(subject)
     refused = any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in subject)

@@ -1,7 +1,7 @@
-"""Metadata and rules of a schema, its "data contract": what it inherits and what settings add, as in Confluent's.
+"""Metadata and rules of a schema, its "data contract": inherited and added by settings, as in Confluent's registry.
 
-Strategy: metadata and rules are taken separately: the schema's own, else those of the version before. They are put over
-the defaults of the settings, and the overrides of the settings over them. Must not know: the registry's state.
+Strategy: metadata and rules are each the schema's own, or else those of the previous version. They override the
+defaults in the settings; the settings' overrides override them. Must not know: the registry's state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pylogd.schemas.model import Schema
 from pylogd.schemas.settings import Settings
 
 Contract = Mapping[str, Any]
-#: The property of metadata that has the number of the version.
+#: The property of metadata with the number of the version.
 VERSION: Final = "confluent:version"
 _RULES: Final = ("migrationRules", "domainRules", "encodingRules")
 
@@ -22,8 +22,8 @@ _RULES: Final = ("migrationRules", "domainRules", "encodingRules")
 def completed(schema: Schema, before: Schema | None, settings: Settings, version: int | None = None) -> Schema:
     """Return a schema with its whole metadata and rules.
 
-    before: the subject's last version. version: the number to note in the metadata; None for one that is noted there
-    already, or is not noted.
+    before: the subject's last version.
+    version: the number to write to the metadata; None if it is written there already, or is not to be written.
     """
     own, last = schema.contract, {} if before is None else before.contract
     metadata = _metadata(settings.default_metadata, own.get("metadata") or last.get("metadata"))
@@ -50,7 +50,7 @@ def rule_types(schema: Schema) -> set[str]:
 
 
 def _metadata(general: Contract | None, special: Contract | None) -> Contract | None:
-    """Return metadata with what `special` adds and changes: tags and properties by their names."""
+    """Return metadata with the additions and changes in `special`: tags and properties by name."""
     if not general or not special:
         return special or general
     merged: dict[str, Any] = {**general, **special}
@@ -64,7 +64,7 @@ def _metadata(general: Contract | None, special: Contract | None) -> Contract | 
 
 
 def _rules(general: Contract | None, special: Contract | None) -> Contract | None:
-    """Return the rules of both; of rules with the same name, the one in `special`."""
+    """Return the rules of both; if two have the same name, return the one in `special`."""
     if not general or not special:
         return special or general
     merged: dict[str, Any] = {**general, **special}

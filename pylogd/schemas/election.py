@@ -4,8 +4,8 @@ Strategy: join the group, take the leader from the assignment (`group_protocol`)
 the coordinator says so. A leader that can't reach the coordinator within the session timeout no longer leads: the
 others choose a new one after the same time.
 
-Rules: `on_change` is called before a leader is told to those who wait for one, and must have read all changes of the
-leader before; what a leader writes is protected by `appending` too. Not thread-safe.
+Rules: `on_change` is called before callers that wait for a leader are told of it; it must read all changes of the
+previous leader. `appending` protects a leader's writes in addition. Not thread-safe.
 Source: KIP-394 (member ids); Confluent Schema Registry.
 """
 
@@ -37,16 +37,19 @@ log = Logger()
 
 _RETRY_SECONDS: Final = 1.0
 _GROUP_KEY: Final = 0
-_MANY_KEYS_FROM: Final = 4  # of FindCoordinator
-_MEMBERS_FROM: Final = 3  # of LeaveGroup
-#: The member joins again at once; its leader stays.
+_MANY_KEYS_FROM: Final = 4  # a version of FindCoordinator
+_MEMBERS_FROM: Final = 3  # a version of LeaveGroup
+#: Errors after which the member joins again at once, and its leader stays.
 _REBALANCE: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
-#: The member joins as a new one.
+#: Errors after which the member joins as a new member.
 _FORGOTTEN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.FENCED_INSTANCE_ID})
 
 
 class LeaderElection:
-    """A member of the group. `leader`: the leader's address; None while there is no leader."""
+    """A member of the group.
+
+    leader: the leader's address; None while there is no leader.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class LeaderElection:
         on_change: Callable[[], Awaitable[None]],
         session_timeout: float = 10.0,
     ) -> None:
-        """cluster: for requests of this election only. on_change: called when this registry becomes the leader."""
+        """`cluster` is used only by this election. `on_change` is called when this registry becomes the leader."""
         self.leader: Identity | None = None
         self._cluster = cluster
         self._reactor = cluster.reactor
@@ -96,7 +99,7 @@ class LeaderElection:
         self._cluster.close()
 
     async def wait(self, seconds: float) -> Identity:
-        """Return the leader when it is known. Raises UnknownLeader after `seconds` seconds."""
+        """Return the leader once it is known. Raises UnknownLeader after `seconds` seconds."""
         if self.leader is None or (self._leads and not self.is_leader):
             done: Deferred[None] = Deferred()
             self._waits.append(done)
@@ -111,7 +114,7 @@ class LeaderElection:
             raise UnknownLeader("Leader not known.")
         return self.leader
 
-    # Taking part ---------------------------------------------------------------------------------------------------
+    # Participation ---------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while not self._stopped:
@@ -128,7 +131,7 @@ class LeaderElection:
                 await self._trouble(error)
 
     async def _trouble(self, error: PylogdError) -> None:
-        """Log a failure and wait before the next try."""
+        """Log a failure, and wait before the next try."""
         self._coordinator = None
         if self._leads and not self.is_leader:
             self._settle(None, False)

@@ -1,4 +1,4 @@
-"""The registry's errors, as its HTTP API reports them: a status, a code that begins with the status, a message."""
+"""The registry's errors in its HTTP API. Each has a status, a code that begins with the status, and a message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pylogd.errors import PylogdError
 
 
 class RegistryError(PylogdError):
-    """The base of all. `status` is the HTTP status, `code` the API's error code."""
+    """The base of all errors. `status` is the HTTP status, `code` the API's error code."""
 
     status = 500
     code = 50001
@@ -75,13 +75,15 @@ class ModeNotFound(RegistryError):
 
 
 class InvalidSchema(RegistryError):
-    """The text is not a valid schema of its type, or the type does not exist. Clients look for `Invalid schema`."""
+    """The text is not a valid schema of its type, or the type does not exist. Clients search for the words `Invalid
+    schema`.
+    """
 
     status, code = 422, 42201
 
 
 class InvalidVersion(RegistryError):
-    """A version is a number from 1 on, or `latest`."""
+    """The version is neither a number from 1 on nor `latest`."""
 
     status, code = 422, 42202
 
@@ -111,7 +113,7 @@ class ReferenceExists(RegistryError):
 
 
 class IdDoesNotMatch(RegistryError):
-    """The schema that is imported has another id already."""
+    """The imported schema has another id already."""
 
     status, code = 422, 42207
 
@@ -123,7 +125,7 @@ class InvalidSubject(RegistryError):
 
 
 class SchemaTooLarge(RegistryError):
-    """The topic does not accept so large a record (`max.message.bytes`)."""
+    """The topic does not accept such a large record (`max.message.bytes`)."""
 
     status, code = 422, 42209
 
@@ -143,7 +145,9 @@ class ContextNotEmpty(RegistryError):
 class IncompatibleSchema(RegistryError):
     """The schema is not compatible with earlier versions of the subject, at its compatibility level.
 
-    reasons: why not. The code is that of Confluent's registry up to release 8.1, by which clients know it.
+    reasons: the reasons why it is not.
+
+    The code is that of Confluent's registry up to release 8.1, by which clients recognise the error.
     """
 
     status, code = 409, 409
@@ -151,7 +155,7 @@ class IncompatibleSchema(RegistryError):
 
     @classmethod
     def with_earlier(cls, subject: str, reasons: Sequence[str]) -> IncompatibleSchema:
-        """Return the error for a schema that is not compatible with an earlier one of the subject."""
+        """Return the error for a schema that is not compatible with an earlier schema of the subject."""
         error = cls(
             f'Schema being registered is incompatible with an earlier schema for subject "{subject}", '
             f"details: [{', '.join(reasons)}]"
@@ -173,7 +177,7 @@ class InvalidRequest(RegistryError):
 
 
 class StoreTimedOut(RegistryError):
-    """A change was not confirmed within the timeout. It may have been written nevertheless."""
+    """A change was not confirmed within the timeout. It may or may not have been written."""
 
     status, code = 500, 50002
 
@@ -185,11 +189,11 @@ class ForwardingFailed(RegistryError):
 
 
 class LeaderUnreachable(ForwardingFailed):
-    """No connection to the leader could be made: it has not received the request."""
+    """No connection to the leader could be made, so the leader has not received the request."""
 
 
 class UnknownLeader(RegistryError):
-    """There is no leader among the registries at present."""
+    """The registries have no leader at present."""
 
     status, code = 500, 50004
 

@@ -1,7 +1,7 @@
-"""Send a request on to the leader of the registries, and return its answer.
+"""Forward a request to the leader of the registries, and return its answer.
 
-Strategy: the request goes with its path, query, body and credentials, which the leader checks itself. It is marked, so
-that a registry that is not the leader any more refuses it instead of sending it on again.
+Strategy: the request is sent with its path, query, body and credentials, which the leader checks itself. It is marked,
+so that a registry that is no longer the leader refuses it instead of forwarding it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from twisted.web.iweb import IPolicyForHTTPS
 from pylogd.schemas.errors import ForwardingFailed, LeaderUnreachable
 from pylogd.schemas.group_protocol import Identity
 
-#: Marks a request that comes from another registry, as in Confluent's.
+#: The header that marks a request from another registry, as in Confluent's registry.
 FORWARDED: Final = "X-Forward"
 _FAILED: Final = "Error while forwarding the request to the leader"
 _KEPT: Final = ("authorization", "content-type", "accept")
@@ -37,17 +37,23 @@ _PAUSE_SECONDS: Final = 0.5
 
 
 class Answer(NamedTuple):
-    """The leader's answer. document: None without a body."""
+    """The leader's answer.
+
+    document: the JSON document; None without a body.
+    """
 
     status: int
     document: Any
 
 
 class Forwarder:
-    """Sends requests to the leader. `timeout`: seconds for an answer."""
+    """Sends requests to the leader.
+
+    timeout: the seconds within which an answer must arrive.
+    """
 
     def __init__(self, reactor: Any, policy: IPolicyForHTTPS | None = None, timeout: float = 30.0) -> None:
-        """policy: TLS of connections to other registries; None for what Twisted does by default."""
+        """`policy` is the TLS of connections to other registries; None for Twisted's default."""
         self.reactor = reactor
         self._timeout = timeout
         self._pool = HTTPConnectionPool(reactor, persistent=False)

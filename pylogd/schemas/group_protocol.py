@@ -1,9 +1,8 @@
-"""How registries of a group choose their leader: the formats and the choice of Confluent's registries.
+"""Choose the leader of a group of registries, with the formats and the rule of Confluent's registries.
 
-Strategy: each member says in its group metadata where it can be reached. The member that the coordinator asks to assign
-names the leader, and every member gets that as its assignment. A leader stays the leader as long as it is in the group;
-else the eligible member with the smallest URL becomes it.
-Must not know: connections, time.
+Strategy: each member has its address in its group metadata. The member that the coordinator asks to assign names the
+leader, and every member gets this as its assignment. A leader stays the leader as long as it is in the group; otherwise
+the eligible member with the smallest URL becomes the leader. Must not know: connections, time.
 Source: Confluent Schema Registry (group protocol type `sr`, protocol `v0`).
 """
 
@@ -23,12 +22,16 @@ _NO_ERROR, _SAME_URLS = 0, 1
 
 
 class BadAssignment(PylogdError):
-    """The leader that was chosen can't be understood, or members of the group have the same URL."""
+    """The name of the leader can't be read, or members of the group have the same URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Where a registry can be reached by others. eligible: whether it may lead. leads: whether it does already."""
+    """The address at which other registries reach a registry.
+
+    eligible: whether it may lead.
+    leads: whether it leads already.
+    """
 
     host: str
     port: int
@@ -63,7 +66,10 @@ class Identity:
 
 
 def assignment(members: Mapping[str, bytes]) -> bytes:
-    """Return the assignment of all members. members: their metadata by member id."""
+    """Return the assignment of all members.
+
+    members: the members' metadata by member id.
+    """
     known = {name: _identity(metadata) for name, metadata in members.items()}
     able = sorted((each.url, name) for name, each in known.items() if each is not None and each.eligible)
     leading = [name for _, name in able if (each := known[name]) is not None and each.leads]
@@ -80,7 +86,7 @@ def assignment(members: Mapping[str, bytes]) -> bytes:
 
 
 def leader_of(encoded: bytes) -> tuple[str, Identity] | None:
-    """Return the member id and the identity of the leader in an assignment, None if no member is eligible.
+    """Return the member id and the identity of the leader in an assignment; None if no member is eligible.
 
     Raises BadAssignment.
     """

@@ -33,7 +33,7 @@ from pylogd.schemas.reading import SchemaReader
 from pylogd.schemas.registry import Registry
 from pylogd.schemas.store import SchemaStore
 
-#: How often a registration is compared again because other versions were registered meanwhile.
+#: The most comparisons of a registration, which is compared again if other versions were registered meanwhile.
 _MOST_COMPARISONS: Final = 5
 _ONE: Final = r"([^/]+)"
 _SUBJECT: Final = f"/subjects/{_ONE}"
@@ -51,9 +51,11 @@ Handler = Callable[[ApiRequest], Any]
 
 
 class Route(NamedTuple):
-    """A method and a path, and what answers it. `change`: whether it changes the registry, so that the leader does it.
+    """A method and a path, and their handler.
 
-    settled: for a change: returns what is known already, so that nothing has to change, or None.
+    change: whether it changes the registry, so that the leader must do it.
+
+    settled: for a change, returns the answer if nothing has to change, or None.
     """
 
     method: str
@@ -67,7 +69,7 @@ class Handlers:
     """The handlers, for one registry."""
 
     def __init__(self, store: SchemaStore, checker: SchemaChecker, group: str = "") -> None:
-        """group: that in which registries elect their leader, which names them all."""
+        """`group` is the group in which registries elect their leader; its name stands for all of them."""
         self._store, self._group = store, group
         self._checker = checker
         self._registry: Registry = store.registry
@@ -116,11 +118,11 @@ class Handlers:
         ]
 
     async def catch_up(self) -> None:
-        """Wait until all changes that were made so far are known here. Raises StoreTimedOut."""
+        """Wait until this registry knows all changes that were made so far. Raises StoreTimedOut."""
         await self._store.catch_up()
 
     def _subject(self, request: ApiRequest) -> str:
-        """Return the subject of a request, or the one that it is an alias of."""
+        """Return the subject of a request, or the subject for which it is an alias."""
         subject = request.subject()
         return self._registry.settings(subject).alias or subject
 
@@ -173,7 +175,7 @@ class Handlers:
         return request.page(sorted({user.id for user in users}))
 
     async def _form(self, request: ApiRequest, subject: str, schema: Schema) -> str:
-        """Return a schema's text in the form that the request asks for."""
+        """Return a schema's text in the requested form."""
         form = request.text("format")
         if not form:
             return schema.text
@@ -181,7 +183,10 @@ class Handlers:
         return str(await self._checker.render(request.client, schema.kind, definitions, form))
 
     async def _read(self, request: ApiRequest, subject: str, *, fill: bool = False) -> Schema:
-        """Return the schema of a request. fill: one without a text is that of the subject's last version."""
+        """Return the schema of a request.
+
+        fill: whether a schema without a text means that of the subject's last version.
+        """
         normalize, document = request.flag("normalize"), request.document()
         last = self._registry.latest(subject) if fill and not document.get("schema") else None
         if last is not None:
@@ -199,7 +204,7 @@ class Handlers:
         return {**found.as_json(), "schema": await self._form(request, subject, found.schema)}
 
     async def _registered(self, request: ApiRequest) -> dict[str, Any] | None:
-        """Return the version of a schema that the subject has already, None if it must be registered."""
+        """Return the version of a schema that the subject has already; None if the schema must be registered."""
         subject, wanted = self._subject(request), request.number("id")
         if request.number("version") is not None:
             return None
@@ -338,7 +343,7 @@ class Handlers:
 
 
 def _qualified(request: ApiRequest, subject: str, schema: Schema) -> dict[str, Any]:
-    """Return the member `references` with the subjects' full names, if the request asks for them (referenceFormat)."""
+    """Return the member `references`, with the subjects' full names if `referenceFormat` requests them."""
     if request.text("referenceFormat") != "qualified" or not schema.references:
         return {}
     found = [replace(each, subject=beside(subject, each.subject)) for each in schema.references]
@@ -351,7 +356,7 @@ def _made(version: Version) -> dict[str, Any]:
 
 
 def _details(reasons: Sequence[str], comparison: Comparison) -> list[str]:
-    """Return why a schema is incompatible, with the last version it was compared with and the level."""
+    """Return why a schema is incompatible, with the last compared version and the level."""
     version, definitions = comparison.earlier[-1]
     return [
         *reasons,

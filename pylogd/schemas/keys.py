@@ -1,10 +1,9 @@
-"""The keys of the schemas topic: which of them mean the same, though their bytes differ.
+"""The keys of the schemas topic: find keys with the same meaning and different bytes.
 
 Compaction compares bytes: `{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}` and the same with blanks, or in
-another order, are two keys, and a tombstone for one does not remove the record of the other. Other registries, and
-their versions, write keys differently. So a permanent deletion has to write a tombstone for each key that the topic has
-of what is deleted.
-Must not know: what values mean.
+another order, are two keys, and a tombstone for one key does not remove the record of the other. Other registries, and
+other versions of them, write keys differently. So a permanent deletion has to write a tombstone for each key in the
+topic that means the deleted thing. Must not know: what values mean.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any
 from pylogd.schemas.contexts import normalized
 from pylogd.schemas.model import TopicRecord
 
-#: The kind of a record, and what else tells its key from others of the kind.
+#: The kind of a record, and the other values that distinguish its key.
 KeyIdentity = tuple[str, str | None, int]
 
 
 def identity_of(name: Any) -> KeyIdentity | None:
-    """Return what a key, as a JSON document, means; None for kinds that are not deleted. Raises as it is malformed."""
+    """Return the meaning of a key (a JSON document); None for kinds that are not deleted. Raises if it is malformed."""
     kind, subject = name["keytype"], name.get("subject")
     if kind == "SCHEMA":
         return kind, normalized(subject), int(name["version"])
@@ -31,14 +30,14 @@ def identity_of(name: Any) -> KeyIdentity | None:
 
 
 class RecordKeys:
-    """The keys of the topic that have a value, by what they mean."""
+    """The keys of the topic that have a value, by their meaning."""
 
     def __init__(self) -> None:
         self._live: dict[KeyIdentity, set[bytes]] = {}
-        self._left: set[KeyIdentity] = set()  # was deleted by a tombstone for only one of its keys
+        self._left: set[KeyIdentity] = set()  # deletions that wrote a tombstone for only one of the keys
 
     def note(self, identity: KeyIdentity, key: bytes, *, deleted: bool) -> None:
-        """Note the topic's next record."""
+        """Record the topic's next record."""
         keys = self._live.setdefault(identity, set())
         if not deleted:
             keys.add(key)
@@ -52,9 +51,9 @@ class RecordKeys:
             self._left.discard(identity)
 
     def tombstones(self, records: Iterable[TopicRecord]) -> list[TopicRecord]:
-        """Return the tombstones that the records of a change need, for other keys of what they delete.
+        """Return the tombstones that the records of a change need for other keys with the same meaning.
 
-        Keys that an earlier deletion left are among them.
+        They include keys that an earlier deletion left.
         """
         written: set[KeyIdentity] = set()
         deleted = set(self._left)

@@ -30,9 +30,13 @@ LATEST = "latest"
 
 
 class Lookups(RegistryState):
-    """The state, with what can be asked of it. `level`: the compatibility level where none was set.
+    """The state, and queries on it.
 
-    Arguments of several methods: deleted: whether soft-deleted versions are looked at too. subject: its full name.
+    level: the compatibility level if none was set.
+
+    Arguments of several methods:
+    deleted: whether soft-deleted versions are included.
+    subject: the full name of the subject.
     """
 
     def __init__(self, level: Compatibility = Compatibility.BACKWARD) -> None:
@@ -46,9 +50,10 @@ class Lookups(RegistryState):
         return [DEFAULT, *sorted(self._contexts)]
 
     def subjects(self, *, deleted: bool = False, only: bool = False, start: str = WILDCARD) -> list[str]:
-        """Return the full names of subjects, sorted. only: only subjects without a live version.
+        """Return the full names of subjects, sorted.
 
-        start: what they begin with: `:.context:` for a context, `:*:` and a text for all contexts.
+        only: whether to return only subjects without a live version.
+        start: the prefix of the names: `:.context:` for a context, `:*:` and a text for all contexts.
         """
         found = []
         for name, versions in self._subjects.items():
@@ -62,7 +67,12 @@ class Lookups(RegistryState):
         return any(deleted or not version.deleted for version in self._subjects.get(subject, {}).values())
 
     def versions(self, subject: str, *, deleted: bool = False, only: bool = False) -> list[int]:
-        """Return the subject's versions, ascending. only: deleted ones only. Raises SubjectNotFound if it has none."""
+        """Return the subject's versions, ascending.
+
+        only: whether to return only deleted versions.
+
+        Raises SubjectNotFound if there are none.
+        """
         if not self.has_subject(subject, deleted=deleted or only):
             raise SubjectNotFound(f"Subject '{subject}' not found.")
         versions = self._subjects[subject].items()
@@ -71,7 +81,7 @@ class Lookups(RegistryState):
     def version(self, subject: str, which: str, *, deleted: bool = False) -> Version:
         """Return a version by its number, or the last one for "latest" or "-1".
 
-        A subject that is not in the default context is looked for in the others. Raises SubjectNotFound,
+        A subject that is not in the default context is searched for in the other contexts. Raises SubjectNotFound,
         VersionNotFound or InvalidVersion.
         """
         number = version_number(which)
@@ -95,7 +105,7 @@ class Lookups(RegistryState):
         return found if found is not None and (deleted or not found.deleted) else None
 
     def latest(self, subject: str) -> Version | None:
-        """Return the last live version of a subject, None if it has none."""
+        """Return the last live version of a subject; None if it has none."""
         return self._numbered(subject, -1, deleted=False)
 
     def versions_with(self, subject: str, *, deleted: bool, metadata: Mapping[str, str]) -> Version:
@@ -108,9 +118,10 @@ class Lookups(RegistryState):
         raise SchemaNotFound("Schema not found")
 
     def listed(self, *, start: str, deleted: bool, latest: bool, aliases: bool = False) -> list[Version]:
-        """Return the versions of all subjects that begin with `start`. latest: only each subject's last.
+        """Return the versions of all subjects that begin with `start`.
 
-        aliases: of subjects, too, that another one that begins with `start` is an alias of.
+        latest: whether to return only the last version of each subject.
+        aliases: whether to include subjects for which a subject that begins with `start` is an alias.
         """
         subjects = self.subjects(deleted=deleted, start=start)
         if aliases:
@@ -128,12 +139,12 @@ class Lookups(RegistryState):
     def find(self, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
         """Return the newest version of a subject that has this schema, or None.
 
-        A schema is also found by what registering it would make of it: with inherited metadata and rules.
+        A schema is also found in the form in which it would be registered: with inherited metadata and rules.
         """
         return self._first(subject, (schema, self.completing(subject, schema)), deleted=deleted)
 
     def registered(self, subject: str, schema: Schema) -> Version | None:
-        """Return the version that registering a schema has made already, or None."""
+        """Return the version that an earlier registration of the schema has made, or None."""
         whole = self.completing(subject, schema)
         return self._first(subject, (whole,) if self.settings(subject).completes else (schema, whole), deleted=False)
 
@@ -145,14 +156,19 @@ class Lookups(RegistryState):
         return None
 
     def completing(self, subject: str, schema: Schema, number: int | None = None) -> Schema:
-        """Return a schema with the metadata and rules that it is registered with. number: see `contracts.completed`."""
+        """Return a schema with the metadata and rules with which it is registered.
+
+        number: see `contracts.completed`.
+        """
         last = self.latest(subject)
         return completed(schema, None if last is None else last.schema, self.settings(subject), number)
 
     # Schemas -------------------------------------------------------------------------------------------------------
 
     def by_id(self, schema_id: int, subject: str = "") -> Schema:
-        """Return the schema with an id. subject: says the context; "" for the default one, then any other.
+        """Return the schema with an id.
+
+        subject: its context is searched; "" means the default context, then all others.
 
         Raises SchemaNotFound.
         """
@@ -175,14 +191,14 @@ class Lookups(RegistryState):
         return sorted(found, key=lambda version: (version.subject, version.version))
 
     def by_guid(self, guid: str) -> dict[tuple[str, int], Version]:
-        """Return a version of each context and id that has a schema, by these. Raises SchemaNotFound."""
+        """Return a version for each (context, id) that has a schema. Raises SchemaNotFound."""
         found = self._guids.get(guid)
         if not found:
             raise SchemaNotFound(f"Schema {guid} not found")
         return dict(sorted(found.items()))
 
     def last_id(self, subject: str = "") -> int:
-        """Return the largest id given so far in the context of a subject."""
+        """Return the largest id that was given so far in the context of a subject."""
         return self._last_ids.get(context_of(subject), 0)
 
     def knows(self, context: str, schema: Schema) -> bool:
@@ -204,7 +220,9 @@ class Lookups(RegistryState):
         ]  # fmt: skip
 
     def resolve(self, parent: str, reference: Reference) -> tuple[str, Schema]:
-        """Return what a schema of the subject `parent` refers to: its subject and itself. Raises InvalidSchema."""
+        """Return the subject and the schema that a reference in a schema of the subject `parent` means. Raises
+        InvalidSchema.
+        """
         subject = beside(parent, reference.subject)
         found = self._numbered(subject, reference.version, deleted=True)
         if found is None:
@@ -215,16 +233,16 @@ class Lookups(RegistryState):
         return subject, found.schema
 
     def definitions(self, subject: str, schema: Schema) -> Definitions:
-        """Return the schemas that a schema of this subject refers to, and last itself. Raises InvalidSchema."""
+        """Return the schemas that a schema of this subject refers to, then the schema itself. Raises InvalidSchema."""
         try:
             return definitions_of(subject, schema, self.resolve)
         except RecursionError:
             raise InvalidSchema("Invalid schema: its references form too long a chain") from None
 
     def comparison(self, subject: str, schema: Schema, which: str | None = None) -> Comparison | None:
-        """Return what a schema must be compared with: the subject's versions by its level, or only version `which`.
+        """Return the versions with which a schema must be compared: by the subject's level, or only version `which`.
 
-        None if there is nothing to compare. Raises VersionNotFound, InvalidVersion or InvalidSchema.
+        Return None if there is nothing to compare. Raises VersionNotFound, InvalidVersion or InvalidSchema.
         """
         settings = self.settings(subject)
         level = settings.level or Compatibility.BACKWARD
@@ -269,7 +287,7 @@ class Lookups(RegistryState):
         return replace(found.over(self._default), alias=None if own is None else own.alias)
 
     def own_settings(self, subject: str | None) -> Settings:
-        """Return the settings of a subject alone, of the registry for None. Raises ConfigNotFound."""
+        """Return a subject's own settings; the registry's for None. Raises ConfigNotFound."""
         found = self._settings.get(subject)
         if found is None and subject not in (None, EVERY):
             raise ConfigNotFound(f"Subject '{subject}' does not have subject-level compatibility configured")
@@ -282,7 +300,7 @@ class Lookups(RegistryState):
         return next((self._modes[each] for each in _scopes(subject) if each in self._modes), Mode.READWRITE)
 
     def own_mode(self, subject: str | None) -> Mode:
-        """Return the mode of a subject alone, of the registry for None. Raises ModeNotFound."""
+        """Return a subject's own mode; the registry's for None. Raises ModeNotFound."""
         found = self._modes.get(subject)
         if found is None and subject not in (None, EVERY):
             raise ModeNotFound(f"Subject '{subject}' does not have subject-level mode configured")
@@ -290,7 +308,7 @@ class Lookups(RegistryState):
 
 
 def _begins(subject: str, start: str) -> bool:
-    """Return whether a subject begins with a text, which says the context as in `Lookups.subjects`."""
+    """Return whether a subject begins with a text, which may name contexts as in `Lookups.subjects`."""
     if start.startswith(WILDCARD):
         return QualifiedSubject.of(subject).subject.startswith(start.removeprefix(WILDCARD))
     return subject.startswith(start) and (bool(start) or context_of(subject) == DEFAULT)
@@ -304,7 +322,7 @@ def _scopes(subject: str | None) -> list[str | None]:
 
 
 def version_number(which: str) -> int:
-    """Return a version's number, -1 for the last one. Raises InvalidVersion."""
+    """Return the number that a version's text means; -1 for the last version. Raises InvalidVersion."""
     if which in (LATEST, "-1"):
         return -1
     if not which.isascii() or not which.isdigit() or not 0 < int(which) <= MAX_NUMBER:

@@ -48,12 +48,12 @@ class Compatibility(Enum):
 
     @property
     def transitive(self) -> bool:
-        """Whether a new schema is compared with all earlier ones, not only with the last."""
+        """Whether a new schema is compared with all earlier schemas, not only with the last one."""
         return self.value.endswith("_TRANSITIVE")
 
     @property
     def backward(self) -> bool:
-        """Whether the new schema must be able to read data written with earlier ones."""
+        """Whether the new schema must be able to read data written with earlier schemas."""
         return self.value.startswith(("BACKWARD", "FULL"))
 
     @property
@@ -66,7 +66,7 @@ class Compatibility(Enum):
 class Reference:
     """A version of another subject that a schema uses.
 
-    name: how the schema names it: the full name of an Avro type, the URI of a JSON `$ref`, the file of a Protobuf
+    name: the name in the schema: the full name of an Avro type, the URI of a JSON `$ref`, the file of a Protobuf
     import.
     """
 
@@ -86,8 +86,8 @@ Identity = tuple[str, str, tuple[Reference, ...], str]
 class Schema:
     """A schema.
 
-    text: JSON for Avro and JSON Schema, else a `.proto` file. extras: the members `metadata` and `ruleSet` as JSON,
-    "" without.
+    text: JSON for Avro and JSON Schema; a `.proto` file for Protobuf.
+    extras: the members `metadata` and `ruleSet` as JSON; "" if there are none.
     """
 
     text: str
@@ -99,20 +99,22 @@ class Schema:
     def identity(self) -> Identity:
         """A value that is equal for equal schemas, regardless of white space, comments and the order of attributes.
 
-        Raises ValueError or RecursionError for a text that is not JSON and should be.
+        Raises ValueError or RecursionError for a text that should be JSON and is not.
         """
         comparable = _without_comments(self.text) if self.kind == PROTOBUF else _sorted(self.text)
         return self.kind, comparable, self.references, self.extras
 
     @property
     def guid(self) -> str:
-        """An id of the schema that is the same in all registries and contexts (a UUID). Raises as `identity`."""
+        """An id of the schema that is the same in all registries and contexts (a UUID). Raises the errors of
+        `identity`.
+        """
         text = json.dumps([*self.identity[:2], [each.as_json() for each in self.references], self.extras])
         return str(UUID(bytes=hashlib.md5(text.encode(), usedforsecurity=False).digest()))
 
     @property
     def contract(self) -> dict[str, Any]:
-        """Its metadata and rules (`metadata`, `ruleSet`), as far as it has them."""
+        """The schema's metadata and rules (`metadata`, `ruleSet`), if it has them."""
         found: dict[str, Any] = json.loads(self.extras) if self.extras else {}
         return found
 
@@ -175,7 +177,11 @@ _CONTRACT: Final[tuple[tuple[str, type, type | None], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a subject. `deleted`: whether it is soft-deleted. `guid`: the schema's, which every version has."""
+    """A version of a subject.
+
+    deleted: whether it is soft-deleted.
+    guid: the guid of the schema.
+    """
 
     subject: str
     version: int
@@ -191,21 +197,22 @@ class Version:
 
 
 class Definition(NamedTuple):
-    """A schema that another one refers to, and the name by which it does. The name of the last one is ""."""
+    """A schema, and the name by which another schema refers to it. The last definition has the name ""."""
 
     name: str
     text: str
 
 
 Definitions = tuple[Definition, ...]
-#: Finds what a subject's schema refers to: its subject and itself.
+#: Finds the subject and the schema that a reference in a subject's schema means.
 Resolve = Callable[[str, Reference], tuple[str, Schema]]
 
 
 def definitions_of(subject: str, schema: Schema, resolve: Resolve) -> Definitions:
-    """Return all schemas that a schema of this subject refers to, directly or not, each once, and last its own.
+    """Return all schemas that a schema of this subject refers to, directly or not, each once; and the schema itself
+    last.
 
-    Raises what `resolve` raises, and InvalidSchema for a reference to a schema of another type.
+    Raises the errors of `resolve`, and InvalidSchema for a reference to a schema of another type.
     """
     found: dict[tuple[str, Reference], Definition] = {}
 
@@ -227,7 +234,7 @@ def definitions_of(subject: str, schema: Schema, resolve: Resolve) -> Definition
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A new schema and the earlier ones it must be compatible with.
+    """A new schema and the earlier schemas with which it must be compatible.
 
     earlier: pairs of a version and its definitions.
     """
@@ -240,7 +247,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A record to be written to the topic, in JSON. A value of None deletes the key."""
+    """A record to write to the topic, in JSON. A value of None deletes the key."""
 
     key: bytes
     value: bytes | None

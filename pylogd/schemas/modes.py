@@ -8,16 +8,16 @@ from pylogd.schemas.errors import InvalidMode
 
 
 class Mode(StrEnum):
-    """The mode of the registry, of a context or of a subject. The narrower one holds."""
+    """The mode of the registry, of a context or of a subject. The narrowest mode applies."""
 
     READWRITE = "READWRITE"
     #: Schemas can't be registered or deleted, and compatibility levels can't be changed.
     READONLY = "READONLY"
     #: Only for the registry: READONLY for all subjects, whatever their own mode is.
     READONLY_OVERRIDE = "READONLY_OVERRIDE"
-    #: Schemas are registered with the id, and optionally the version, that the request names.
+    #: The request names the id, and optionally the version, of a schema that it registers.
     IMPORT = "IMPORT"
-    #: IMPORT for all contexts without a mode of their own: what an exporter of another registry sends is accepted.
+    #: IMPORT for all contexts without their own mode: schemas from an exporter of another registry are accepted.
     FORWARD = "FORWARD"
 
     @property

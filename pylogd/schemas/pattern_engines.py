@@ -1,8 +1,8 @@
 """Write sets of characters, assertions and references in the syntax of engines for regular expressions.
 
-Two engines: Python's `re`, and those for ECMA-262 itself, such as jsonschema-rs has. Properties of characters that
-Python does not know are ranges of characters there, as far as `unicodedata` has them.
-Must not know: the grammar of patterns.
+There are two kinds of engines: Python's `re`, and engines for ECMA-262 itself, such as that of jsonschema-rs. For
+Python, properties of characters become ranges of characters, if `unicodedata` has them. Must not know: the grammar of
+patterns.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _END: Final = 0x10FFFF
 
 
 class Untranslatable(PylogdError):
-    """A valid pattern that an engine has no syntax for."""
+    """A valid pattern for which an engine has no syntax."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charset:
-    """A set of characters. named: properties of characters that an engine knows by name, such as `\\p{Script=Greek}`.
+    """A set of characters.
 
-    inverted: whether all other characters are meant.
+    named: properties of characters that an engine knows by name, such as `\\p{Script=Greek}`.
+    inverted: whether the set has all other characters.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -41,7 +42,7 @@ class Charset:
 
     @classmethod
     def union(cls, sets: Iterable[Charset], *, inverted: bool = False) -> Charset:
-        """Return the characters of several sets, which are not inverted."""
+        """Return the characters of several sets, which must not be inverted."""
         parts = list(sets)
         found = cls(
             tuple(each for part in parts for each in part.ranges), tuple(n for part in parts for n in part.named)
@@ -69,13 +70,15 @@ class Engine(Protocol):
         """Return the expression for one character of a set."""
 
     def property(self, categories: Sequence[str], binary: str, text: str) -> Charset:
-        """Return the characters with a property: of general categories, or a binary one, or none of both.
+        """Return the characters with a property: of general categories, a binary property, or neither.
 
-        text: the property as it was written. Raises Untranslatable.
+        text: the property as it was written.
+
+        Raises Untranslatable.
         """
 
     def reference(self, group: int) -> str:
-        """Return what matches the same as a group, and nothing at all if the group took no part."""
+        """Return an expression that matches the text of a group; the empty text if the group took no part."""
 
 
 class PythonEngine:
@@ -123,13 +126,16 @@ class EcmaEngine:
 
 
 def boundary(engine: Engine, *, inverted: bool) -> str:
-    """Return the assertion that a word of ASCII begins or ends here, or does not."""
+    """Return the assertion that an ASCII word begins or ends here, or its negation."""
     word, pairs = engine.charset(_WORD), (("<=", "="), ("<!", "!")) if inverted else (("<=", "!"), ("<!", "="))
     return "(?:" + "|".join(f"(?{before}{word})(?{after}{word})" for before, after in pairs) + ")"
 
 
 def _bracketed(chars: Charset, astral: Callable[[int], str]) -> str:
-    """Return a set in brackets, without them if it is one character. astral: writes characters beyond 16 bits."""
+    """Return a set in brackets; without brackets if it has one character.
+
+    astral: writes characters beyond 16 bits.
+    """
 
     def written(code: int) -> str:
         if chr(code).isascii() and chr(code).isalnum():

@@ -59,7 +59,7 @@ SCRIPTS: Final = _words(
     Todr Tols Toto Tutg Ugar Vaii Vith Wara Wcho Xpeo Xsux Yezi Yiii Zanb Zinh Zyyy Zzzz
 """
 )
-#: Properties of characters that are either so or not.
+#: Binary properties of characters.
 BINARY: Final = _words(
     """
     ASCII AHex ASCII_Hex_Digit Alpha Alphabetic Any Assigned Bidi_C Bidi_Control Bidi_M Bidi_Mirrored CI

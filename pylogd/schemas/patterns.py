@@ -1,8 +1,8 @@
-"""Read the regular expressions of JSON Schema, which are ECMA-262's, and translate them for the engines of Python.
+"""Read the regular expressions of JSON Schema, which have ECMA-262's syntax, and translate them for engines in Python.
 
-Strategy: a pattern is parsed by the grammar of ECMA-262 and written anew in the syntax of an engine, so that each
-construct means what it means in JavaScript: `$` is the end and not before a last newline, `\\d` has ten digits, `[^]`
-is any character. What the grammar does not have is refused, also if an engine has it: `(?P<name>...)`, `\\A`, `a++`.
+Strategy: a pattern is parsed by the grammar of ECMA-262 and written in the syntax of an engine, so that each construct
+means the same as in JavaScript: `$` is the end and not before a last newline, `\\d` has ten digits, `[^]` is any
+character. Constructs that the grammar lacks are refused, even if an engine has them: `(?P<name>...)`, `\\A`, `a++`.
 
 Rules: a pattern is read with the flag `u`, as JSON Schema 2020-12 recommends. Two leniencies are common in schemas, and
 valid without the flag: characters other than letters and digits may be escaped, and `{`, `}` and `]` may stand for
@@ -42,12 +42,12 @@ _MOST_DEPTH: Final = 80
 
 
 class InvalidPattern(PylogdError, ValueError):
-    """A regular expression that is not one of ECMA-262."""
+    """A regular expression that is not valid in ECMA-262."""
 
 
 @lru_cache(maxsize=1024)
 def plain(pattern: str) -> str:
-    """Return a pattern of ECMA-262 in the part of its syntax that every engine for it has. Raises InvalidPattern."""
+    """Return a pattern in the part of ECMA-262's syntax that all of its engines support. Raises InvalidPattern."""
     return _Parser(pattern, EcmaEngine()).translated()
 
 
@@ -62,7 +62,7 @@ def for_python(pattern: str) -> str:
     return found
 
 
-#: Keywords of JSON Schema whose values are schemas by name; whose values are of messages; all others with schemas.
+#: Keywords of JSON Schema: those with schemas by name, those with values of messages, and all others with schemas.
 _NAMED: Final = frozenset(
     {"properties", "patternProperties", "definitions", "$defs", "dependencies", "dependentSchemas"}
 )
@@ -77,7 +77,7 @@ _SCHEMAS: Final = frozenset(
 
 
 def patterns_of(schema: Any) -> Iterator[str]:
-    """Yield the patterns of a JSON Schema, without those at places that the drafts don't know."""
+    """Yield the patterns of a JSON Schema, except at places that the drafts don't know."""
     for part in schema if isinstance(schema, list) else [schema]:
         if not isinstance(part, dict):
             continue
@@ -93,9 +93,9 @@ def patterns_of(schema: Any) -> Iterator[str]:
 
 
 def in_schema(schema: Any, translate: Callable[[str], str]) -> Any:
-    """Return a JSON Schema with its patterns translated, at unknown places too, which references may lead to.
+    """Return a JSON Schema with its patterns translated, also at unknown places, to which references may lead.
 
-    Patterns that are not valid stay as they are. Raises what else `translate` raises.
+    Patterns that are not valid are not changed. Raises other errors of `translate`.
     """
 
     def changed(pattern: Any) -> Any:
@@ -122,7 +122,10 @@ def in_schema(schema: Any, translate: Callable[[str], str]) -> Any:
 
 @dataclass
 class _Parser:
-    """Parses a pattern and writes it. modes: the modifiers that hold at the present place, of "i", "m" and "s"."""
+    """Parses a pattern and writes it.
+
+    modes: those of the modifiers "i", "m" and "s" that apply at the present place.
+    """
 
     text: str
     engine: Engine
@@ -148,7 +151,7 @@ class _Parser:
         return self.text[self.at : self.at + 1]
 
     def take(self, expected: str) -> bool:
-        """Pass a text if it is next."""
+        """Pass a text if it comes next. Return whether it did."""
         if self.text.startswith(expected, self.at):
             self.at += len(expected)
             return True
@@ -193,7 +196,7 @@ class _Parser:
         return None
 
     def inside(self) -> str:
-        """Return what is inside of a group, and pass its end."""
+        """Return the content of a group, and pass its end."""
         found = self.disjunction()
         if not self.take(")"):
             raise self.wrong("a parenthesis is not closed")
@@ -241,7 +244,7 @@ class _Parser:
         if modifiers is not None:
             return self.modified(modifiers)
         if self.take("?<"):
-            self.at = self.text.index(">", self.at) + 1  # which `_groups` has checked
+            self.at = self.text.index(">", self.at) + 1  # `_groups` has checked the name
         elif self.peek() == "?":
             raise self.wrong("a group can't begin like this")
         self.opened += 1
@@ -280,11 +283,11 @@ class _Parser:
         return self.engine.charset(self.character_escape(in_class=False))
 
     def reference(self, groups: list[int]) -> str:
-        """Return a reference to the one of these groups that took part. A group that is not closed yet is empty."""
+        """Return a reference to that group of these which took part. A group that is not closed yet is empty."""
         return "".join(self.engine.reference(each) for each in groups if each in self.closed) or "(?:)"
 
     def character_escape(self, *, in_class: bool) -> Charset:
-        """Pass an escape of characters. Return them."""
+        """Pass an escape of characters. Return the characters."""
         self.at += 1
         char = self.peek()
         self.at += 1
@@ -300,7 +303,10 @@ class _Parser:
         return Charset.one(self.code(char))
 
     def code(self, char: str) -> int:
-        """Return the character of an escape that stands for one. char: what follows the backslash, which was passed."""
+        """Return the character of an escape for one character.
+
+        char: the character after the backslash, which was passed.
+        """
         if char == "0" and not self.peek().isdecimal():
             return 0
         if char == "c" and self.peek().isascii() and self.peek().isalpha():
@@ -337,7 +343,9 @@ class _Parser:
         return int(found.group(), 16)
 
     def property(self, escape: str) -> Charset:
-        """Pass the name of a property of characters. Return these, or all others with the escape "P"."""
+        """Pass the name of a property of characters. Return the characters that have it; with the escape "P", all
+        others.
+        """
         found = re.compile(r"\{(?:(\w+)=)?(\w+)\}", re.ASCII).match(self.text, self.at)
         if found is None:
             raise self.wrong("the name of a property is missing: \\p{...}")
@@ -382,7 +390,7 @@ class _Parser:
 
 
 def _groups(text: str) -> tuple[int, dict[str, list[int]]]:
-    """Return how many groups a pattern has, and the numbers of those with names."""
+    """Return the number of groups in a pattern, and the numbers of groups with names."""
     names: dict[str, list[int]] = {}
     count, at, in_class = 0, 0, False
     while at < len(text):

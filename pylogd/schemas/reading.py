@@ -1,4 +1,4 @@
-"""Read the schema of a request: check it, and bring it into the form in which the registry keeps it.
+"""Read the schema of a request: check it, and convert it to the form in which the registry keeps it.
 
 Must not know: HTTP.
 """
@@ -20,7 +20,7 @@ _MOST_KNOWN: Final = 256
 
 
 class SchemaReader:
-    """Reads schemas. The last ones read are remembered."""
+    """Reads schemas, and remembers the last ones."""
 
     def __init__(self, lookups: Lookups, checker: SchemaChecker) -> None:
         self._lookups = lookups
@@ -30,7 +30,8 @@ class SchemaReader:
     async def read(self, client: str, subject: str, document: Mapping[str, Any], *, normalize: bool) -> Schema:
         """Return the schema of a request. Raises InvalidSchema, InvalidRequest, InvalidRuleSet or Overloaded.
 
-        client: who sends it. normalize: whether to write equivalent schemas alike, which settings may say too.
+        client: the sender of the request.
+        normalize: whether to write equivalent schemas alike; settings may require it too.
         """
         normalize = normalize or bool(self._lookups.settings(subject).normalize)
         given = given_schema(document)
@@ -49,7 +50,7 @@ class SchemaReader:
 
 
 def given_schema(document: Mapping[str, Any]) -> Schema:
-    """Return the schema as a request has it, its JSON compact. Whether it is valid may take long to say.
+    """Return the schema of a request with compact JSON, without the check of the schema, which may take long.
 
     Raises InvalidSchema, InvalidRequest or InvalidRuleSet.
     """
@@ -72,5 +73,5 @@ def given_schema(document: Mapping[str, Any]) -> Schema:
     except ValueError as error:
         if kind != AVRO:
             raise InvalidSchema(f"Invalid schema of type JSON, details: the text is not JSON: {error}") from None
-        text = json.dumps(text.strip())  # a primitive type may be given without quotes
+        text = json.dumps(text.strip())  # a primitive type may be written without quotes
     return Schema(text, references, kind, extras)

@@ -1,12 +1,12 @@
-"""Changes of the registry: what may be registered, deleted and set, and the records that do it.
+"""Changes of the registry: check registrations, deletions and settings, and make their records.
 
-Strategy: a change is computed from the state as the records that make it; the caller writes them to the topic, and the
+Strategy: the records of a change are computed from the state. The caller writes the records to the topic, and the
 change takes effect when they are read back (`state`).
 
 Rules:
 - Deleting a version hides it; deleting it permanently (`permanent`) removes a hidden version.
 - Versions of a subject are numbered from 1. Clients choose ids and versions only in mode IMPORT.
-- A schema is compared with earlier ones outside of the registry (`comparison`), because that can take long.
+- A schema is compared with earlier schemas outside of this class (`comparison`), because it can take long.
 - A version that another schema refers to is not deleted.
 Must not know: HTTP, brokers.
 """
@@ -44,7 +44,7 @@ __all__ = ["LATEST", "MAX_NUMBER", "TAKEOVER", "Registry"]
 
 
 class Registry(Lookups):
-    """The registry. Methods here return the records to write, and change nothing yet."""
+    """The registry. Its methods return the records to write, and change nothing yet."""
 
     # Schemas -------------------------------------------------------------------------------------------------------
 
@@ -58,13 +58,15 @@ class Registry(Lookups):
         passed: Comparison | None = None,
         force: bool = False,
     ) -> tuple[Version, list[TopicRecord]]:
-        """Return the version of a valid schema and the records to write, none if the subject has the schema already.
+        """Return the version of a valid schema and the records to write; no records if the subject has the schema
+        already.
 
-        schema_id, number: the id and version that the client asks for, None for the next one.
-        passed: the comparison with earlier versions that found the schema compatible. force: it need not be.
+        schema_id, number: the id and version that the client requests; None for the next one.
+        passed: the comparison with earlier versions that found the schema compatible.
+        force: whether the schema need not be compatible.
 
-        Raises NotCompared if another comparison is necessary, InvalidSchema for a version that is not the next one, and
-        OperationNotPermitted if the mode forbids it.
+        Raises NotCompared if another comparison is necessary; InvalidSchema for a version that is not the next one;
+        OperationNotPermitted if the mode forbids the registration.
         """
         known = self.registered(subject, schema)
         if known is not None and schema_id in (None, known.id) and number in (None, known.version):
@@ -192,7 +194,10 @@ class Registry(Lookups):
         return records + ([mode_record(subject, None)] if subject in self._modes else [])
 
     def _check_unused(self, version: Version, permanent: bool, leaving: str = "") -> None:
-        """Raise ReferenceExists if a schema refers to a version. leaving: a subject that is deleted with it."""
+        """Raise ReferenceExists if a schema refers to a version.
+
+        leaving: a subject that is deleted together with it.
+        """
         users = self.referring_to(version.subject, version.version, deleted=permanent)
         if any(user.subject != leaving for user in users):
             key = f"{{magic=1,keytype=SCHEMA,subject={version.subject},version={version.version}}}"
@@ -226,8 +231,8 @@ class Registry(Lookups):
     def set_mode(self, subject: str | None, mode: Mode, *, force: bool = False) -> list[TopicRecord]:
         """Return the records to write.
 
-        Raises OperationNotPermitted for IMPORT where subjects exist already, unless `force`, ReferenceExists, and
-        InvalidMode for FORWARD anywhere but in the context of all others.
+        Raises OperationNotPermitted for IMPORT if subjects exist already, unless `force` is set; ReferenceExists; and
+        InvalidMode for FORWARD, except in the context of all others.
         """
         records = []
         if mode is Mode.FORWARD and subject != EVERY:
@@ -249,7 +254,7 @@ class Registry(Lookups):
         return list(self._subjects.get(subject, {}).values())
 
     def remove_mode(self, subject: str | None, *, recursive: bool = False) -> tuple[Mode | None, list[TopicRecord]]:
-        """Return the mode that is removed, and the records to write. Raises SubjectNotFound.
+        """Return the removed mode, and the records to write. Raises SubjectNotFound.
 
         recursive: whether to remove the modes of all subjects of the context too.
         """

@@ -31,10 +31,12 @@ _JOIN_SECONDS: Final = 10.0
 
 
 class Membership(NamedTuple):
-    """The options of a registry in the election of a leader among the registries of a topic.
+    """The options of a registry for the election of a leader among the registries of a topic.
 
-    group: the group that they join. advertised: host and port at which the others reach it, ("", 0) for where it
-    listens. eligible: whether it may lead. session_timeout: seconds without a heartbeat after which it no longer leads.
+    group: the name of the registries' group.
+    advertised: host and port at which other registries reach it; ("", 0) for the address of its listener.
+    eligible: whether it may lead.
+    session_timeout: the seconds without a heartbeat after which it no longer leads.
     """
 
     group: str = "schema-registry"
@@ -44,7 +46,10 @@ class Membership(NamedTuple):
 
 
 class SchemaRegistryService:
-    """Starts and stops the store and the HTTP server in order. `address`: (host, port) once it listens."""
+    """Starts and stops the store and the HTTP server in order.
+
+    address: (host, port) once it listens.
+    """
 
     def __init__(
         self,
@@ -62,8 +67,10 @@ class SchemaRegistryService:
     ) -> None:
         """listen: a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`.
 
-        security: of connections to brokers. authenticator: who may send requests; None for everybody. tls: a
-        `tls.ReloadedTls`; None for plain HTTP. forwarder: sends changes to the leader.
+        security: the security of connections to brokers.
+        authenticator: who may send requests; None for everybody.
+        tls: a `tls.ReloadedTls`; None for plain HTTP.
+        forwarder: sends changes to the leader.
         """
         self._reactor = reactor
         self._authenticator = Authenticator(reactor) if authenticator is None else authenticator
@@ -131,6 +138,8 @@ class SchemaRegistryService:
 
 
 def _access_line(_: str, request: IRequest) -> str:
-    """Return one line of the access log. Twisted's time stamp is the reactor's time, which is not the time of day."""
+    """Return one line of the access log. It has a time stamp of its own, since Twisted's is the reactor's time, not the
+    time of day.
+    """
     line: str = combinedLogFormatter(datetimeToLogString(wall_ms() // 1000), request)
     return line

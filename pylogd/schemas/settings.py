@@ -1,4 +1,4 @@
-"""The settings of the registry, of a context or of a subject, as the API's `/config` has them."""
+"""The settings of the registry, of a context or of a subject, in the form of the API's `/config`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ _CONTRACTS: Final = {
     "defaultMetadata": "default_metadata", "overrideMetadata": "override_metadata",
     "defaultRuleSet": "default_rule_set", "overrideRuleSet": "override_rule_set",
 }  # fmt: skip
-#: What a narrower scope does not inherit, if it has settings of its own.
+#: Settings that a narrower scope does not inherit if it has its own settings.
 _OWN: Final = ("alias", *_CONTRACTS.values())
-#: Settings of Confluent's registry that this one does not have.
+#: Settings of Confluent's registry that this registry does not have.
 _MISSING: Final = ("aliasForDeks", "compatibilityPolicy", "validateFields", "validateNewSchemas", "validateRules")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings. None is not set.
+    """Settings. None means that a value is not set.
 
-    alias: the subject that requests for this one are for. normalize: whether all schemas are registered normalized.
-    group: the name of a property of metadata: versions are compatible with those that have the same value of it.
-    default_metadata and others: what schemas are registered with; see `contracts.completed`.
+    alias: the subject to which requests for this one apply.
+    normalize: whether all schemas are registered normalized.
+    group: the name of a metadata property. Versions with the same value of the property must be compatible.
+    default_metadata and others: the metadata and rules of registered schemas; see `contracts.completed`.
     """
 
     level: Compatibility | None = None
@@ -44,13 +45,13 @@ class Settings:
         return any(getattr(self, name) for name in _CONTRACTS.values())
 
     def as_json(self, level: str) -> dict[str, Any]:
-        """Return them as JSON, the compatibility level by the name `level`."""
+        """Return the settings as JSON, with the compatibility level under the name `level`."""
         document: dict[str, Any] = {name: getattr(self, mine) for name, mine in (_TEXTS | _CONTRACTS).items()}
         document |= {"normalize": self.normalize, level: None if self.level is None else self.level.value}
         return {name: value for name, value in document.items() if value is not None}
 
     def changed(self, document: Mapping[str, Any], level: str) -> Settings:
-        """Return them with the changes of a request or a record.
+        """Return the settings with the changes of a request or a record.
 
         Raises InvalidCompatibility, InvalidRuleSet or InvalidRequest.
         """
@@ -73,7 +74,7 @@ class Settings:
         return found
 
     def over(self, general: Settings) -> Settings:
-        """Return these settings, with those of `general` where none is set that narrower scopes inherit."""
+        """Return these settings, completed by the settings of `general` that narrower scopes inherit."""
         names = [each.name for each in fields(self) if each.name not in _OWN]
         return replace(self, **{name: getattr(general, name) for name in names if getattr(self, name) is None})
 

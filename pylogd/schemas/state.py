@@ -4,12 +4,12 @@ Strategy: the state is the result of applying all records of one topic in order,
 has the same state. Keys and values have the format of Confluent's registry, whose topic can be taken over.
 
 Rules:
-- Ids are given by context. An id belongs to one schema as long as a version has it, and is not given again.
-- When a version is deleted permanently, the largest ids given so far are written too, because compaction removes the
+- Each context gives its own ids. An id belongs to one schema as long as a version has it, and is not given again.
+- When a version is deleted permanently, the largest ids so far are written too, because compaction removes the
   version's own record.
-- A deletion writes tombstones for all keys of what it deletes, whatever bytes other programs wrote (`completed`).
-- A record that can't be decoded is skipped, and ids that are found in it are not given to other schemas.
-Must not know: HTTP, brokers, what a change is allowed to do.
+- A deletion writes tombstones for all keys with the same meaning, whatever bytes other programs wrote (`completed`).
+- A record that can't be decoded is skipped. Ids that are found in it are not given to other schemas. Must not know:
+  HTTP, brokers, which changes are allowed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pylogd.schemas.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-MAX_NUMBER: Final = 2**31 - 1  # the largest version and the largest id: messages have four bytes for it
+MAX_NUMBER: Final = 2**31 - 1  # the largest version, and the largest id, which has four bytes in messages
 _TAKEOVER: Final = "WRITER"
 _IGNORED: Final = frozenset({"DELETE_SUBJECT", "CLEAR_SUBJECT", "ASSOC", _TAKEOVER})
 _IDS: Final = re.compile(rb'"id"\s*:\s*(\d{1,10})(?!\d)')
@@ -42,17 +42,17 @@ class RegistryState:
     def __init__(self) -> None:
         self._subjects: dict[str, dict[int, Version]] = {}
         self._uses: dict[tuple[str, int], dict[tuple[str, int], Version]] = {}  # by context and id
-        self._guids: dict[str, dict[tuple[str, int], Version]] = {}  # then by context and id
+        self._guids: dict[str, dict[tuple[str, int], Version]] = {}  # by guid, then by context and id
         self._ids: dict[tuple[str, Identity], int] = {}
         self._settings: dict[str | None, Settings] = {}
         self._modes: dict[str | None, Mode] = {}
         self._used: dict[str, int] = {}  # the largest version so far, by subject
-        self._last_ids: dict[str, int] = {}  # by context
+        self._last_ids: dict[str, int] = {}  # the largest id so far, by context
         self._contexts: set[str] = set()
         self._keys = RecordKeys()
 
     def completed(self, records: list[TopicRecord]) -> list[TopicRecord]:
-        """Return the records of a change, with tombstones for all keys of what it deletes (`keys`)."""
+        """Return the records of a change, with tombstones for all keys of the deleted things (`keys`)."""
         return [*self._keys.tombstones(records), *records] if records else []
 
     def apply(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
@@ -121,7 +121,7 @@ class RegistryState:
 
     def _put(self, version: Version) -> None:
         subject, number, context = version.subject, version.version, context_of(version.subject)
-        identity = version.schema.identity  # raises for what is no schema, before anything has changed
+        identity = version.schema.identity  # raises for an invalid schema, before anything has changed
         before = self._subjects.get(subject, {}).get(number)
         if before is not None and before.id != version.id:
             self._remove(subject, number)
@@ -174,7 +174,7 @@ class RegistryState:
         return (version for versions in self._subjects.values() for version in versions.values())
 
     def last_ids_record(self) -> TopicRecord:
-        """Return a record that says which ids were given."""
+        """Return the record of the largest ids that were given."""
         last = {context: last for context, last in self._last_ids.items() if context != DEFAULT}
         document: dict[str, Any] = {"lastId": self._last_ids.get(DEFAULT, 0)}
         return TopicRecord(
@@ -197,13 +197,13 @@ def context_record(context: str, *, deleted: bool = False) -> TopicRecord:
 
 
 def mode_record(subject: str | None, mode: Mode | None) -> TopicRecord:
-    """Return the record of a mode, None to remove it."""
+    """Return the record of a mode; None removes the mode."""
     key = as_bytes({"keytype": "MODE", "subject": subject, "magic": 0})
     return TopicRecord(key, None if mode is None else as_bytes({"subject": subject, "mode": mode.value}))
 
 
 def settings_record(subject: str | None, settings: Settings | None) -> TopicRecord:
-    """Return the record of settings, None to remove them."""
+    """Return the record of settings; None removes the settings."""
     key = as_bytes({"keytype": "CONFIG", "subject": subject, "magic": 0})
     if settings is None:
         return TopicRecord(key, None)

@@ -1,13 +1,12 @@
 """Read and write the topic in which the registry stores its schemas.
 
-Strategy: the client on Twisted. A reader follows the topic from its beginning as long as the service runs. A write
-takes effect when the reader has read it back. Changes are made one after the other, each computed from all records
-before it. Several services may share a topic: the leader among them makes the changes (`election`); should two believe
-that they lead, a change is appended only if no other service has written meanwhile (`appending`), else it is computed
-again.
+Strategy: a reader follows the topic from its beginning as long as the service runs. A write takes effect when the
+reader has read it back. Changes are made one after the other; each is computed from all earlier records. Several
+services may share a topic, and their leader makes the changes (`election`). If two services believe that they lead, a
+change is appended only if no other service has written meanwhile (`appending`); otherwise it is computed again.
 
-Rules: the service answers no request before the topic was read to its end. A record that can't be applied is skipped.
-Must not know: HTTP, the content of records.
+Rules: the service answers requests only after it has read the topic to its end. A record that can't be applied is
+skipped. Must not know: HTTP, the content of records.
 """
 
 from __future__ import annotations
@@ -34,14 +33,17 @@ log = Logger()
 _POLL_SECONDS = 0.5
 _RETRY_SECONDS = 1.0
 _REPLICAS = 3
-#: How long to wait for the record of another service that appended first, before taking over the topic.
+#: The time to wait for the record of another service that appended first, before taking over the topic.
 _FOREIGN_SECONDS = 1.0
-#: A record is larger than the topic, or the broker, accepts.
+#: Errors that mean that a record is larger than the topic, or the broker, accepts.
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class SchemaStore:
-    """The registry's topic. `timeout`: seconds that a change may take."""
+    """The registry's topic.
+
+    timeout: the seconds that a change may take.
+    """
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class SchemaStore:
         self._next = 0  # the offset of the first record that was not applied yet
         self._waits: list[tuple[int, defer.Deferred[None]]] = []
         self._next_sequence = FIRST  # the sequence number of the next record
-        self._token = ""  # the token of the append under way
+        self._token = ""  # the token of the append in progress
         self._token_read = False
 
     def start(self) -> defer.Deferred[None]:
@@ -98,7 +100,7 @@ class SchemaStore:
             raise StoreTimedOut(f"the schemas topic can't be read: {error}") from error
 
     async def cluster_id(self) -> str | None:
-        """Return the id of the brokers' cluster, None if it has none. Raises StoreTimedOut."""
+        """Return the id of the brokers' cluster; None if it has none. Raises StoreTimedOut."""
         try:
             found = await Admin(self._cluster).describe_cluster()
             return found.cluster_id
@@ -108,8 +110,8 @@ class SchemaStore:
     def change(self, work: Callable[[], tuple[Any, list[TopicRecord]]]) -> defer.Deferred[Any]:
         """Write the records that `work` returns. The Deferred fires with its result once they are applied.
 
-        `work` is called once all earlier changes are applied, and again if another service wrote meanwhile. Fails with
-        what `work` raises, or with StoreTimedOut.
+        `work` is called once all earlier changes are applied, and again if another service has written meanwhile. Fails
+        with the errors of `work`, or with StoreTimedOut.
         """
         return self._lock.run(lambda: defer.Deferred.fromCoroutine(self._change(work)))
 
@@ -139,16 +141,16 @@ class SchemaStore:
         await self._wait_for(offset + len(records))
         if (
             not self._token_read and self._next_sequence == sequence
-        ):  # the leader has that sequence's batch, and the topic has no stamp
+        ):  # the leader knows a batch with this sequence, but the topic has no stamp
             await self._catch_up(sequence)
             return False
         return self._token_read
 
     async def _catch_up(self, refused: BatchSequence) -> None:
-        """Read what other services have written, and so the next sequence number. If no record has it, take over."""
+        """Read the records of other services, which give the next sequence number. If no record has it, take over."""
         try:
             await self._wait_for(await self._appender.end_offset())
-            if self._next_sequence == refused:  # the other's record is not committed yet, or was deleted
+            if self._next_sequence == refused:  # the other service's record is not committed yet, or was deleted
                 news = self._until(self._next + 1).addTimeout(_FOREIGN_SECONDS, self._reactor)
                 with suppress(defer.TimeoutError):
                     await news
@@ -161,7 +163,7 @@ class SchemaStore:
                 pairs = [(TAKEOVER.key, TAKEOVER.value)]
                 await self._wait_for(1 + await self._appender.append(sequence, self._token, pairs))
         except ConcurrentAppend:
-            # Another service has begun that epoch, or a later one.
+            # Another service has begun this epoch, or a later one.
             self._next_sequence = max(self._next_sequence, BatchSequence(refused.epoch + 1, 0))
         except PylogdError as error:
             raise StoreTimedOut(f"the change could not be written: {error}") from error

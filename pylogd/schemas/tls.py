@@ -1,4 +1,4 @@
-"""TLS for the registry's HTTP API: certificates from PEM files, read again when they change.
+"""TLS for the registry's HTTP API: certificates come from PEM files, which are read again when they change.
 
 Needs pyOpenSSL (extra `pylogd-broker[tls]`).
 """
@@ -41,7 +41,8 @@ class BadCertificate(PylogdError):
 class TlsFiles(NamedTuple):
     """Paths of PEM files: the certificate with its chain, its key, and the authorities of clients' certificates.
 
-    key: None if it is in the file of the certificate. client_authorities: None to ask clients for no certificate.
+    key: None if the key is in the file of the certificate.
+    client_authorities: None if clients need no certificate.
     """
 
     certificate: str
@@ -73,12 +74,14 @@ class TlsFiles(NamedTuple):
 
 @implementer(IPolicyForHTTPS)
 class LeaderTls:
-    """TLS of connections to the leader of the registries: its certificate is checked, and names its host."""
+    """TLS of connections to the leader of the registries: its certificate is checked, and must name its host."""
 
     def __init__(self, authorities: str | None, own: TlsFiles) -> None:
-        """authorities: PEM file of the authorities that sign registries' certificates; None for the system's.
+        """authorities: the PEM file of the authorities that sign registries' certificates; None for the system's.
 
-        own: this registry's certificate, which is shown if the leader asks for one. Raises BadCertificate.
+        own: this registry's certificate, which is sent if the leader asks for one.
+
+        Raises BadCertificate.
         """
         try:
             self._trusted = None if authorities is None else trustRootFromCertificates(
@@ -94,14 +97,14 @@ class LeaderTls:
             ) from None
 
     def creatorForNetloc(self, hostname: bytes, _: int) -> Any:
-        """Return what makes the TLS connection to a host."""
+        """Return the object that makes TLS connections to a host."""
         trust = {} if self._trusted is None else {"trustRoot": self._trusted}
         return optionsForClientTLS(hostname.decode("ascii"), clientCertificate=self._own, **trust)
 
 
 @implementer(IOpenSSLContextFactory)
 class ReloadedTls:
-    """The TLS of new connections, from files that are looked at every 30 s. Errors in new files are logged."""
+    """The TLS of new connections, from files that are checked for changes every 30 s. Errors in files are logged."""
 
     def __init__(self, reactor: Any, files: TlsFiles) -> None:
         """Read the files. Raises BadCertificate."""
@@ -117,11 +120,11 @@ class ReloadedTls:
         return self._options.getContext()
 
     def start(self) -> None:
-        """Begin to look for changes."""
+        """Begin to check for changes."""
         self._look.start(_CHECK_SECONDS, now=False)
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop checking for changes."""
         if self._look.running:
             self._look.stop()
 

@@ -1,8 +1,8 @@
 """The registry's HTTP API, compatible with Confluent's, on Twisted Web.
 
-Strategy: `handlers` has a table of routes. A change is made by the leader of the registries: another one sends the
-request on to it (`forwarding`), and waits until it has read the change itself. Errors of `schemas.errors` are sent with
-their status and code.
+Strategy: `handlers` has a table of routes. The leader of the registries makes all changes: another registry forwards
+the request to the leader (`forwarding`), and waits until it has read the change itself. Errors of `schemas.errors` are
+sent with their status and code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pylogd.schemas.handlers import Handlers, Route, Text
 log = Logger()
 
 CONTENT_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
-#: How long a change waits for a leader that can be reached, as while one is elected.
+#: The time for which a change waits for a reachable leader, such as during an election.
 _LEADER_SECONDS: Final = 20.0
 _FIRST_ERROR: Final = 400
 
@@ -52,7 +52,7 @@ class SchemaRegistryResource(Resource):
         election: LeaderElection | None = None,
         forwarder: Forwarder | None = None,
     ) -> None:
-        """election: of the leader; without it this registry makes all changes itself."""
+        """`election` elects the leader; without it this registry makes all changes itself."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._handlers = handlers
         self._authenticator = authenticator
@@ -61,7 +61,7 @@ class SchemaRegistryResource(Resource):
         self._routes = handlers.routes()
 
     def render(self, request: Request) -> int:
-        """Answer a request, now or later."""
+        """Answer a request, at once or later."""
         path = request.path.decode("ascii", "replace")
         answer: Deferred[Any] = ensureDeferred(self._answer(request))
         answer.addCallbacks(lambda found: _send(request, *found), lambda why: self._refuse(request, why))
@@ -94,7 +94,7 @@ class SchemaRegistryResource(Resource):
         return Answer(204 if document is None else 200, document)
 
     async def _forwarded(self, request: Request, body: bytes) -> Answer | None:
-        """Return the leader's answer, None if this registry is the leader. Raises RegistryError."""
+        """Return the leader's answer; None if this registry is the leader. Raises RegistryError."""
         assert self._election is not None and self._forwarder is not None
         reactor = self._forwarder.reactor
         end = reactor.seconds() + _LEADER_SECONDS

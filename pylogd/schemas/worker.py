@@ -1,9 +1,9 @@
 """Check and compare schemas in a process with limits: `python -m pylogd.schemas.worker MEGABYTES SECONDS`.
 
-Strategy: read a task from standard input, write its outcome to standard output, and so on until the input ends. Tasks
-and outcomes are JSON after their length as a big-endian uint32. A schema of a few kilobytes can take exponential time
-and memory, so the kernel bounds both: the process is killed when one task has used its seconds of processor time, and
-an allocation beyond the memory fails.
+Strategy: read tasks from standard input until it ends, and write the outcome of each to standard output. Tasks and
+outcomes are JSON after their length as a big-endian uint32. A schema of a few kilobytes can take exponential time and
+memory, so the kernel limits both: the process is killed when one task has used up its processor time, and an allocation
+beyond the memory limit fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_REASONS: Final = 100
 
 
 def read_task(kind: str, definitions: Definitions, *, normalize: bool = False) -> dict[str, Any]:
-    """Return the task to check the last of these definitions and to return it as the registry keeps it."""
+    """Return the task to check the last of these definitions, and to return it in the form that the registry keeps."""
     return {"read": kind, "definitions": definitions, "normalize": normalize}
 
 
@@ -42,7 +42,7 @@ def compare_task(comparison: Comparison) -> dict[str, Any]:
 
 
 def work(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Do a task. Return {"text": ...}, {"reasons": [...]}, empty if all is well, or {"invalid": why}."""
+    """Do a task. Return {"text": ...}, {"reasons": [...]} (empty if compatible), or {"invalid": why}."""
     try:
         if "read" in task:
             definitions = _definitions(task["definitions"])

@@ -11,4 +11,4 @@ without registration. `idle` ends the workers that Spark no longer needs. Nothin
 
 from pylogd.spark.idle import end_quietly
 
-end_quietly()  # here, since any module of this package may be the first one that a worker of Spark imports
+end_quietly()  # here, since a worker of Spark may import any module of this package first

@@ -2,15 +2,15 @@
 
 Strategy: the audit topic contains reports (`client.core.audit`): counts by producer, topic and window of time. Each
 message has a header, its stamp, with its producer, its time and its number. So at any later stage (this cluster's
-topic, another cluster's, a lake) the distinct messages of each window can be counted. Fewer than reported are a loss;
-more rows than distinct messages are duplicates.
+topic, another cluster's, a lake) the distinct messages of each window can be counted. If there are fewer than reported,
+messages were lost; if there are more rows than distinct messages, there are duplicates.
 
 A message that is absent need not be lost:
 - A lake is audited up to its committed offsets: later messages of the topic are not loaded yet.
 - If a log or a lake does not begin with offset 0, retention may have deleted messages that are older than its first.
-- If a producer did not report a window (it crashed, or the report has expired), nor its journal did, it is unknown how
-  many of its messages were delivered; gaps in their numbers prove nothing.
-In each of these cases the verdict on a window is "unknown", unless other messages prove it incomplete.
+- If neither a producer nor its journal reported a window (it crashed, or the report has expired), it is unknown how
+  many   of its messages were delivered; gaps in their numbers prove nothing. In each of these cases the verdict on a
+  window is "unknown", unless other messages prove it incomplete.
 
 A message that an audited producer copied has several stamps. The last one whose producer reports on this topic counts,
 or if there is none the last one. Messages without stamps, of clients that are not audited, are counted by their own
@@ -46,7 +46,7 @@ _REPORT: Final = (
 _STAMP: Final = r"^(\d+)/([^/]*)/(\d+)/(.*)$"
 _COLUMNS: Final = ("topic", "partition", "offset", "headers")
 _WINDOW: Final = ("topic", "window_start_ms", "window_ms")
-#: How the counts of producers are computed, which are added for each window.
+#: How the counts of a producer are computed; they are added for each window.
 _SUMS: Final = {
     "reported": "reported",
     "rows": "rows",
@@ -64,14 +64,17 @@ _SUMS: Final = {
 class Completeness:
     """The result for one window of a topic.
 
-    reported: messages that producers report as delivered. rows: rows received. distinct: distinct messages received.
-    missing: messages reported and not received. unreported: messages received and not reported.
+    reported: messages that producers report as delivered.
+    rows: rows received.
+    distinct: distinct messages received.
+    missing: messages reported and not received.
+    unreported: messages received and not reported.
     pending: messages in the topic that are not loaded yet.
     gaps: numbers of a producer for which there is neither a report nor a message; counted in its last window.
-    recovered, lost: messages that a dead producer was given, as its journal tells, and that were received, or were not.
-    unstamped: rows of clients that are not audited, which are in none of the other counts; those that are not loaded
-    yet are pending.
+    recovered, lost: messages that a dead producer was given according to its journal: received, and not received.
+    unstamped: rows of clients that are not audited; they are in no other count, except in `pending` while not loaded.
     may_be_deleted: whether retention may have deleted the missing messages.
+
     All counts are computed for each producer and added, so that one producer's surplus does not hide another's loss.
     """
 
@@ -97,7 +100,9 @@ class Completeness:
 
     @property
     def verdict(self) -> str:
-        """COMPLETE if every delivered message was received exactly once, INCOMPLETE if one was not, else UNKNOWN."""
+        """COMPLETE if every delivered message was received exactly once; INCOMPLETE if some message was not; else
+        UNKNOWN.
+        """
         absent = self.missing + self.lost
         if self.duplicates or (absent and not self.may_be_deleted):
             return INCOMPLETE
@@ -119,11 +124,11 @@ class Completeness:
 class Stage:
     """The place that is audited.
 
-    received: rows with `topic`, `partition`, `offset`, `headers` (array of key and value), and `timestamp` if they have
-    it, or what `with_times` returns of them.
+    received: rows with `topic`, `partition`, `offset`, `headers` (array of key and value) and optionally `timestamp`,
+    or the result of `with_times` for them.
     unloaded: the rows of the topics that are not loaded yet, or None.
     trimmed: the partitions that do not begin with offset 0.
-    unknown_topics: the topics of which it is unknown what is not loaded yet.
+    unknown_topics: the topics whose unloaded rows are unknown.
     """
 
     received: DataFrame
@@ -135,8 +140,8 @@ class Stage:
 def compare(reports: DataFrame, stage: Stage, *, until_ms: int | None = None) -> list[Completeness]:
     """Return the result for each window of each topic, sorted.
 
-    reports: rows of the audit topic, with the column `value`. until_ms: only windows that ended by then are judged, in
-    milliseconds since 1970.
+    reports: rows of the audit topic, with the column `value`.
+    until_ms: only windows that ended by then are judged, in milliseconds since 1970.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs a session
 
@@ -149,12 +154,12 @@ def compare(reports: DataFrame, stage: Stage, *, until_ms: int | None = None) ->
         f.expr("coalesce(sum(if(recovered, null, failures)), sum(failures))").alias("failed"),
         f.min(f.expr("if(first >= 0, first, null)")).alias("first"),
         f.max(f.expr("if(last >= 0, last, null)")).alias("last"),
-        f.expr("every(recovered)").alias("dead"),  # only its journal has reported the window
+        f.expr("every(recovered)").alias("dead"),  # true if only the journal has reported the window
     )  # fmt: skip
     messages = _messages(stage, parsed)
     joined = expected.join(_counted(messages, parsed), [*_WINDOW, "producer"], "full")
     joined = joined.fillna(0, ["reported", "failed", "rows", "distinct", "found", "awaited"]).fillna(False, ["dead"])
-    # a journal may be behind: numbers have no gaps, so all up to the last one that arrived were given
+    # a journal may be behind; numbers have no gaps, so all messages up to the last received one were given
     joined = joined.withColumn("given", f.expr("if(dead, greatest(last, most) - first + 1 - failed, 0)"))
     if until_ms is not None:
         joined = joined.where(f.col("window_start_ms") + f.col("window_ms") <= until_ms)
@@ -178,8 +183,7 @@ def compare(reports: DataFrame, stage: Stage, *, until_ms: int | None = None) ->
 def with_times(rows: DataFrame) -> DataFrame:
     """Return the columns of a stage's rows. `sent_ms` is null if the rows have no time stamps.
 
-    Quarantined rows have them as `timestampMs`. A column `timestamp` of a typed table may be something else than a
-    time.
+    Quarantined rows have the times as `timestampMs`. The column `timestamp` of a typed table need not be a time.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -192,7 +196,7 @@ def with_times(rows: DataFrame) -> DataFrame:
 
 
 def _unstamped(stage: Stage, reports: DataFrame, until_ms: int | None) -> dict[tuple[str, int, int], tuple[int, int]]:
-    """Return how many rows without stamps each window has: received, and not loaded yet.
+    """Return the number of rows without stamps in each window: those received, and those not loaded yet.
 
     The windows of a topic are as long as those of its reports, the longest ones if they differ.
     """
@@ -215,7 +219,10 @@ def _unstamped(stage: Stage, reports: DataFrame, until_ms: int | None) -> dict[t
 
 
 def _rows(stage: Stage, *more: str) -> DataFrame:
-    """Return all rows of a stage with `is_loaded`: 1, or 0 for rows that are not loaded yet. more: columns."""
+    """Return all rows of a stage with `is_loaded`: 1, or 0 for rows that are not loaded yet.
+
+    more: further columns.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     rows = with_times(stage.received).select(*_COLUMNS, *more, f.lit(1).alias("is_loaded"))
@@ -249,7 +256,7 @@ def _messages(stage: Stage, reports: DataFrame) -> DataFrame:
 def _counted(messages: DataFrame, reports: DataFrame) -> DataFrame:
     """Count rows and distinct messages by window and producer.
 
-    found, awaited: the messages received, and not loaded yet, without those that the producer reported as failed.
+    found, awaited: the received messages, and those not loaded yet, without those that the producer reported as failed.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -281,7 +288,7 @@ def _counted(messages: DataFrame, reports: DataFrame) -> DataFrame:
 
 
 def _with_gaps(joined: DataFrame) -> DataFrame:
-    """Add the column `gaps`: how many numbers between a producer's first and last one are not accounted for."""
+    """Add the column `gaps`: how many numbers between a producer's first and last number are not accounted for."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -294,7 +301,7 @@ def _with_gaps(joined: DataFrame) -> DataFrame:
 
 
 def _deleted_until(messages: DataFrame, stage: Stage) -> Mapping[str, float]:
-    """Return up to which time messages of a topic may have been deleted, in milliseconds; without other topics."""
+    """Return the time in milliseconds before which messages may have been deleted; without complete topics."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     found: dict[str, float] = dict.fromkeys(stage.unknown_topics, math.inf)

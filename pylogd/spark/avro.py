@@ -9,9 +9,8 @@ written with other versions are resolved to it.
 
 Rules: an invalid message fails the query, or becomes null if `permissive`; so does one with an id that the registry has
 no Avro schema for. A registry that can't be reached, or refuses to answer, always fails it. Null stays null. These
-schemas have no type in Spark: unions other than of one type and null, logical types other than date, timestamp and
-decimal, and schemas that contain themselves.
-Must not know: topics, brokers.
+schemas have no type in Spark: unions except those of one type and null; logical types except date, timestamp and
+decimal; and schemas that contain themselves. Must not know: topics, brokers.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 Schema = Mapping[str, Any]
-_Registry = tuple[str, tuple[tuple[str, str], ...]]  # URL, settings of the client
+_Registry = tuple[str, tuple[tuple[str, str], ...]]  # the URL, and the settings of the client
 _SIMPLE: Final[Mapping[str, DataType]] = {
     "boolean": BooleanType(),
     "int": IntegerType(),
@@ -78,8 +77,10 @@ def from_avro(
 ) -> Column:
     """Return a column of the values in a column of messages, with the type of `reader_schema`.
 
-    permissive: whether an invalid message becomes null instead of failing the query. settings: TLS and credentials for
-    the registry (`pylogd.schemas.access`). Raises OptionError if the schema has no type in Spark.
+    permissive: whether an invalid message becomes null instead of failing the query.
+    settings: TLS and credentials for the registry (`pylogd.schemas.access`).
+
+    Raises OptionError if the schema has no type in Spark.
     """
     from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - needs a session
 
@@ -107,8 +108,10 @@ def to_avro(
 ) -> Column:
     """Return a column of messages of the values in a column.
 
-    The schema is registered as `<topic>-value`, or `<topic>-key` with `key`. settings: TLS and credentials for the
-    registry (`pylogd.schemas.access`). Raises OptionError if the schema has no type in Spark.
+    The schema is registered as `<topic>-value`, or `<topic>-key` with `key`.
+    settings: TLS and credentials for the registry (`pylogd.schemas.access`).
+
+    Raises OptionError if the schema has no type in Spark.
     """
     from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - needs a session
 
@@ -131,7 +134,7 @@ def _over_arrow(arrow_udf: Any, function: Any, kind: DataType) -> Callable[[Colu
 
 
 def _as_avro(value: Any, kind: DataType) -> Any:
-    """Convert a value of Arrow for fastavro: Arrow returns maps as lists of pairs. fastavro checks the types."""
+    """Convert a value of Arrow for fastavro, which checks the types: Arrow returns maps as lists of pairs."""
     if isinstance(kind, MapType) and isinstance(value, list):
         return {name: _as_avro(each, kind.valueType) for name, each in value}
     if isinstance(kind, ArrayType) and isinstance(value, list):

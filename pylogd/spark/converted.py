@@ -1,9 +1,9 @@
 """Write rows that tasks make in Python with Spark's own Parquet writer, to any file system that Hadoop has.
 
-Strategy: as `files`, with the rows of `interface.Rows` in place of the source's. One query writes the rows of the table
-and those of the quarantine, to different directories, but with the columns of the table: what the quarantine keeps of
-a record beyond them is packed into `key`. Only if there are any, a second job unpacks them.
-Must not know: what a commit is, where columns come from.
+Strategy: that of `files`, with the rows of `interface.Rows` in place of the source's rows. One query writes the rows of
+the table and of the quarantine to different directories, but with the same columns: other data of quarantined records
+is packed into `key`. Only if there are such records, a second job unpacks them. Must not know: what a commit is, where
+columns come from.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from pylogd.typed.rows import TypedRows
 
-#: The column by which rows of the table and of the quarantine are told apart.
+#: The column that tells rows of the table from rows of the quarantine.
 SIDE: Final = "pylogd_side"
 _LOADED, _ASIDE = "lake", "aside"
-#: What is packed into `key`, in this order, and what has a column of its own.
+#: The columns that are packed into `key`, in this order, and the columns that exist in both.
 _PACKED: Final = ("reason", "timestampMs", "key", "value")
 _OWN: Final = ("topic", "partition", "offset", "timestampType", "headers")
 
@@ -55,8 +55,10 @@ def write(
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:  # fmt: skip
     """Write the rows of a load. Return the files of the table and the files of its quarantine.
 
-    records: those of the source, with `headers` and `timestampMs`. rows: makes rows of them. codec: the files'
-    compression. gather: whether rows are shuffled so that each directory gets one file.
+    records: the records of the source, with `headers` and `timestampMs`.
+    rows: makes rows from the records.
+    codec: the files' compression.
+    gather: whether rows are shuffled so that each directory gets one file.
     """
     from pyspark.sql.functions import expr  # noqa: PLC0415 - needs a session
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
@@ -74,7 +76,7 @@ def write(
 
 
 def _quarantine(records: DataFrame, staging: SparkStaging, aside: Sequence[DataFile], codec: str) -> Sequence[DataFile]:
-    """Write the quarantine's files from the rows that were set aside. Return the files."""
+    """Write the quarantine's files from the quarantined rows. Return the files."""
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - needs a session
 
     spark = records.sparkSession
@@ -86,7 +88,7 @@ def _quarantine(records: DataFrame, staging: SparkStaging, aside: Sequence[DataF
 
 
 def _pack(rest: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Return rows of the quarantine in the columns of the table, with what these don't have in `key`."""
+    """Return rows of the quarantine in the columns of the table, with all other columns packed into `key`."""
     packed = [_packed(row) for row in rest.select(list(_PACKED)).to_pylist()]
     arrays = [
         rest.column(field.name)

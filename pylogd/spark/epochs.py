@@ -7,18 +7,18 @@ the task's commit message. Once all tasks have succeeded, the driver sends the b
 The transaction also commits an offset of a group that belongs to the query alone: the number of the epoch.
 
 Exactly once follows from the order of steps in `commit`:
-1. The new producer fences earlier ones with the same transactional id. Their transaction is decided from then on.
+1. The new producer fences earlier producers with the same transactional id. From then on their transaction is decided.
 2. The number of the last committed epoch is read. Spark repeats an epoch if it died between this commit and its own
-   commit log; it repeats no earlier one. An epoch that is found is not written again.
-3. Rows and number are committed together. A driver that was thought dead is fenced by step 1 of its successor: both
-   can't commit.
+commit log; it repeats no earlier epoch. An epoch    that was committed already is not written again.
+3. Rows and number are committed together. A driver that was thought dead is fenced by step 1 of its successor, so only
+one of them can commit.
 
-Tasks do not write to the open transaction themselves, which would spare the way by the driver: a partition takes the
-sequence numbers of a producer from one writer only, and a Python data source can't ask Spark to shuffle rows by
-partition. Also, rows of failed and speculative attempts would be in the transaction, so that every task that Spark
-repeats made it repeat the epoch, and consumers of committed records would wait as long as the slowest task takes.
+Tasks do not write to the open transaction themselves, although that would avoid the way through the driver. A partition
+accepts the sequence numbers of a producer from one writer only, and a Python data source can't ask Spark to shuffle
+rows by partition. Also, rows of failed and speculative attempts would be in the transaction, so each repeated task
+would force Spark to repeat the epoch, and consumers of committed records would wait for the slowest task.
 
-Rules: `encode` runs on executors, `commit` on the driver; they share the options only.
+Rules: `encode` runs on executors, `commit` on the driver; they share only the options.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 _QUERY_ID: Final = "sql.streaming.queryId"  # StreamExecution.QUERY_ID_KEY, a local property of Spark's tasks
 _TRIES: Final = 3
-#: Error codes of a batch whose producer was fenced. Another try would fence the one that has taken over.
+#: Error codes of a batch whose producer was fenced. A retry would fence the producer that has taken over.
 _OUTDATED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 _RECORDED: Final = "the last epoch that a Spark query has committed"
 _REPEAT: Final = "Consumers of committed records see none of its rows. Start the query again, which repeats it."
@@ -70,7 +70,10 @@ _FENCED: Final = (
 
 @dataclass
 class EncodedRows(WriterCommitMessage):
-    """The encoded rows of a task. query_id: the id of the streaming query; None in a batch query."""
+    """The encoded rows of a task.
+
+    query_id: the id of the streaming query; None in a batch query.
+    """
 
     rows: int
     query_id: str | None
@@ -105,7 +108,7 @@ def encode(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> EncodedRo
 
 
 def epoch_of(messages: Sequence[EncodedRows], number: int) -> Epoch | None:
-    """Return the epoch of the tasks' messages; None if there are no rows. Raises EpochNotCommitted."""
+    """Return the epoch that the tasks' messages name; None if there are no rows. Raises EpochNotCommitted."""
     query_ids = {message.query_id for message in messages if message.rows}
     if not query_ids:
         return None
@@ -118,8 +121,8 @@ def epoch_of(messages: Sequence[EncodedRows], number: int) -> Epoch | None:
 def commit(options: SinkOptions, messages: Sequence[EncodedRows], epoch: Epoch | None) -> bool:
     """Write the rows of all tasks in one transaction, with the number of the epoch unless it is None.
 
-    Returns whether they were written; False if the epoch was committed before, or if there are no rows. Tries again if
-    the transaction was aborted, or its outcome is open, since the next try finds it out. Raises EpochNotCommitted, and
+    Returns False if the epoch was committed before, or if there are no rows. Tries again if the transaction was
+    aborted, or if its outcome is unknown, since the next try finds it out. Raises EpochNotCommitted, and
     StaleCheckpoint if a later epoch was committed.
     """
     batches = [batch for message in messages for batch in message.batches]
@@ -139,7 +142,7 @@ def commit(options: SinkOptions, messages: Sequence[EncodedRows], epoch: Epoch |
             if isinstance(error.__cause__, KafkaError) and error.__cause__.code in _OUTDATED:
                 raise EpochNotCommitted(
                     number, str(error), _FENCED
-                ) from error  # a leader said it before the coordinator
+                ) from error  # a leader reported the fencing before the coordinator
             if not tries:
                 open_outcome = epoch is None and isinstance(error, RequestTimedOut)
                 raise EpochNotCommitted(number, str(error), _UNKNOWN if open_outcome else _REPEAT) from error

@@ -1,19 +1,17 @@
 """Write the files of a table with Spark's own Parquet writer, on any file system that Hadoop has.
 
-Strategy: rows are written to a directory of their own, partitioned as the table's layout says; its files are then
-looked up there.
+Strategy: rows are written to a new directory, partitioned as the table's layout says; then its files are listed.
 
 Three things cost more than the compression, and are avoided: date functions (dates are computed by integer arithmetic),
 sorting the rows first (a task keeps a few files open instead), and Parquet's dictionaries for columns in which each
 value occurs once: offsets and time stamps. Time stamps are written as 64-bit microseconds, not as Spark's INT96.
 
-Records whose time stamps Spark can't represent have no date. The same query writes them to a separate directory; only
-if there are any, a second job writes the quarantine's files from them. As both directories have the table's schema,
-their time stamps, as numbers, and their values, as hexadecimal digits, are both written to `value`.
+Records whose time stamps Spark can't represent have no date. The same query writes them to a separate directory. Only
+if there are such records, a second job writes the quarantine's files from them. Both directories have the table's
+schema, so `value` holds both the time stamp, as a number, and the value, as hexadecimal digits.
 
-Spark casts bytes to strings without a look at them. So the values of a lake of strings are valid UTF-8 in the source's
-rows already (its option `invalidUtf8`).
-Must not know: what a commit is.
+Spark casts bytes to strings without checking them. So the source already makes the values of a lake of strings valid
+UTF-8 (its option `invalidUtf8`). Must not know: what a commit is.
 """
 
 from __future__ import annotations
@@ -53,8 +51,9 @@ def write(
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
     """Write the rows of a load. Return the files of the table and the files of its quarantine.
 
-    rows: those of the source, with `timestampMs`. codec: the files' compression. gather: whether rows are shuffled so
-    that each directory gets one file.
+    rows: the rows of the source, with `timestampMs`.
+    codec: the files' compression.
+    gather: whether rows are shuffled so that each directory gets one file.
     """
     directories = DIRECTORIES[layout.by]
     rows = _with_time(rows, layout.value)
@@ -74,7 +73,7 @@ def merge(
 ) -> list[DataFile]:  # fmt: skip
     """Write the rows of `files` to larger files, sorted by partition and offset. Return the new files.
 
-    columns: those of a typed table, without its directories'; older files have fewer, or narrower ones.
+    columns: the columns of a typed table, without those of its directories; older files have fewer or narrower columns.
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - needs a session
 
@@ -90,10 +89,12 @@ def merge(
 
 
 def _with_time(rows: DataFrame, value: str) -> DataFrame:
-    """Add the columns of the directories. Of rows without a time stamp, `value` holds what `_quarantine` needs."""
+    """Add the columns of the directories. In rows without a time stamp, `value` holds the data that `_quarantine`
+    needs.
+    """
     from pyspark.sql.functions import expr  # noqa: PLC0415 - needs a session
 
-    packed = "concat_ws(':', timestampMs, hex(value))"  # without the colon if the value is null
+    packed = "concat_ws(':', timestampMs, hex(value))"  # a null value leaves no colon
     return rows.withColumns(
         {
             "side": expr("if(timestamp is null, 'aside', 'lake')"),
@@ -123,7 +124,7 @@ def _quarantine(
 def write_quarantine(
     kept: DataFrame, staging: SparkStaging, aside: Sequence[DataFile], codec: str
 ) -> Sequence[DataFile]:
-    """Write rows of the quarantine, which were made from the rows in `aside`. Return the files."""
+    """Write the quarantine's rows, which were made from the rows in the directory `aside`. Return the files."""
     kept = kept.repartition("topic")
     kept.write.partitionBy("topic").options(compression=codec).parquet(f"{staging.directory}/{_QUARANTINED}")
     found = staging.found(_QUARANTINED, True)
@@ -134,7 +135,7 @@ def write_quarantine(
 
 
 def settings(spark: SparkSession) -> AbstractContextManager[None]:
-    """Set the session's settings for writing files within a `with` block, for several calls at once in threads."""
+    """Set the session's settings for writing files within a `with` block, in which several threads may write."""
     return set_for(spark, _SETTINGS)
 
 

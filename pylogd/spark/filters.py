@@ -2,11 +2,11 @@
 
 Strategy: the topic and the partition are the same for all records of a partition, so any filter on them is decided for
 the whole partition. Filters on the offset bound the range. A time stamp only moves the start: all records before the
-first one with a late enough time stamp are earlier, but those behind it may be in any order.
+first record with a late enough time stamp are earlier, but later records may be in any order.
 
-Rules: `take` returns True only if no record is left for which the filter is not true; else Spark applies it again.
-Conditions are true, false or null as in SQL; rows for which one is null are left out.
-Must not know: brokers, ranges.
+Rules: `take` returns True only if the filter is true for all remaining records; else Spark applies the filter again.
+Conditions are true, false or null as in SQL; rows for which a condition is null are left out. Must not know: brokers,
+ranges.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NEVER_NULL: Final = (*_OF_PARTITION, "offset", "timestampType")
 
 @dataclass(slots=True)
 class Filters:
-    """The remainder after a query's filters: offsets from `first` up to, not including, `end`, of some partitions.
+    """The result of a query's filters: offsets from `first` up to, but not including, `end`, of some partitions.
 
     since_ms: the least time stamp, in milliseconds since 1970.
     """
@@ -61,7 +61,7 @@ class Filters:
     _of_partition: list[tuple[str, Filter]] = field(default_factory=list)
 
     def keeps(self, topic: str, partition: int) -> bool:
-        """Return whether records of a partition may pass."""
+        """Return whether records of a partition may pass the filters."""
         constant: dict[str, str | int] = {"topic": topic, "partition": partition}
         return all(_holds(given, constant[column]) for column, given in self._of_partition)
 
@@ -85,7 +85,7 @@ class Filters:
         if isinstance(given, In):
             offsets = [each for each in given.value if isinstance(each, int)]
             self._bound(min(offsets, default=0), max(offsets, default=-1) + 1)
-            return False  # the offsets between these are left to Spark
+            return False  # Spark filters the offsets between these
         value = getattr(given, "value", None)
         if not isinstance(value, int):
             return False
@@ -116,7 +116,7 @@ class Filters:
 
 
 def _column(given: Filter) -> str:
-    """Return the name of the column that a filter is about; "" for a field within a column."""
+    """Return the name of a filter's column; "" for a field within a column."""
     while isinstance(given, Not):
         given = given.child
     path: tuple[str, ...] = getattr(given, "attribute", ())
@@ -130,7 +130,7 @@ def _is_known(given: Filter) -> bool:
 
 
 def _holds(given: Filter, value: str | int) -> bool | None:
-    """Return what a filter says of a value that is not null: true, false, or None for null."""
+    """Return the value of a filter for a value that is not null: true, false, or None for null."""
     if isinstance(given, Not):
         holds = _holds(given.child, value)
         return None if holds is None else not holds

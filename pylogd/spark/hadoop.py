@@ -1,10 +1,9 @@
 """Access a directory on any file system of Hadoop (file:, hdfs:, s3a:) through Spark's JVM.
 
-Strategy: how a file is created depends on the file system. An object store that can create a file on the condition that
-it does not exist is asked to (S3A since Hadoop 3.4.2: `fs.option.create.conditional.overwrite`). On local disks a draft
-is linked to the name, since Hadoop's rename there checks the name before it renames. Elsewhere, as on HDFS, a draft is
-renamed, which those file systems refuse if the name exists.
-Must not know: the content of files.
+Strategy: how a file is created depends on the file system. An object store may support creating a file only if it does
+not exist (S3A since Hadoop 3.4.2: `fs.option.create.conditional.overwrite`). On local disks a draft is linked to the
+name, since Hadoop's rename first checks the name and then renames. Elsewhere, such as on HDFS, a draft is renamed;
+those file systems refuse the rename if the name exists. Must not know: the content of files.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 #: Object stores on which a rename is a copy.
 _UNSAFE: Final = ("s3a", "s3", "s3n")
-#: What HDFS says of a file that was deleted while it was written.
+#: HDFS's message for a file that was deleted while it was written.
 _GONE: Final = ("FileNotFoundException", "LeaseExpiredException")
 _THREADS: Final = 8
 _TRIES: Final = 10
@@ -36,7 +35,7 @@ _TRIES: Final = 10
 class HadoopFiles:
     """Implements `tables.parquet.table.SparkFiles` on a Hadoop path. Methods raise TableError with Hadoop's message.
 
-    threads: how many operations are run at once; on local disks none would be faster for it.
+    threads: how many operations run at once; on local disks more than one would not be faster.
     """
 
     def __init__(self, spark: SparkSession, root: str) -> None:
@@ -67,7 +66,7 @@ class HadoopFiles:
         self._no_overwrite[0] = options.NONE
         self._path_class: Any = jvm.org.apache.hadoop.fs.Path
         self._status_class: Any = jvm.org.apache.hadoop.fs.FileStatus().getClass()
-        self._made: set[str] = set()  # directories that exist
+        self._made: set[str] = set()  # directories that are known to exist
 
     @property
     def root(self) -> str:
@@ -79,12 +78,12 @@ class HadoopFiles:
         return f"{self.root.rstrip('/')}/{relative}"
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory, sorted; nothing if it does not exist."""
+        """Return the names in a directory, sorted; no names if it does not exist."""
         statuses = self._list(directory)
         if not statuses:
             return []
-        # All names in one call to the JVM: a history may have many thousand. Py4J passes arrays as an Object only, or
-        # as their own type: that of S3A is an array of a subclass, which has to be copied.
+        # All names are read by one call of the JVM, since a history may have many thousands. Py4J passes an array as
+        # Object or as its own type; S3A's is an array of a subclass, which has to be copied.
         count = len(statuses)
         plain = self._jvm.java.lang.reflect.Array.newInstance(self._status_class, count)
         self._jvm.java.lang.System.arraycopy(statuses, 0, plain, 0, count)
@@ -126,7 +125,7 @@ class HadoopFiles:
             raise _reason(path, error) from error
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make a file, durably and at once, creating its directories. Return false if it exists."""
+        """Make a file, durably and as a whole, and its directories. Return false if the file exists."""
         if self._is_unsafe:
             raise TableError(
                 f"{self._name}: this object store can't create a file on the condition that it does not exist, so two "
@@ -142,7 +141,7 @@ class HadoopFiles:
         raise TableError(f"{path} was not created: others interfered {_TRIES} times. Run it again")
 
     def _create_conditionally(self, path: str, data: bytes) -> bool | None:
-        """Make a file by a conditional request. Return None if the store asks to try again."""
+        """Make a file by a conditional request. Return None if the store asks for a retry."""
         try:
             builder = self._fs.createFile(self._at(path)).overwrite(True).must(_CONDITIONAL, "true")
             stream = builder.recursive().build()
@@ -159,7 +158,7 @@ class HadoopFiles:
         return True
 
     def _rename_draft(self, path: str, data: bytes) -> bool | None:
-        """Make a file by a rename. Return None if its draft was deleted, as others may do at any time."""
+        """Make a file by a rename. Return None if its draft was deleted, which other processes may do at any time."""
         draft = f"{DRAFTS}/{uuid.uuid4().hex}"
         try:
             stream = self._fs.create(self._at(draft), True)
@@ -181,7 +180,7 @@ class HadoopFiles:
         return False
 
     def move(self, source: str, target: str) -> bool:
-        """Rename a file, creating directories. Returns false if the target exists. Raises FileNotFoundError."""
+        """Rename a file, and make its directories. Return false if the target exists. Raises FileNotFoundError."""
         at = self._at(target)
         directory = target.rpartition("/")[0]
         known = directory in self._made

@@ -2,12 +2,12 @@
 
 Strategy: Spark closes the connections of workers that were idle for a minute, and all of them when its JVM ends.
 PySpark takes the end of a connection for a task that failed, and sends an error. On a Unix socket, which nobody reads
-any more, that fails as well (on TCP it is not noticed), and PySpark's daemon prints the traceback of each worker's
-`BrokenPipeError`. A worker that waits for the first byte of its next task knows the difference: no byte, no task.
+any more, this fails too (on TCP the failure goes unnoticed), and PySpark's daemon prints the traceback of each worker's
+`BrokenPipeError`. A worker that waits for the first byte of its next task can tell the two cases apart: without a byte
+there is no task.
 
-Rules: it changes processes that Spark's daemon has forked, and no others. It applies from the second task of a worker
-on, since code of this package runs in the first one; a worker is not idle before.
-Must not know: tasks.
+Rules: only processes that Spark's daemon has forked are changed. The change applies from the second task of a worker
+on, since this package is loaded by the first task; a worker is not idle before it. Must not know: tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def end_quietly() -> None:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or spec.name != _DAEMON:
         return
-    # As the daemon finds it: Spark's planner has workers with modules of their own.
+    # Find the module as the daemon does: workers of Spark's planner have other modules.
     named = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1].startswith("pyspark") else _TASKS
     module = importlib.import_module(named)
     run = module.main

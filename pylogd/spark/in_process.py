@@ -1,9 +1,8 @@
 """Read and write the records of a load in this process, one task after the other, for commits made without Spark.
 
-Strategy: the tasks are those that Spark would run, by the same code: the reader of the source, and the conversion and
-writers of the table's format. Files of a Parquet lake, which Spark's own writer writes otherwise, are those of
-`tables.parquet.staging`.
-Must not know: why Spark is not there, what a commit is.
+Strategy: the same code runs as in Spark's tasks: the reader of the source, and the conversion and writers of the
+table's format. Only the files of a Parquet lake, which Spark's own writer would write, are written by
+`tables.parquet.staging`. Must not know: why Spark is not there, what a commit is.
 """
 
 from __future__ import annotations
@@ -29,8 +28,11 @@ def write(
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:  # fmt: skip
     """Write the records of a range. Return the files of the table and the files of its quarantine.
 
-    options: those of the source. rows: of a typed table; None for rows of records. codec: the compression of files of a
-    Parquet lake, by Spark's name. Raises PylogdError and OSError; nothing refers to the files that are left then.
+    options: the options of the source.
+    rows: makes the rows of a typed table; None for a table of records.
+    codec: the compression of files of a Parquet lake, by Spark's name.
+
+    Raises PylogdError and OSError; then files may be left, to which nothing refers.
     """
     if isinstance(staging, SparkStaging):
         columns = None if rows is None else rows.schema

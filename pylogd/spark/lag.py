@@ -5,9 +5,9 @@
 
 Strategy: each progress report of a query has, for each source, the end of the micro-batch and the end of the topic when
 the batch was planned (`reportLatestOffset`). The difference is the lag, which `of_progress` computes; `behind_latest`
-gives its least, mean and greatest under the names that Spark's Kafka source has for them in `sources[].metrics`. There
-they can't be for a source in Python: Spark asks streams for metrics that implement `ReportsSourceMetrics`, which
-those of Python sources do not. Spark calls listeners in a thread of the driver's Python process.
+gives its least, mean and greatest under the names that Spark's Kafka source has for them in `sources[].metrics`. A
+Python source can't add metrics there: Spark asks only streams that implement `ReportsSourceMetrics`, which those of
+Python sources do not. Spark calls listeners in a thread of the driver's Python process.
 
 Rules: sources are considered if their offsets have the format of this source or of Spark's Kafka source. A listener
 raises nothing into Spark. prometheus-client is imported only if a registry is passed.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _LABELS = ("query", "topic", "partition")
 _SUMMARY_LABELS = ("query", "source")
-#: The names of Spark's Kafka source, in the order of `BehindLatest`, with what the gauges are called.
+#: The names of Spark's Kafka source, in the order of `BehindLatest`, with the names of the gauges.
 _SUMMARY = {
     "minOffsetsBehindLatest": "pylogd_spark_min_offsets_behind_latest",
     "avgOffsetsBehindLatest": "pylogd_spark_avg_offsets_behind_latest",
@@ -60,7 +60,7 @@ class LagListener(StreamingQueryListener):
     """
 
     def __init__(self, registry: Any = None, *, level: int = logging.INFO) -> None:
-        """`registry`: a `prometheus_client.CollectorRegistry`, or None. `level`: the log level.
+        """Pass a `prometheus_client.CollectorRegistry` or None, and the log level of the lines.
 
         Raises PrometheusMissing.
         """
@@ -98,7 +98,7 @@ class LagListener(StreamingQueryListener):
             gauge.remove(*labels)
 
     def note(self, progress: Mapping[str, Any]) -> None:
-        """Log and export the lag in a progress report, which is given as parsed JSON."""
+        """Log and export the lag in a progress report (parsed JSON)."""
         found = of_progress(progress)
         if not found:
             return

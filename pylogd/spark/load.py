@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CONFLICTS: Final = 5  # how often in a row a load may contradict those of others
+_CONFLICTS: Final = 5  # the most conflicts in a row with loads of other processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,14 @@ class LoadPlan:
 
     subscription: one of the source's options `subscribe`, `subscribePattern`, `assign`, with its value.
     max_offsets: the largest number of offsets of one commit; None for all.
-    value: the type of the column `value`, "binary" or "string".
+    value: the type of the column `value`: "binary" or "string".
     tasks: the smallest number of tasks that read; None for one for each partition.
-    by: whether there is a directory for each "hour", each "day", or each "topic".
+    by: "hour", "day" or "topic": each has its own directory.
     gather: whether each commit has one file in each directory, at the price of a shuffle, instead of one for each task.
-    restart_recreated: whether a topic that was deleted and created again is loaded from its beginning; else that fails.
+    restart_recreated: whether a topic that was deleted and created again is loaded from its beginning; else the load
+    fails.
     client: options of the source that begin with `kafka.`. Without `kafka.isolation.level`, committed records are read.
-    schemas: where the columns of a typed table come from; None for a table of records.
+    schemas: the source of a typed table's columns; None for a table of records.
     """
 
     bootstrap: str
@@ -122,7 +123,7 @@ def load(
 
     Returns the commit, or None if there was nothing to load. Raises PylogdError.
     """
-    plan.options()  # refuses wrong options before anything is made
+    plan.options()  # refuse wrong options before anything is made
     if table.layout is not None:
         plan.layout.check(table.location, table.layout)
     before = table.position
@@ -141,7 +142,7 @@ def load(
     rows: TypedRows | None = None
     if plan.schemas is None:
         table.create(plan.layout)
-    else:  # after the ends were read: see `typed.preparing`
+    else:  # only after the ends were read: see `typed.preparing`
         from pylogd.typed.preparing import prepare  # noqa: PLC0415 - an extra
 
         rows, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
@@ -155,7 +156,7 @@ def load(
             added, quarantined = _write(records, staging, rows, plan)
     except Exception:
         table.refresh()
-        table.position.check(before, loading)  # another loader was faster, and has deleted what was staged
+        table.position.check(before, loading)  # another loader was faster, and has deleted the staged files
         raise
     return table.commit(before, loading, added, quarantined, at_ms=now_ms())
 
@@ -168,7 +169,10 @@ def _records(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 def _write(
     records: DataFrame, staging: TaskStaging | SparkStaging, rows: TypedRows | None, plan: LoadPlan
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
-    """Write the files of the table and of its quarantine. rows: of a typed table; None for rows of records."""
+    """Write the files of the table and of its quarantine.
+
+    rows: makes the rows of a typed table; None for a table of records.
+    """
     layout, gather = plan.layout, plan.gather
     if not isinstance(staging, SparkStaging):
         return tasks.write(records, staging, rows or RecordRows(layout), layout, gather=gather)
@@ -205,8 +209,11 @@ def follow(
 ) -> None:
     """Load every `seconds`, or at once after a commit that reached `max_offsets`, until `wait` returns true.
 
-    spark: see `load`. on_commit: called with each commit. wait: sleeps for a number of seconds and returns whether to
-    stop. A load that contradicts what another process has committed is planned anew; after some times in a row
+    spark: see `load`.
+    on_commit: called with each commit.
+    wait: sleeps for a number of seconds and returns whether to stop.
+
+    A load that conflicts with a commit of another process is planned again. After several conflicts in a row
     CommitConflict is raised.
     """
     conflicts = 0
@@ -230,10 +237,10 @@ def follow(
 
 
 def _is_full(commit: Committed | None, plan: LoadPlan) -> bool:
-    """Return whether a commit has as many offsets as one may have, so that there are probably more."""
+    """Return whether a commit has the largest allowed number of offsets, so that there are probably more."""
     if commit is None or plan.max_offsets is None:
         return False
-    return 2 * sum(commit.read.read.values()) >= plan.max_offsets  # each partition's share of them is rounded
+    return 2 * sum(commit.read.read.values()) >= plan.max_offsets  # each partition's share of the offsets is rounded
 
 
 def compact(
@@ -254,14 +261,14 @@ def compact(
         columns = _columns_of_files(table, lock)
         return files.merge(spark, staging, small, target_bytes=target_bytes, codec=codec, columns=columns)
 
-    with nullcontext() if spark is None else files.settings(spark):  # for all threads: they share the session
+    with nullcontext() if spark is None else files.settings(spark):  # once for all threads, which share the session
         return table.compact(target_bytes, rewrite, at_ms=now_ms())
 
 
 def _columns_of_files(table: Table, lock: Lock) -> pa.Schema | None:
-    """Return the columns that the files of a typed table may have by now; None for a table of records.
+    """Return the columns that the files of a typed table may have now; None for a table of records.
 
-    Files that others add meanwhile may be among those that are merged, and have columns that were added for them.
+    Files that other processes add meanwhile may be merged too, and may have new columns.
     """
     if table.columns is None:
         return None

@@ -55,12 +55,13 @@ class OffsetLookup:
     def partitions(self) -> list[PartitionId]:
         """Return the partitions of the subscription, sorted.
 
-        Raises UnknownTopic if a topic that the subscription names does not exist, PlanError if a partition does not.
+        Raises UnknownTopic if a topic that the subscription names does not exist; PlanError if a partition does not
+        exist.
         """
         known = self._known()
         subscription = self._options.subscription
         for name in {*subscription.topics, *(topic for topic, _ in subscription.partitions)} - known.keys():
-            known[name] = self._admin.describe_topic(name)  # a new topic may be known to some brokers only
+            known[name] = self._admin.describe_topic(name)  # only some brokers may know a new topic
         found = self._chosen(known)
         for partition in subscription.partitions:
             if partition not in found:
@@ -72,7 +73,7 @@ class OffsetLookup:
         return self._chosen(self._known())
 
     def _known(self) -> dict[str, Topic]:
-        """Ask for all topics. They are not cached, because partitions may be added while a query runs."""
+        """Ask for all topics. The answer is not cached, because partitions may be added while a query runs."""
         self._topics = {topic.name: topic for topic in self._admin.list_topics(internal=True)}
         return self._topics
 
@@ -103,13 +104,13 @@ class OffsetLookup:
     def latest(self, partitions: Collection[PartitionId], known: ByPartition | None = None) -> ByPartition:
         """Return the end offset of each partition; the last stable offset if only committed records are read.
 
-        `known`: offsets that were read before. If an end lies before one of them the look-up is repeated a few times,
-        because a new leader may report a lower high watermark for a moment.
+        known: offsets that were read before. If an end lies before one of these offsets, the look-up is repeated a few
+        times, because a new leader may report a lower high watermark for a moment.
         """
         return self.ends(partitions, known)[0]
 
     def undecided(self, partitions: Collection[PartitionId]) -> tuple[ByPartition, ByPartition]:
-        """Return from where to where records of open transactions may be, in partitions that have any."""
+        """Return the ranges in which records of open transactions may be, for partitions that may have any."""
         start = {each: end.offset for each, end in self._list_ends(partitions, committed=True).items()}
         end = {each: end.offset for each, end in self._list_ends(partitions, committed=False).items()}
         mine = [each for each in partitions if start[each] < end[each]]
@@ -141,7 +142,8 @@ class OffsetLookup:
         committed = self._options.read_committed
         found = self._list_ends(partitions, committed=committed)
         if committed and known:
-            # A query that read uncommitted records before may be ahead of the last stable offset: nothing is lost then.
+            # A query that read uncommitted records before may be ahead of the last stable offset; then no records are
+            # lost.
             ahead = {each: read for each, read in known.items() if each in found and found[each].offset < read}
             for partition, end in self._list_ends(ahead, committed=False).items():
                 if end.offset >= ahead[partition]:
@@ -156,11 +158,11 @@ class OffsetLookup:
         return {(partition.topic, partition.partition): end for partition, end in found.items()}
 
     def truncations(self, read: ByPartition, leader_epochs: ByPartition) -> ByPartition:
-        """Return the partitions whose log has lost records that were read, as after an unclean election.
+        """Return the partitions whose log has lost records that were read, such as by an unclean election.
 
-        Args: the offset up to which each partition was read, and the leader epoch at that time. The result has the end
-        offset of that epoch in the present log. Only partitions whose leader epoch differs in the last look-up of
-        partitions are asked for (KIP-320).
+        The arguments are the offset up to which each partition was read, and the leader epoch at that time. The result
+        has the end offset of that epoch in the present log. Only partitions whose leader epoch differs in the last
+        look-up of partitions are asked for (KIP-320).
         """
         now = {
             (topic.name, partition.index): partition.leader_epoch
@@ -180,7 +182,7 @@ class OffsetLookup:
         }
 
     def first_since(self, timestamps: ByPartition) -> dict[PartitionId, int | None]:
-        """Return the offset of the first record of each partition with at least that time stamp, or None."""
+        """Return the offset of each partition's first record with at least the given time stamp, or None."""
         found = self._consumer.offsets_for_times(timestamps)
         return {(partition[0], partition[1]): None if at is None else at.offset for partition, at in found.items()}
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from pylogd.tables.interface import Table
 
-_CONNECT_THREADS: Final = 4  # directories that a compaction rewrites at once; the server's cores are not known here
-#: Compressions that pyarrow has by the same names, or that are none.
+_CONNECT_THREADS: Final = 4  # how many directories a compaction rewrites at once; the server's cores are unknown
+#: Compressions with the same names in pyarrow, and the names for none.
 _CODECS: Final = ("zstd", "snappy", "gzip", "none", "uncompressed")
-#: What may say that a path without a scheme is not one of a local directory: a setting, and files of settings in the
-#: directories that these variables name.
+#: The sources of Hadoop's default file system, which may show that a path without a scheme is not local: a setting, and
+#: files of settings in the directories that these variables name.
 _DEFAULT: Final = "fs.default"
 _DIRECTORIES: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR")
 _FILES: Final = ("core-site.xml", "spark-defaults.conf")
@@ -35,9 +35,12 @@ def open_table(
 ) -> Table:
     """Open a table, which need not exist. A commit in which a process died is completed.
 
-    spark: needed for Parquet lakes only. name: `parquet:` and a directory (as Hadoop names it: file:, hdfs:, s3a:),
-    `iceberg:` and the name of a table (`pylogd.tables.iceberg.catalogs.TableName`), or `delta:` and a directory.
-    properties: those of Iceberg's catalog, or of Delta's storage. codec: the compression of files that tasks write.
+    spark: is needed only for Parquet lakes.
+    name: `parquet:` and a directory (as Hadoop names it: file:, hdfs:, s3a:), `iceberg:` and the name of a table
+    (`pylogd.tables.iceberg.catalogs.TableName`), or `delta:` and a directory.
+    properties: the properties of Iceberg's catalog, or of Delta's storage.
+    codec: the compression of files that tasks write.
+
     Raises TableError, OptionError, NotByConnect.
     """
     kind, rest = parse_table(name)
@@ -54,11 +57,11 @@ def open_table(
 def open_here(
     name: str, properties: Mapping[str, str] = _NONE, *, codec: str, master: str, settings: Mapping[str, str]
 ) -> Table | None:
-    """Open a table for loads in this process, which are then the same as those of Spark with a local master.
+    """Open a table for loads in this process, which give the same result as Spark with a local master.
 
-    Returns None if that is not sure: on a cluster, for a compression that only Spark has, and for a Parquet lake that
-    is not, or may not be, in a local directory, as Hadoop's settings decide. Arguments as for `open_table`; master,
-    settings: those of Spark.
+    Returns None if this is not certain: on a cluster, for a compression that only Spark has, and for a Parquet lake
+    that may not be in a local directory, which Hadoop's settings decide. Other arguments: see `open_table`.
+    master, settings: the master and the settings of Spark.
     """
     if not re.match(r"local(\[|$)", master) or codec not in _CODECS:
         return None
@@ -82,7 +85,7 @@ def _has_settings_of_hadoop() -> bool:
 
 
 def lake_files(spark: SparkSession, root: str) -> SparkFiles:
-    """Return the files of a Parquet lake, as Spark's session gives access to them. Raises TableError, NotByConnect."""
+    """Return the files of a Parquet lake, accessed through Spark's session. Raises TableError, NotByConnect."""
     if is_connect(spark):
         return SharedFiles(root)
     from pylogd.spark.hadoop import HadoopFiles  # noqa: PLC0415 - needs a JVM

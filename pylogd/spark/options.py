@@ -1,11 +1,10 @@
 """Parse and check the options of the source, with the defaults of Spark's Kafka source; `sink_options` has the sink's.
 
-Rules, of both: names are case-insensitive, as in Spark. An option of Spark's Kafka source has the same meaning and the
-same valid values here. Options that begin with `kafka.` are for the client: those that this client has are passed on;
-those that it can't honour and that would change what is read, or how safely, are errors; those that only tune Java's
-client are logged and ignored. Options of Spark itself (`spark_options`) are accepted. Unknown options are errors;
-Spark's source ignores them.
-Must not know: brokers, Spark.
+Rules for both: names are case-insensitive, as in Spark. An option of Spark's Kafka source has the same meaning and the
+same valid values here. Options that begin with `kafka.` are for the client. Options that this client has are passed on.
+Unsupported options that would change what is read, or how safely, are errors. Options that only tune Java's client are
+logged and ignored. Options of Spark itself (`spark_options`) are accepted. Unknown options are errors; Spark's source
+ignores them. Must not know: brokers, Spark.
 Source: Structured Streaming + Kafka Integration Guide.
 """
 
@@ -41,21 +40,21 @@ _DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|d|min|sec|seconds?|minutes?
 
 _ISOLATION: Final = {"read_committed": "committed", "read_uncommitted": "uncommitted"}
 _ISOLATION_LEVEL: Final = "isolation.level"
-#: The options of queries that read for a result: no records of transactions that were aborted or may yet be.
+#: The options of queries without records of aborted and open transactions.
 COMMITTED: Final[Mapping[str, str]] = MappingProxyType({f"kafka.{_ISOLATION_LEVEL}": "read_committed"})
-#: The opposite: all records.
+#: The options of queries with all records.
 UNCOMMITTED: Final[Mapping[str, str]] = MappingProxyType({f"kafka.{_ISOLATION_LEVEL}": "read_uncommitted"})
 
 
 def _int32(text: str) -> int:
-    """Parse a number of bytes or milliseconds; Kafka's requests have 32 bits for it."""
+    """Parse a number of bytes or milliseconds, for which Kafka's requests have 32 bits."""
     value = int(text) if _WHOLE.fullmatch(text) else -1
     if not 0 <= value < 1 << 31:
         raise ValueError(f"{text!r} is not a whole number of at most 31 bits")
     return value
 
 
-#: Kafka's consumer settings that this client has: the argument's name, and how to parse the value.
+#: Kafka's consumer settings that this client has: the name of the argument, and the parser of the value.
 _PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
     "client.rack": ("client_rack", str),
@@ -82,7 +81,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "interceptor.classes": "there are no interceptors in this client.",
     "transactional.id": "instead set the sink option 'transactional' to this name: each epoch is a transaction.",
 }
-#: All own options without the prefix `kafka.`, of source and sink, as both may be passed the same ones.
+#: All options of source and sink without the prefix `kafka.`; both accept all of them, since they may get the same.
 _KNOWN: Final = (
     *("subscribe", "subscribePattern", "assign", "topic", "includeHeaders"),
     *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy"),
@@ -99,8 +98,10 @@ _KNOWN: Final = (
 class OffsetBound:
     """Where a query starts or ends. Exactly one field is set.
 
-    everywhere: EARLIEST or LATEST, for all partitions. offsets: by partition; they may be EARLIEST or LATEST too.
-    timestamp: one time stamp for all partitions. timestamps: by partition. Time stamps are milliseconds since 1970.
+    everywhere: EARLIEST or LATEST, for all partitions.
+    offsets: an offset, EARLIEST or LATEST for each partition.
+    timestamp: one time stamp for all partitions.
+    timestamps: a time stamp for each partition. All time stamps are milliseconds since 1970.
     """
 
     everywhere: int | None = None
@@ -119,7 +120,7 @@ class Subscription:
 
     @property
     def follows(self) -> bool:
-        """Whether it includes partitions that are added later."""
+        """Whether the subscription includes partitions that are added later."""
         return not self.partitions
 
 
@@ -132,7 +133,7 @@ class SourceOptions:
     start: OffsetBound
     end: OffsetBound
     fail_on_data_loss: bool = True
-    start_strategy_latest: bool = False  # start at the end if a time stamp is after the last record, else fail
+    start_strategy_latest: bool = False  # whether a time stamp after the last record means the end, else fail
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
@@ -141,13 +142,13 @@ class SourceOptions:
     max_records_per_partition: int | None = None
     include_headers: bool = False
     group_id_prefix: str = ""
-    include_timestamp_ms: bool = False  # a column with the time stamp as a number
-    valid_utf8: bool = False  # bytes of values that are not UTF-8 are replaced
-    null_timestamps: bool = False  # time stamps that Spark can't represent become null, else fail the query
-    restart_recreated: bool = False  # streams: read a topic that was created again from its beginning, else fail
+    include_timestamp_ms: bool = False  # whether to add a column with the time stamp as a number
+    valid_utf8: bool = False  # whether to replace bytes of values that are not UTF-8
+    null_timestamps: bool = False  # whether time stamps that Spark can't represent become null, else fail
+    restart_recreated: bool = False  # streams: whether to read a recreated topic from its beginning, else fail
     topic_ids: Mapping[str, str] = field(default_factory=dict)  # batches: the ids that topics must have
     poll_timeout_ms: int = 120_000
-    offset_retries: int = 3  # how often to repeat a look-up of end offsets that lie before what was read
+    offset_retries: int = 3  # how often to repeat a look-up of end offsets before the read offsets
     offset_retry_ms: int = 1000
     client: Mapping[str, Any] = field(default_factory=dict)
 
@@ -209,7 +210,7 @@ class SourceOptions:
 
 
 def admin_arguments(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a client that an administrator accepts too."""
+    """Return those arguments of the client that an administrator accepts too."""
     return {name: value for name, value in client.items() if name in _ADMIN_ARGUMENTS}
 
 
@@ -246,7 +247,7 @@ class RawOptions:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): str(value) for name, value in options.items()}
-        if _ISOLATION_LEVEL in self._options:  # of Kafka's settings the only one that needs no prefix
+        if _ISOLATION_LEVEL in self._options:  # the only setting of Kafka that needs no prefix
             self._options.setdefault(f"kafka.{_ISOLATION_LEVEL}", self._options[_ISOLATION_LEVEL])
         known = {name.lower(): name for name in (*_KNOWN, *OPTIONS_OF_SPARK)}
         for name in self._options:
@@ -262,7 +263,10 @@ class RawOptions:
         return None if value is None else value.strip()
 
     def parsed(self, name: str, parse: Callable[[str], T], what: str) -> T | None:
-        """Return the value of an option as `parse` converts it, or None. `what`: the valid values, for the error."""
+        """Return the value of an option as `parse` converts it, or None.
+
+        what: the valid values, for the error.
+        """
         text = self.text(name)
         if text is None:
             return None
@@ -381,10 +385,10 @@ class RawOptions:
         return OffsetBound(offsets=offsets)
 
     def client(self, passed: Mapping[str, tuple[str, Callable[[str], Any]]], *, strict: bool = False) -> dict[str, Any]:
-        """Return the client's arguments from the options that begin with `kafka.`. passed: the arguments that it
-        supports.
+        """Return the client's arguments from the options that begin with `kafka.`.
 
-        strict: whether one that the client does not have is an error, instead of being logged and ignored.
+        passed: the supported arguments.
+        strict: whether an unsupported option is an error; else it is logged and ignored.
         """
         arguments: dict[str, Any] = {}
         security: dict[str, str] = {}
@@ -429,7 +433,7 @@ def _number(text: str) -> int:
 
 
 def _check_order(start: OffsetBound, end: OffsetBound) -> None:
-    """Raise OptionError if a batch query's start lies after its end, as far as the options say."""
+    """Raise OptionError if the options show that a batch query's start lies after its end."""
     for what, first, last in (
         ("offset", start.offsets, end.offsets),
         ("timestamp", start.timestamps, end.timestamps),

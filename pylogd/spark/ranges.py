@@ -2,8 +2,8 @@
 
 Strategy: a query, or a micro-batch, reads a half-open range of offsets of each partition. A limit on the records of a
 trigger is divided among the partitions in proportion to their lag, as in Spark's Kafka source. Ranges are then split
-into enough tasks of a limited size, or small ones are grouped into tasks that are worth their cost.
-Must not know: brokers, Spark.
+into enough tasks of a limited size, or small ranges are grouped so that a task is worth its cost. Must not know:
+brokers, Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pylogd.tables.position import ByPartition
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """The offsets of a partition from `start` up to, not including, `end`: what one task reads."""
+    """The offsets of a partition that a task reads: from `start` up to, but not including, `end`."""
 
     topic: str
     partition: int
@@ -47,7 +47,7 @@ def ranges_between(start: Mapping[tuple[str, int], int], end: Mapping[tuple[str,
 def limit_records(start: ByPartition, latest: ByPartition, limit: int) -> ByPartition:
     """Return end offsets so that about `limit` records are read, divided in proportion to each partition's lag.
 
-    At least one record is read of each partition that has any.
+    At least one record is read of each partition with records.
     """
     waiting = {partition: max(latest[partition] - start.get(partition, 0), 0) for partition in latest}
     total = sum(waiting.values())
@@ -95,7 +95,7 @@ def _cut(piece: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def grouped(ranges: Sequence[OffsetRange], least: int) -> list[list[OffsetRange]]:
-    """Return groups of ranges, in order, each with at least `least` offsets but for the last."""
+    """Return groups of ranges, in order. Each group except the last has at least `least` offsets."""
     groups: list[list[OffsetRange]] = []
     size = least
     for piece in ranges:
@@ -108,5 +108,5 @@ def grouped(ranges: Sequence[OffsetRange], least: int) -> list[list[OffsetRange]
 
 
 def lag(consumed: ByPartition, latest: ByPartition) -> ByPartition:
-    """Return each partition's lag: the offsets between the consumed ones and its end."""
+    """Return each partition's lag: the number of offsets between the consumed ones and its end."""
     return {partition: max(end - consumed.get(partition, 0), 0) for partition, end in latest.items()}

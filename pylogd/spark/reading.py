@@ -2,15 +2,15 @@
 
 Strategy: a blocking consumer returns fetched records as columns, without a Python object for each record. The next
 fetch is under way while Spark processes the last one; no thread is needed, since the reply waits in the socket. Nothing
-is fetched behind the range, so that no request is in flight when the consumer is given back (`worker`) for the next
-task. Each batch has a fixed cost in Spark, so fetches are 4 MiB instead of the client's default: that halved the
-processor time of 1 MiB fetches, and larger ones gained nothing. Memory holds one or two fetches, compressed as
-received, and one Arrow batch of `_BATCH_BYTES`, whatever the compression ratio.
+is fetched after the range, so that no request is in flight when the consumer is given back (`worker`) for the next
+task. Each batch has a fixed cost in Spark, so fetches are 4 MiB instead of the client's default: this halved the
+processor time of 1 MiB fetches, and larger fetches gained nothing. Memory holds one or two compressed fetches, and one
+Arrow batch of `_BATCH_BYTES`, whatever the compression ratio.
 
 Rules: the result has exactly the records with offsets in the range, in order. Records removed by compaction are
 expected to be missing; for records removed by retention `failOnDataLoss` decides. The task fails if no record arrives
 within `kafkaConsumer.pollTimeoutMs`.
-Must not know: the driver's plan beyond one range.
+Must not know: other ranges of the driver's plan.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _BATCH_BYTES: Final = 8 * 1024 * 1024
 class ReadTask:
     """A task: all that an executor needs to read one range. It is pickled and sent there.
 
-    topic_id: the id that the topic must have, as hexadecimal digits; None for any. null_timestamps: whether a time
-    stamp that Spark can't represent becomes null instead of failing the task. valid_utf8: whether bytes of values that
-    are not UTF-8 are replaced.
+    topic_id: the id that the topic must have, as hexadecimal digits; None for any.
+    null_timestamps: whether a time stamp that Spark can't represent becomes null instead of failing the task.
+    valid_utf8: whether bytes of values that are not UTF-8 are replaced.
     """
 
     bootstrap: str
@@ -65,7 +65,7 @@ class ReadTask:
 def read(task: ReadTask, kept: KeptConsumers = CONSUMERS) -> Generator[pa.RecordBatch, None, None]:
     """Yield the records of a task's range. Raises DataLoss, InvalidTimestamp and the client's errors.
 
-    kept: the consumers of earlier tasks. One that fails before it has read anything is replaced by a new one.
+    kept: the consumers of earlier tasks. A new consumer replaces one that fails before it has read anything.
     """
     settings = {"partition_max_bytes": _FETCH_BYTES, **task.client}
     lent = kept.lend(task.bootstrap, settings)
@@ -75,7 +75,7 @@ def read(task: ReadTask, kept: KeptConsumers = CONSUMERS) -> Generator[pa.Record
             for batch in _read(task, lent.consumer):
                 begun = True
                 yield batch
-        except BaseException as error:  # GeneratorExit among them: Spark needs no more rows
+        except BaseException as error:  # also GeneratorExit: Spark needs no more rows
             lent.close()
             if begun or not lent.was_kept or not isinstance(error, PylogdError):
                 raise
@@ -121,7 +121,7 @@ def _is_another_topic(consumer: Consumer, task: ReadTask) -> bool:
     """
     topic = task.range.topic
     known = task.topic_id and consumer.cluster.topic(topic).topic_id
-    if not known or not any(known) or known.hex() == task.topic_id:  # all zero: a broker without topic ids
+    if not known or not any(known) or known.hex() == task.topic_id:  # the id is all zero if the broker has no topic ids
         return False
     report_loss(f"topic {topic!r} was deleted and created again", fail=task.fail_on_data_loss)
     return True
@@ -176,7 +176,7 @@ def _rows(columns: pa.RecordBatch, task: ReadTask, schema: pa.Schema) -> Iterato
 
 
 def _valid(values: pa.Array, times: pa.Array) -> pa.Array:
-    """Replace what is not UTF-8, but not in records without a time stamp: the quarantine has their bytes."""
+    """Replace bytes that are not UTF-8, except in records without a time stamp, whose bytes the quarantine keeps."""
     return pc.if_else(pc.is_valid(times), as_text(values).cast(pa.binary()), values)
 
 

@@ -1,7 +1,7 @@
-"""Access a lake's files by a session of Spark Connect: on a disk that this process shares with the driver and workers.
+"""Access a lake's files in a session of Spark Connect, on a disk that this process shares with the driver and workers.
 
 Strategy: Spark writes the files, by paths with the scheme `file:`; this process lists, moves and commits them as its
-own files (`LocalFiles`). Hadoop's file systems are in the driver's JVM only, which Spark Connect gives no access to.
+own files (`LocalFiles`). Hadoop's file systems are only in the driver's JVM, to which Spark Connect gives no access.
 
 Rules: the directory is the same one for this process and for all of Spark's. If it is missing here after Spark has
 written to it, an error is raised before anything is committed.
@@ -35,7 +35,9 @@ class SharedFiles(LocalFiles):
     """Implements `tables.parquet.table.SparkFiles` on a directory that this process and Spark's processes share."""
 
     def __init__(self, name: str) -> None:
-        """name: the directory, with or without `file:`. Raises NotByConnect for other schemes, TableError for files."""
+        """`name` is the directory, with or without `file:`. Raises NotByConnect for other schemes, TableError for
+        files.
+        """
         scheme = _SCHEME.match(name)
         if scheme is not None and scheme[1] != "file":
             raise NotByConnect(name, scheme[1])

@@ -1,7 +1,8 @@
 """The writers of the data source `pylogd`, which Spark calls: at least once, or exactly once with `transactional`.
 
-Strategy: Spark creates a writer on the driver and pickles it for the tasks; it creates another one to commit. At least
-once, the tasks write (`writing`). With the option `transactional` they encode, and the driver writes (`epochs`).
+Strategy: Spark creates a writer on the driver and pickles it for the tasks; it creates another writer to commit. For
+at-least-once the tasks write (`writing`). With the option `transactional` the tasks encode and the driver writes
+(`epochs`).
 """
 
 from __future__ import annotations

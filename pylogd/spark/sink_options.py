@@ -1,4 +1,4 @@
-"""Parse and check the options of the sink: see `options` for the rules, which are the same.
+"""Parse and check the options of the sink, by the same rules as in `options`.
 
 Must not know: brokers, Spark.
 """
@@ -14,7 +14,7 @@ from pylogd.spark.errors import OptionError
 from pylogd.spark.options import RawOptions, admin_arguments
 from pylogd.spark.spark_options import ASYNC_PROGRESS
 
-#: Kafka's producer settings that this client has: the argument's name, and how to parse the value.
+#: Kafka's producer settings that this client has: the name of the argument, and the parser of the value.
 _PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
     "acks": ("acks", lambda text: text if text == "all" else {-1: "all", 0: 0, 1: 1}[int(text)]),
@@ -34,8 +34,9 @@ _PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 class SinkOptions:
     """The options of a sink.
 
-    topic: the topic of all rows; None if a column names it. transactional: the transactional id with which each epoch
-    is written in one transaction; None to write at least once.
+    topic: the topic of all rows; None if a column names it.
+    transactional: the transactional id with which each epoch is written in one transaction; None to write at least
+    once.
     """
 
     bootstrap: str

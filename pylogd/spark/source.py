@@ -4,7 +4,7 @@ Strategy: Spark creates these objects in its own Python processes on the driver,
 to the executors' workers. They combine the other modules: options, look-ups of offsets, ranges, tasks.
 
 The offsets of a streaming query include its start, the topic ids and the leader epochs (`stream_offsets`).
-Unlike Spark's Kafka source this one supports no save mode but append.
+Unlike Spark's Kafka source this one supports only the save mode append.
 Source: PySpark, Python Data Source API; Structured Streaming + Kafka Integration Guide.
 """
 
@@ -113,7 +113,7 @@ def _tasks(options: SourceOptions, ranges: Sequence[OffsetRange], topic_ids: Map
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    if isinstance(partition, Task):  # Spark passes a partition of its own if there are no tasks
+    if isinstance(partition, Task):  # if there are no tasks, Spark passes its own partition
         for task in cast("tuple[reading.ReadTask, ...]", partition.value):
             yield from reading.read(task)
         worker.spare_collector()
@@ -136,7 +136,7 @@ class _Pushdown:
 
 
 class PylogdReader(DataSourceReader):
-    """A batch query: reads from its start to its end offsets, without what filters exclude."""
+    """A batch query: reads the records between its start and end offsets that filters do not exclude."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -195,7 +195,9 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def offsets(self) -> OffsetLookup:
-        """The connection to the brokers. It is opened at first use: executors get this object too and need none."""
+        """The connection to the brokers. It is opened at first use, because executors also get this object but need no
+        connection.
+        """
         if self._offsets is None:
             self._offsets = OffsetLookup(self._options)
         return self._offsets
@@ -278,7 +280,7 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition in begun.keys() & ends.keys():
             if ends[partition] >= begun[partition]:
                 continue
-            if target is not None:  # it was read beyond the target before this query started
+            if target is not None:  # an earlier query has read beyond the target
                 ends[partition] = begun[partition]
                 epochs[partition] = read.leader_epochs.get(partition, epochs.get(partition, -1))
             else:
@@ -303,15 +305,15 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
         """Return the tasks of a micro-batch. New partitions are read from their beginning.
 
-        The end offset of the first batch has the batch's start. It is used instead of `start`, which may be a later
-        one if Spark had to ask again.
+        The end offset of the first batch has the batch's start. This start is used instead of `start`, which may be
+        later if Spark had to ask again.
         """
         read, until = StreamOffset.read(start), StreamOffset.read(end)
         if until.start is not None:
             read = StreamOffset(until.start, until.topic_ids)
         replaced = read.recreated(
             until.topic_ids
-        )  # created again between two batches: this one begins with the new topic
+        )  # the topic was created again between two batches: this one begins with the new topic
         begun = {partition: offset for partition, offset in read.offsets.items() if partition[0] not in replaced}
         ended = self._still_to_read(begun, until)
         fresh = self._fresh(ended.keys() - begun.keys())
@@ -353,7 +355,7 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {partition: offset for partition, offset in until.offsets.items() if partition[0] not in gone}
 
     def _fresh(self, partitions: Set[PartitionId]) -> ByPartition:
-        """Return the first offset of partitions that were not read before, as far as they still exist."""
+        """Return the first offset of those partitions that were not read before and still exist."""
         return self.offsets.earliest(sorted(partitions & set(self.offsets.existing()))) if partitions else {}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,9 @@
 """The options of Spark itself, which it passes to sources and sinks too.
 
-Rules: a source or a sink in Python gets all options of a reader, a writer or a table, whoever they are for. Those of
-this table are no typos: they are accepted, and the table says what becomes of each. `docs/spark.md` has the same table
-for users, and `tests/integration/spark/test_options_of_spark.py` compares it with what Spark passes.
-Must not know: brokers, Spark.
+Rules: a source or a sink in Python gets all options of a reader, a writer or a table, also those for Spark itself. The
+options in this table are accepted, and the table says how each is handled. `docs/spark.md` has the same table for
+users, and `tests/integration/spark/test_options_of_spark.py` compares it with what Spark passes. Must not know:
+brokers, Spark.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pylogd.spark.errors import OptionError
 
 _log = logging.getLogger(__name__)
 
-#: The option with which Spark writes a query's progress after several micro-batches only.
+#: The option with which Spark writes a query's progress only after several micro-batches.
 ASYNC_PROGRESS: Final = "asyncProgressTrackingEnabled"
-#: How long Spark's Kafka source may use the numbers of partitions that it has read.
+#: The option that says how long Spark's Kafka source may use the numbers of partitions that it has read.
 METADATA_TTL: Final = "partition.metadata.cache.ttl.ms"
 #: Options that name files, for sources that have files.
 PATHS: Final = ("path", "paths")
 
-#: The names of the options, and what becomes of each.
+#: The names of the options, and how each is handled.
 OPTIONS_OF_SPARK: Final[Mapping[str, str]] = MappingProxyType(
     {
         "path": "ignored with a warning",

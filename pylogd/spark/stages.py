@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-#: No options of the source that begin with `kafka.`.
+#: An empty set of client options (`kafka.*`).
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -45,8 +45,10 @@ def of_lake(
 ) -> Stage:
     """Return a stage with all records of a lake that was loaded from the topics of a cluster, and of its quarantine.
 
-    Records of the topics after the lake's offsets are `unloaded`. client: as for `of_topics`. Raises TableError if the
-    lake is empty.
+    Records of the topics after the lake's offsets are `unloaded`.
+    client: see `of_topics`.
+
+    Raises TableError if the lake is empty.
     """
     files = lake_files(spark, root)
     lake = Lake(files)
@@ -76,10 +78,11 @@ def of_lake(
 
 @dataclass(slots=True)
 class _NotLoaded:
-    """What a lake does not have yet: from `start` to `end`, and after that the records of open transactions.
+    """The records that a lake does not have yet: from `start` to `end`, and after that the records of open
+    transactions.
 
-    unknown_topics: the topics of which it is unknown: they do not exist, were never loaded although they have records,
-    or were created again after they were loaded.
+    unknown_topics: the topics whose missing records are unknown: topics that do not exist, were never loaded although
+    they have records, or were created again after they were loaded.
     """
 
     start: ByPartition = field(default_factory=dict)
@@ -98,7 +101,7 @@ def _not_loaded(
         with OffsetLookup(SourceOptions.for_batch(_options(bootstrap, [topic], client))) as offsets:
             partitions = offsets.existing()
             if partitions and not any(each in read for each in partitions) and _is_empty(offsets, partitions):
-                continue  # nothing was ever in it
+                continue  # the topic never had a record
             same = offsets.topic_ids(partitions).get(topic) in (None, lake.position.topic_ids.get(topic))
             if not partitions or not same or not any(partition in read for partition in partitions):
                 found.unknown_topics.append(topic)
@@ -108,7 +111,7 @@ def _not_loaded(
         for partition in partitions:
             found.start[partition] = min(max(read.get(partition, 0), begins[partition]), ends[partition])
             found.end[partition] = ends[partition]
-        # a lake of uncommitted records may have some of these
+        # a lake of uncommitted records may have some of these records
         start = {each: max(offset, read.get(each, 0)) for each, offset in start.items()}
         ahead = [each for each in start if start[each] < end[each]]
         found.undecided_start.update({each: start[each] for each in ahead})

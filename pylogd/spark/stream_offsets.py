@@ -8,9 +8,9 @@
 The offsets have the format of Spark's Kafka source. The additional entries have names with a colon, which topic names
 can't contain. A checkpoint without them, of an older version or of Spark's Kafka source, can be read too.
 
-The entry `start`: as long as no batch is committed, Spark asks the source again for its initial offset, and a Python
-source can't store the first answer. With `startingOffsets=latest` each answer is different. So the end offset of the
-first batch, which Spark logs before it runs the batch, also has the start of that batch, and the batch begins there.
+The entry `start` is needed because Spark asks the source again for its initial offset until a batch is committed, and a
+Python source can't store the first answer. With `startingOffsets=latest` each answer is different. So the end offset of
+the first batch, which Spark logs before it runs the batch, also has the start of that batch.
 
 Must not know: brokers, Spark.
 """
@@ -35,9 +35,9 @@ _START: Final = f"{_OWN}start"
 class StreamOffset:
     """The offset up to which each partition was read.
 
-    topic_ids: the id of each topic as hexadecimal digits, by name, where it is known. leader_epochs: the leader epoch
-    at the time the offset was looked up, where it is known. start: in the end offset of the first batch, the start of
-    that batch; else None.
+    topic_ids: the known ids of topics as hexadecimal digits, by name.
+    leader_epochs: the known leader epochs at the time when the offsets were looked up.
+    start: the start of the first batch, in the end offset of that batch; else None.
     """
 
     offsets: ByPartition
@@ -51,7 +51,7 @@ class StreamOffset:
         return self.start == self.offsets
 
     def recreated(self, topic_ids: Mapping[str, str]) -> list[str]:
-        """Return the topics that have another id now, sorted."""
+        """Return the topics whose ids have changed, sorted."""
         return recreated(self.topic_ids, topic_ids)
 
     def document(self) -> Document:

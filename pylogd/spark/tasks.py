@@ -1,8 +1,7 @@
 """Write the files of a table in Spark's tasks with pyarrow, for formats that need metadata of their files.
 
-Strategy: each task converts and writes its rows, and returns only the facts of its files. Spark counts one result of
-each task, so files of failed and repeated attempts are never committed.
-Must not know: what a commit is.
+Strategy: each task converts and writes its rows, and returns only the facts of its files. Spark uses one result of each
+task, so files of failed and repeated attempts are never committed. Must not know: what a commit is.
 """
 
 from __future__ import annotations
@@ -75,8 +74,9 @@ def write(
 ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
     """Write the rows of a load. Return the files of the table and the files of its quarantine.
 
-    rows: those of the source, with `headers` and `timestampMs`. convert: makes rows of the table of them. gather:
-    whether rows are shuffled so that each directory gets one file.
+    rows: the rows of the source, with `headers` and `timestampMs`.
+    convert: makes rows of the table from them.
+    gather: whether rows are shuffled so that each directory gets one file.
     """
     from pyspark.sql.functions import expr  # noqa: PLC0415 - needs a session
 

@@ -4,9 +4,8 @@ Strategy: Spark reuses its Python workers (`spark.python.worker.reuse`), so a mo
 task that has read its range gives its consumer back, and a later task with the same brokers and settings continues with
 its connections and its metadata, as Spark's own Kafka source does on the JVM. A consumer that fails is never kept.
 
-Rules: at most `_MOST` consumers are kept, the one that was idle longest goes first, and none for longer than
-`_IDLE_SECONDS`: a thread closes them, which runs only while there are any. Any thread may call.
-Must not know: tasks, ranges.
+Rules: at most `_MOST` consumers are kept, and none for longer than `_IDLE_SECONDS`; the longest idle one is closed
+first. A thread closes them; it runs only while there are consumers. Any thread may call. Must not know: tasks, ranges.
 """
 
 from __future__ import annotations
@@ -31,7 +30,10 @@ _CLOSE_SECONDS: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class Lent:
-    """A consumer that one task uses. `was_kept`: an earlier task has used it too, so its connections may be closed."""
+    """A consumer that one task uses.
+
+    was_kept: whether an earlier task has used it too, so that its connections may be closed.
+    """
 
     consumer: Consumer
     bootstrap: str
@@ -40,7 +42,7 @@ class Lent:
     idle_since: float = 0.0
 
     def suits(self, bootstrap: str, settings: Mapping[str, Any]) -> bool:
-        """Whether it has these brokers and settings, among them the credentials."""
+        """Whether the consumer has these brokers and settings, including credentials."""
         return self.bootstrap == bootstrap and self.settings == settings
 
     def close(self) -> None:
@@ -62,9 +64,11 @@ class KeptConsumers:
         return len(self._idle)
 
     def lend(self, bootstrap: str, settings: Mapping[str, Any], *, fresh: bool = False) -> Lent:
-        """Return a consumer with these brokers and settings. fresh: not one that was kept.
+        """Return a consumer with these brokers and settings.
 
-        The caller gives it back or closes it.
+        fresh: whether to make a new consumer.
+
+        The caller must give the consumer back or close it.
         """
         if not fresh:
             with self._changed:
@@ -114,7 +118,7 @@ class KeptConsumers:
                     _log.exception("can't close an idle consumer of %s", lent.bootstrap)
 
 
-#: those of this process
+#: the consumers of this process
 CONSUMERS: Final = KeptConsumers()
 
 
@@ -124,7 +128,7 @@ def spare_collector() -> None:
 
     PySpark's worker collects all garbage after each task. With pyarrow, pandas and this package loaded, that took 35 ms
     of processor time, several times as long as reading a small range. Modules are never garbage. Only the first call
-    does anything (`gc.get_freeze_count` would walk through all that is frozen).
+    does anything; it is not detected by `gc.get_freeze_count`, which walks through all frozen objects.
     """
     gc.collect()
     gc.freeze()

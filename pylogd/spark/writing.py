@@ -2,7 +2,7 @@
 
 Strategy: the columns are those of Spark's Kafka sink: `value`, and optionally `key`, `headers`, `topic` and
 `partition`. Rows become record batches as columns (`client.core.producer.columns`), with no object for a row. A task
-succeeds when all its records are acknowledged. Spark runs a failed task again, so its records may be stored twice.
+succeeds when all of its records are acknowledged. Spark runs a failed task again, so its records may be stored twice.
 Must not know: the driver.
 """
 
@@ -20,7 +20,7 @@ from pylogd.spark.sink_options import SinkOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_GATHERED_BYTES: Final = 8 << 20  # of rows that are encoded together
+_GATHERED_BYTES: Final = 8 << 20  # the size of rows that are encoded together
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
@@ -88,7 +88,7 @@ def by_topic(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches of rows: the rows of one become at least a record batch for each partition."""
+    """Join small batches of rows, since the rows of each become at least one record batch for each partition."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     found: list[pa.RecordBatch] = []

@@ -1,8 +1,8 @@
 """Check that a table of Iceberg or Delta, which other programs may have changed, still takes the rows of a load.
 
-Rules: a table is checked before files are written for it and before each commit. A column that others added is written
-as null. What is not supported raises TableError, with the name of the column or feature and what to do.
-Must not know: formats.
+Rules: a table is checked before files are written for it and before each commit. A column that other programs added is
+written as null. Unsupported columns and features raise TableError, whose text names them and says what to do. Must not
+know: formats.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UnsupportedFeature(TableError):
 
 
 def own_columns(layout: Layout) -> pa.Schema:
-    """Return the columns that each table of a layout has, besides those of a registered schema."""
+    """Return the columns that each table of a layout has, except those of a registered schema."""
     if layout.value == "columns":
         return with_directories([*RECORD, pa.field("headers", HEADERS)], layout)
     return of_records(layout)
@@ -42,7 +42,8 @@ def own_columns(layout: Layout) -> pa.Schema:
 def check_columns(where: str, columns: pa.Schema, own: pa.Schema, renamed: Mapping[str, str] = _NONE) -> None:
     """Check that a table with `columns` takes rows of the columns `own`. Raises TableError.
 
-    where: names the table. renamed: the present names of columns that others renamed, as far as they are known.
+    where: names the table.
+    renamed: the known present names of columns that other programs renamed.
     """
     for field in own:
         if field.name not in columns.names:
@@ -72,9 +73,9 @@ def check_columns(where: str, columns: pa.Schema, own: pa.Schema, renamed: Mappi
 
 
 def check_unchanged(where: str, staged: pa.Schema, now: pa.Schema) -> None:
-    """Check that files with the columns `staged` still are files of a table with the columns `now`.
+    """Check that files with the columns `staged` still fit a table with the columns `now`.
 
-    Raises CommitConflict: the load has to write them again.
+    Raises CommitConflict if the load has to write the files again.
     """
     for field in staged:
         if field.name not in now.names or not _takes(now.field(field.name).type, field.type):

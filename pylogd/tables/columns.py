@@ -10,7 +10,7 @@ import pyarrow as pa
 from pylogd.tables.interface import DIRECTORIES, Layout
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-#: Columns that say where a record comes from. Every table begins with them.
+#: Columns with the origin of a record. Every table begins with them.
 RECORD = (
     pa.field("topic", pa.string()),
     pa.field("partition", pa.int32()),
@@ -29,14 +29,14 @@ def of_records(layout: Layout) -> pa.Schema:
 
 
 def with_directories(fields: list[pa.Field], layout: Layout) -> pa.Schema:
-    """Return a schema of these fields and of the columns of the layout's directories that are not among them."""
+    """Return a schema of these fields and of the missing columns of the layout's directories."""
     names = {each.name for each in fields}
     more = [pa.field(name, _DIRECTORIES[name]) for name in DIRECTORIES[layout.by] if name not in names]
     return pa.schema([*fields, *more])
 
 
 def of_quarantine() -> pa.Schema:
-    """Return the columns of a quarantine: the whole record, and the reason why it is not in the table."""
+    """Return the columns of a quarantine: the whole record, and the reason why the record is not in the table."""
     return pa.schema(
         [
             pa.field("topic", pa.string()),

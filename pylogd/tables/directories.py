@@ -1,8 +1,7 @@
 """Divide rows by the directories of a table's layout: topic, date and hour of their time stamps in UTC.
 
-Strategy: most batches belong to one directory, which the least and the greatest hour show. Others are sorted by
-directory, stably, and cut where it changes.
-Must not know: files.
+Strategy: most batches belong to one directory, which the least and the greatest hour show. Other batches are sorted by
+directory, stably, and cut where the directory changes. Must not know: files.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 24 * _HOUR_US
-#: Added before a division, which rounds to zero, so that it rounds down: days before the year 1.
+#: The days before the year 1. They are added before a division, which rounds to zero, so that it rounds down.
 _SHIFT: Final = 1_000_000
 
 #: The values of the columns of a directory, such as {"topic": "flights", "date": date(2026, 11, 21), "hour": 7}.
@@ -23,7 +22,7 @@ Directory = Mapping[str, Any]
 
 
 def with_time_columns(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Return rows with the columns `date` and `hour`, as far as they are among `names`, computed from `timestamp`."""
+    """Return rows with those of the columns `date` and `hour` that are in `names`, computed from `timestamp`."""
     micros = rows.column("timestamp").cast(pa.int64()) if {"date", "hour"} & set(names) else None
     if "date" in names:
         days = pc.subtract(pc.divide(pc.add(micros, _SHIFT * _DAY_US), _DAY_US), _SHIFT)
@@ -36,7 +35,10 @@ def with_time_columns(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBa
 
 
 def divide(rows: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Directory, pa.RecordBatch]]:
-    """Yield each directory of the rows, with its rows in their order. `names`: the columns that make a directory."""
+    """Yield each directory of the rows, with its rows in their order.
+
+    names: the columns that make a directory.
+    """
     if not rows.num_rows:
         return
     if not all(_is_constant(rows.column(name)) for name in names):

@@ -10,7 +10,7 @@ class TableError(PylogdError):
 
 
 class CommitConflict(TableError):
-    """Another process has committed meanwhile, and this commit can't be added after it. Nothing was added."""
+    """Another process has committed meanwhile, and this commit can't follow that one. Nothing was added."""
 
 
 class OffsetsMoved(CommitConflict):

@@ -1,4 +1,4 @@
-"""Find the commit of a table that has a record, to read the table as it was then.
+"""Find the commit that loaded a record, to read the table as of that commit.
 
 Must not know: formats.
 """
@@ -13,7 +13,7 @@ from pylogd.tables.interface import Committed
 def commit_with(history: Iterable[Committed], topic: str, partition: int, offset: int) -> Committed | None:
     """Return the commit that loaded an offset of a partition; None if the history does not have it.
 
-    Of a topic that was deleted and created again an offset may have been loaded twice: the last commit counts.
+    An offset of a topic that was deleted and created again may have been loaded twice: then the last commit counts.
     """
     found = None
     for commit in history:

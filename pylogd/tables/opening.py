@@ -19,9 +19,9 @@ FORMATS: Final = ("parquet", "iceberg", "delta")
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _FILE: Final = "file://"
 _HDFS: Final = "hdfs"
-#: The schemes of object stores that a lake can be on without Spark; Hadoop's name is the second one.
+#: The schemes of object stores on which a lake can be without Spark; the second one is Hadoop's.
 _S3: Final = ("s3", "s3a")
-#: Properties of a lake on S3, named as those of Iceberg -> the arguments of s3fs.
+#: Properties of a lake on S3, with Iceberg's names -> the arguments of s3fs.
 _S3_PROPERTIES: Final = MappingProxyType(
     {
         "s3.endpoint": "endpoint_url", "s3.access-key-id": "key", "s3.secret-access-key": "secret",
@@ -49,10 +49,12 @@ def open_table(
     """Open a table, which need not exist. A commit in which a process died is completed.
 
     name: `iceberg:` and the name of a table (`pylogd.tables.iceberg.catalogs.TableName`), `delta:` and a directory, or
-    `parquet:` and a local directory or an URL such as `s3://bucket/lake` or `hdfs://namenode:8020/lake`. properties:
-    those of Iceberg's catalog, of Delta's storage, of S3 (`_S3_PROPERTIES`), or of Hadoop's client. codec: the
-    compression of files that are written. read_only: nothing is made or completed; such a table must not be written
-    to. Waits for the file system or catalog. Raises TableError.
+    `parquet:` and a local directory or an URL such as `s3://bucket/lake` or `hdfs://namenode:8020/lake`.
+    properties: the properties of Iceberg's catalog, Delta's storage, S3 (`_S3_PROPERTIES`), or Hadoop's client.
+    codec: the compression of files that are written.
+    read_only: whether nothing is made or completed; then the table must not be written to.
+
+    Blocks on the file system or catalog. Raises TableError.
     """
     kind, rest = parse_table(name)
     if kind == "iceberg":
@@ -76,7 +78,7 @@ def open_table(
 
 
 def local_directory(name: str, properties: Mapping[str, str] = _NONE) -> Path | None:
-    """Return the local directory that a table is in, as `open_table` takes it; None if it is elsewhere."""
+    """Return the local directory of a table, whose name is as for `open_table`; None if it is elsewhere."""
     kind, rest = parse_table(name)
     if kind == "iceberg":
         rest = rest.rpartition("/")[0] or properties.get("warehouse", "")
@@ -114,7 +116,7 @@ def _lake(directory: Path, read_only: bool) -> Table:
 
 
 def _lake_on_s3(path: str, properties: Mapping[str, str], read_only: bool) -> Table:
-    """Open a lake by its bucket and directory. Without properties, S3 is found as AWS's own clients find it."""
+    """Open a lake by its bucket and directory. Without properties, S3 is found in the same way as by AWS's clients."""
     unknown = sorted(set(properties) - set(_S3_PROPERTIES))
     if unknown:
         raise TableError(f"a Parquet lake on S3 has no property {unknown[0]!r}, but: {', '.join(_S3_PROPERTIES)}")

@@ -1,8 +1,8 @@
-"""Where a table is in its topics: the offset up to which it has each partition, and which logs the offsets are of.
+"""The position of a table in its topics: the offset up to which it has each partition, and the logs of these offsets.
 
-Strategy: a load reads from the position of the table to a later one. The commit that adds its files names both, so a
-commit whose beginning is not the table's position any more is refused instead of adding records twice.
-Must not know: formats, Spark, brokers.
+Strategy: a load reads from the position of the table to a later one. The commit that adds the load's files names both.
+So a commit that does not begin at the table's present position is refused, and no record is added twice. Must not know:
+formats, Spark, brokers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pylogd.tables.errors import OffsetsMoved
 
 #: An offset, a leader epoch or a time stamp by (topic, partition).
 ByPartition = dict[tuple[str, int], int]
-#: The same in documents: topic -> partition in digits -> number.
+#: The same numbers in documents: topic -> partition in digits -> number.
 Nested = Mapping[str, Mapping[str, int]]
 
 
@@ -37,17 +37,17 @@ def nested(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
 
 
 def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the topics whose id has changed, sorted. A topic whose id is unknown is not among them."""
+    """Return the topics whose id has changed, sorted, without topics whose id is unknown."""
     return sorted(topic for topic, known in before.items() if now.get(topic, known) != known)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRange:
-    """The range of a load: the offsets from `start` up to, not including, `end`.
+    """The range of a load: the offsets from `start` up to, but not including, `end`.
 
-    topic_ids: the ids of the topics that were read, as hexadecimal digits, where they are known.
-    leader_epochs: the leader epoch at which each end was looked up, where it is known.
-    schema_ids: typed tables: the registry's id of the schema that each topic's columns come from.
+    topic_ids: the known ids of the topics that were read, as hexadecimal digits.
+    leader_epochs: the known leader epochs at which the ends were looked up.
+    schema_ids: for typed tables, the registry's id of the schema from which each topic's columns come.
     """
 
     start: ByPartition
@@ -58,16 +58,16 @@ class LoadRange:
 
     @property
     def read(self) -> ByPartition:
-        """How many offsets of each partition it reads; partitions of which it reads nothing are left out."""
+        """The number of offsets that it reads of each partition, without partitions of which it reads nothing."""
         counts = {partition: end - self.start[partition] for partition, end in self.end.items()}
         return {partition: count for partition, count in counts.items() if count}
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a table is: for each partition ever loaded, the offset after the last one that the table has.
+    """The position of a table: for each partition ever loaded, the offset after the last one in the table.
 
-    Fields: as those of `LoadRange`, for all topics of the table.
+    The fields are the same as in `LoadRange`, for all topics of the table.
     """
 
     offsets: ByPartition = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Position:
     def after(self, loading: LoadRange) -> Position:
         """Return the position after a load.
 
-        Partitions that it did not read keep theirs, unless their topic was recreated.
+        Partitions that the load did not read keep their offsets, unless their topic was recreated.
         """
         replaced = recreated(self.topic_ids, loading.topic_ids)
         offsets, epochs = _without(self.offsets, replaced), _without(self.leader_epochs, replaced)
@@ -96,8 +96,8 @@ class Position:
     def check(self, expected: Position, loading: LoadRange) -> None:
         """Check that a load that was planned at the position `expected` can be added at this one.
 
-        Raises OffsetsMoved if a partition that it reads, or the id of its topic, is another one by now. What other
-        loads did to other partitions does not matter.
+        Raises OffsetsMoved if the offset of a partition that it reads, or the id of its topic, has changed. Loads of
+        other partitions do not matter.
         """
         for partition in sorted(loading.end):
             planned, now = expected.offsets.get(partition), self.offsets.get(partition)
@@ -118,7 +118,7 @@ class Position:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Position:
-        """Return the position of a document; missing entries are empty. Raises ValueError or TypeError."""
+        """Return the position that a document describes; missing entries are empty. Raises ValueError or TypeError."""
         return cls(
             by_partition(document.get("offsets", {})),
             dict(document.get("topic_ids", {})),

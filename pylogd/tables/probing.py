@@ -1,8 +1,8 @@
-"""Find out whether a table could be loaded into, and change nothing: no directory, no catalog, no commit.
+"""Find out whether a load into a table could succeed, without making a directory, a catalog or a commit.
 
-Strategy: the table is opened by the function with which loaders open it, only to be read. Whether it can be written to
-is asked of the place where it is: local directories by their permissions, Parquet lakes by what their file system
-offers (`can_write`). Of other places this can't be known before the first file is written there.
+Strategy: the table is opened by the same function that loaders use, but read-only. Whether it can be written to is
+found from the permissions of a local directory, or by the file system of a Parquet lake (`can_write`). For other places
+this is unknown until the first file is written.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from pylogd.tables.opening import local_directory, open_table
 
 @runtime_checkable
 class Writable(Protocol):
-    """A table whose place tells whether files can be written there."""
+    """A table whose file system can tell whether files can be written."""
 
     def can_write(self) -> None:
         """Raise TableError if files can't be written."""
 
 
 def probe_table(name: str, layout: Layout, properties: Mapping[str, str]) -> None:
-    """Check that a table can be loaded into, or be made. Waits for its place. Raises TableError, which says why not.
+    """Check that a table can be loaded into, or be made. Blocks on its storage. Raises TableError with the reason.
 
-    name, properties: as `open_table` takes them. layout: the one that the loader asks for.
+    name, properties: see `open_table`.
+    layout: the layout that the loader asks for.
     """
     directory = local_directory(name, properties)
     if directory is not None:
         check_directory(directory)
     table = open_table(name, properties, read_only=True)
     if table.exists:
-        table.create(layout)  # of a table that exists it only checks layout and columns
+        table.create(layout)  # for an existing table this only checks layout and columns
     if directory is None and isinstance(table, Writable):
         table.can_write()
 
 
 def check_directory(directory: Path) -> None:
-    """Check that files can be made in a local directory, or that it can be made itself. Raises TableError."""
+    """Check that files can be made in a local directory, or that the directory can be made. Raises TableError."""
     found = directory
     while not found.exists() and found != found.parent:
         found = found.parent

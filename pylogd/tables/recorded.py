@@ -1,14 +1,14 @@
-"""Commits of tables whose format has atomic commits, and a place in them for pylogd's record: Iceberg and Delta.
+"""Commits of tables whose format has atomic commits with a place for pylogd's record: Iceberg and Delta.
 
 Strategy: each load's commit contains a `LoadRecord`: the position, the number of the load, and the quarantine's files.
-The commit is conditional on the table being as it was read; the libraries' own retries are off, because they add the
-same files again without looking at the offsets. A refused commit is made anew: read the table, check the offsets, and
-put the record after the one that is there now.
+The commit succeeds only if the table has not changed since it was read. The libraries' own retries are off, because
+they add the same files again without checking the offsets. After a refused commit, read the table, check the offsets,
+and commit again with a record that follows the present one.
 
-The quarantine is a table of its own, so its files can't be in the same commit of the format. They are named in the
-table's record, and then added to the quarantine, together with the number of the load. Whoever opens the table adds
-them if the quarantine's number is smaller. As that happens before another load can be committed, at most one load's
-files are ever missing there.
+The quarantine is a separate table, so its files can't be in the same commit of the format. The table's record names the
+files; then they are added to the quarantine, together with the number of the load. A process that opens the table adds
+them if the quarantine's number is smaller. This happens before another load can be committed, so the quarantine never
+lacks the files of more than one load.
 
 Must not know: formats.
 """
@@ -26,7 +26,7 @@ from pylogd.tables.errors import CommitConflict, TableError
 from pylogd.tables.interface import Committed, DataFile, Layout
 from pylogd.tables.position import LoadRange, Position, by_partition, nested
 
-#: Attempts at a commit, each after another process has committed something that does not contradict it.
+#: The most attempts at a commit, each after a commit of another process that does not conflict with it.
 _ATTEMPTS: Final = 20
 _VERSION: Final = 1
 
@@ -39,8 +39,11 @@ class Refused(Exception):
 class LoadRecord:
     """The record of a load's commit, which is stored in the table.
 
-    number: how many loads the table has had. attempt: a unique id of the attempt at this commit. position: where the
-    table is with it. loading: what it read. quarantined: the files of the quarantine, without their facts.
+    number: the number of the load in the table, from 1.
+    attempt: a unique id of the attempt at this commit.
+    position: the position of the table after the load.
+    loading: the range that the load read.
+    quarantined: the files of the quarantine, without their facts.
     """
 
     number: int = 0
@@ -65,7 +68,10 @@ class LoadRecord:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> LoadRecord:
-        """Return the record of its JSON. `where`: the table, for the message of the TableError that it may raise."""
+        """Return the record from its JSON.
+
+        where: the table, for the message of the TableError that it may raise.
+        """
         try:
             document = json.loads(text)
             if document["version"] != _VERSION:
@@ -85,7 +91,7 @@ class LoadRecord:
 
 
 def read_document(loading: LoadRange) -> dict[str, Any]:
-    """Return the ranges that a load read as a JSON document, without partitions of which it read nothing."""
+    """Return the ranges of a load as a JSON document, without empty ranges."""
     return {
         "start": nested({partition: loading.start[partition] for partition in loading.read}),
         "end": nested({partition: loading.end[partition] for partition in loading.read}),
@@ -93,7 +99,7 @@ def read_document(loading: LoadRange) -> dict[str, Any]:
 
 
 def read_range(document: Mapping[str, Any]) -> LoadRange:
-    """Return the ranges of a document of `read_document`."""
+    """Return the ranges in a document of `read_document`."""
     return LoadRange(by_partition(document["start"]), by_partition(document["end"]))
 
 
@@ -103,7 +109,7 @@ def layout_json(layout: Layout) -> str:
 
 
 def layout_of(text: str, where: str) -> Layout:
-    """Return the layout of its JSON. Raises TableError; `where` is for its message."""
+    """Return the layout from its JSON. Raises TableError; `where` is for its message."""
     try:
         return Layout(**json.loads(text))
     except (ValueError, TypeError) as error:
@@ -111,23 +117,23 @@ def layout_of(text: str, where: str) -> Layout:
 
 
 class Quarantine(ABC):
-    """A table of the quarantine."""
+    """The table of a quarantine."""
 
     @property
     @abstractmethod
     def number(self) -> int:
-        """The number of the last load whose files it has; 0 before the first."""
+        """The number of the last load whose files it has; 0 before the first load."""
 
     @abstractmethod
     def refresh(self) -> None:
-        """See what others have committed."""
+        """Read the commits of other processes."""
 
     @abstractmethod
     def append(self, number: int, files: Sequence[DataFile]) -> None:
         """Add the files of the load of this number, atomically with the number. Raises Refused."""
 
     def complete(self, record: LoadRecord) -> None:
-        """Add the files of a load unless they are there."""
+        """Add the files of a load, unless the quarantine has them."""
         for _ in range(_ATTEMPTS):
             if self.number >= record.number:
                 return
@@ -139,12 +145,12 @@ class Quarantine(ABC):
 
 
 class RecordedTable(ABC):
-    """The part of `interface.Table` that formats with a `LoadRecord` have in common."""
+    """The part of `interface.Table` that formats with a `LoadRecord` share."""
 
     _record: LoadRecord
-    #: What files were written for last, until they are committed; None if there are none.
+    #: The columns for which files were written last, until they are committed; None if there are none.
     _staged: Any = None
-    #: Whether the table was opened to be read only: nobody's commits are completed then.
+    #: Whether the table was opened read-only: then no commits are completed.
     _read_only: bool = False
 
     @property
@@ -154,11 +160,11 @@ class RecordedTable(ABC):
 
     @property
     def position(self) -> Position:
-        """Up to where the table is."""
+        """The offsets up to which the table is loaded."""
         return self._record.position
 
     def refresh(self) -> None:
-        """See what others have committed, and complete a commit that a process left when it died."""
+        """Read the commits of other processes, and complete a commit whose process died."""
         self._read()
         self._complete()
 
@@ -166,7 +172,7 @@ class RecordedTable(ABC):
         self, expected: Position, loading: LoadRange, added: Sequence[DataFile],
         quarantined: Sequence[DataFile] = (), *, at_ms: int,
     ) -> Committed:  # fmt: skip
-        """Add the files of a load. Raises OffsetsMoved, or CommitConflict if others commit all the time."""
+        """Add the files of a load. Raises OffsetsMoved, or CommitConflict if other processes commit all the time."""
         if not self.exists:
             raise TableError("the table was not created before the commit")
         try:
@@ -191,7 +197,7 @@ class RecordedTable(ABC):
             except Refused as error:
                 refused = error
                 self.refresh()
-                if self._record.attempt != attempt:  # else it took effect, and only the answer was lost
+                if self._record.attempt != attempt:  # otherwise it took effect, and only the answer was lost
                     continue
                 number = self._number()
             self._record = record
@@ -208,9 +214,9 @@ class RecordedTable(ABC):
 
     @abstractmethod
     def _check(self) -> None:
-        """Check that the table, which others may have changed, still takes the files that were written for it.
+        """Check that the table, which other programs may have changed, still takes the files that were written for it.
 
-        Raises TableError for what is not supported, and CommitConflict if the files have to be written again.
+        Raises TableError if a change is not supported, and CommitConflict if the files have to be written again.
         """
 
     @abstractmethod
@@ -219,11 +225,13 @@ class RecordedTable(ABC):
 
     @abstractmethod
     def _number(self) -> int:
-        """Return the number, in the format's history, of the commit that was read last."""
+        """Return the number of the commit that was read last, in the format's history."""
 
     @abstractmethod
     def _append(self, record: LoadRecord, added: Sequence[DataFile], at_ms: int) -> int:
-        """Commit files and record to the table as it was read. Return the commit's number. Raises Refused."""
+        """Commit files and record, if the table has not changed since it was read. Return the commit's number. Raises
+        Refused.
+        """
 
     @abstractmethod
     def _quarantine(self) -> Quarantine:

@@ -1,7 +1,6 @@
 """Make rows of records, for tables without a registered schema.
 
-Rules: a record is in the table or in its quarantine, never in both, and nothing of it is lost.
-Must not know: formats, Spark.
+Rules: a record is either in the table or in its quarantine, and no part of it is lost. Must not know: formats, Spark.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import pyarrow.compute as pc
 from pylogd.tables.columns import of_quarantine, of_records
 from pylogd.tables.interface import DIRECTORIES, Layout
 
-#: The reason for which the quarantine has records that a table of any kind can't have.
+#: The reason for the quarantine of records that no kind of table can have.
 INVALID_TIME: Final = "the time stamp lies outside of the years 1 to 9999"
 _QUARANTINE: Final = of_quarantine()
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRows:
-    """Implements `interface.Rows`: a row for each record, with its key and value as they are.
+    """Implements `interface.Rows`: makes a row of each record, with unchanged key and value.
 
     Records whose time stamps can't be represented go to the quarantine. With values as strings, bytes that are not
     UTF-8 are replaced (`as_text`).
@@ -39,7 +38,7 @@ class RecordRows:
 
 
 def divide(records: pa.RecordBatch, reason: str) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Divide records into those with a time stamp and those without, which become rows of the quarantine."""
+    """Divide records by whether they have a time stamp. Those without one become rows of the quarantine."""
     stamps = records.column("timestamp")
     if not stamps.null_count:
         return records, quarantined(records.slice(0, 0), [])
@@ -49,12 +48,12 @@ def divide(records: pa.RecordBatch, reason: str) -> tuple[pa.RecordBatch, pa.Rec
 
 
 def quarantined(records: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
-    """Return the rows of the quarantine for records and the reason of each."""
+    """Return the rows of the quarantine for records, given the reason for each."""
     return select(records, _QUARANTINE, {"reason": pa.array(reasons, pa.string())})
 
 
 def select(records: pa.RecordBatch, schema: pa.Schema, more: Mapping[str, pa.Array] | None = None) -> pa.RecordBatch:
-    """Return the columns that `schema` names, from `records` or else from `more`, with its types."""
+    """Return the columns of `schema`, with its types, from `records` or else from `more`."""
     given = more or {}
     columns = [
         _cast(given[field.name] if field.name in given else records.column(field.name), field.type) for field in schema
@@ -69,10 +68,10 @@ def without_directories(schema: pa.Schema, layout: Layout) -> pa.Schema:
 
 
 def as_text(values: pa.Array) -> pa.StringArray:
-    """Return bytes as text. What is not UTF-8 becomes U+FFFD, one for each maximal part of a character.
+    """Return bytes as text. Each maximal invalid part of a character becomes one U+FFFD.
 
-    All writers of tables convert values by this, so that a record has the same text in each table, and no reader meets
-    invalid UTF-8 in a column of strings.
+    All writers of tables convert values by this function. So a record has the same text in each table, and no column of
+    strings has invalid UTF-8.
     """
     try:
         return values.cast(pa.string())

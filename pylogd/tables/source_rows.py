@@ -37,9 +37,9 @@ _COMPLETE: Final = arrow_schema(include_headers=True, include_timestamp_ms=True)
 
 
 def source_rows(columns: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-    """Return rows as `interface.Rows` takes them: with headers and the time stamp as a number.
+    """Return rows in the form that `interface.Rows` takes: with headers and the time stamp as a number.
 
-    columns: those of a fetch of one partition, with headers.
+    columns: the columns of a fetch of one partition, with headers.
     """
     stamps, count = columns.column("timestamp"), columns.num_rows
     is_valid = representable(stamps)
@@ -59,7 +59,7 @@ def source_rows(columns: pa.RecordBatch, topic: str, partition: int) -> pa.Recor
 
 
 def representable(stamps: pa.Array) -> pa.Array | None:
-    """Return which time stamps a table can have, those of the years 1 to 9999; None if it can have all."""
+    """Return which time stamps a table can have: those of the years 1 to 9999. None if it can have all of them."""
     numbers = stamps.cast(pa.int64())
     bounds = pc.min_max(numbers)
     if not len(numbers) or (bounds["min"].as_py() >= _FIRST_MS and bounds["max"].as_py() <= _LAST_MS):

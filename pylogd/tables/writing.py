@@ -1,12 +1,12 @@
 """Write rows to Parquet files in a task: a file for each directory, of a limited size.
 
 Strategy: rows are collected by directory until there are enough for a row group; Parquet's readers skip row groups, and
-small ones cost more than they save. When the rows that wait take too much memory, the largest group is written. A file
-is finished when it has reached its size, or when too many are open.
+small ones cost more than they save. When the waiting rows take too much memory, the largest group is written. A file is
+finished when it has reached its size, or when too many are open.
 
 Parquet's dictionaries are not used for columns in which each value occurs once: offsets and time stamps are written as
 differences.
-Must not know: formats of tables; where a file is and what is kept of it is up to `Target`.
+Must not know: formats of tables. `Target` decides the place of a file, and the facts that are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pylogd.tables.directories import Directory, divide, with_time_columns
 from pylogd.tables.errors import TableError
 from pylogd.tables.interface import DataFile
 
-#: Sizes as Arrow has the rows in memory: of a row group, and of all rows that wait.
+#: The sizes in Arrow's memory of a row group, and of all waiting rows.
 _GROUP_BYTES: Final = 32 << 20
 _WAITING_BYTES: Final = 96 << 20
 _OPEN_FILES: Final = 32
@@ -38,7 +38,10 @@ class Target(Protocol):
         """Return the path and the open stream of a new file for a directory."""
 
     def finished(self, path: str, directory: Directory, metadata: pq.FileMetaData) -> DataFile:
-        """Return the facts of a file that is complete. `metadata`: its footer."""
+        """Return the facts of a file that is complete.
+
+        metadata: the footer of the file.
+        """
 
 
 @dataclass(slots=True)
@@ -60,8 +63,9 @@ class DirectoryWriter:
     ) -> None:  # fmt: skip
         """Write files with the columns of `schema`.
 
-        directories: the columns that make a directory; `date` and `hour` are computed. codec: compression of the
-        files. file_bytes: the size at which a file is finished.
+        directories: the columns that make a directory; `date` and `hour` are computed.
+        codec: compression of the files.
+        file_bytes: the size at which a file is finished.
         """
         self._target = target
         self._schema = schema
@@ -96,7 +100,7 @@ class DirectoryWriter:
         """Close open files after an error."""
         for file in self._open.values():
             for each in (file.writer, file.stream):
-                with suppress(Exception):  # the first error is the one that counts
+                with suppress(Exception):  # only the first error counts
                     each.close()
         self._open.clear()
 
@@ -108,7 +112,7 @@ class DirectoryWriter:
                 self._finish(next(iter(self._open.values())))
             path, stream = self._target.create(directory)
             found = _OpenFile(directory, path, stream, self._writer(stream))
-        self._open[key] = found  # the last one that was used is the last one
+        self._open[key] = found  # the file that was used last comes last
         return found
 
     def _writer(self, stream: Any) -> pq.ParquetWriter:
@@ -131,7 +135,7 @@ class DirectoryWriter:
         file.waiting, file.bytes = [], 0
 
     def _complete(self, rows: pa.Table) -> pa.Table:
-        """Return rows with the columns of the files. Columns that others added to the table are null."""
+        """Return rows with the columns of the files. Columns that other programs added to the table are null."""
         count, names = rows.num_rows, set(rows.column_names)
         columns = [
             rows.column(each.name).cast(each.type)
@@ -150,7 +154,9 @@ class DirectoryWriter:
 
 
 def _nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """Return nulls of a type. pyarrow writes no null struct whose fields that must not be null are null."""
+    """Return nulls of a type. The required fields of null structs get values, since pyarrow does not write them
+    otherwise.
+    """
     if not pa.types.is_struct(kind):
         return pa.nulls(count, kind)
     children = [_nulls(count, each.type) if each.nullable else _some(count, each.type) for each in kind]
@@ -158,7 +164,7 @@ def _nulls(count: int, kind: pa.DataType) -> pa.Array:
 
 
 def _some(count: int, kind: pa.DataType) -> pa.Array:
-    """Return values of a type that are not null."""
+    """Return any values of a type that are not null."""
     if pa.types.is_struct(kind):
         return pa.StructArray.from_arrays([_some(count, each.type) for each in kind], fields=list(kind))
     stored = getattr(kind, "storage_type", kind)
@@ -177,7 +183,7 @@ def _some(count: int, kind: pa.DataType) -> pa.Array:
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """Return the paths of the columns as Parquet names them, such as `headers.list.element.key`."""
+    """Return Parquet's paths of the columns, such as `headers.list.element.key`."""
     return [path for each in schema for path in _paths(each.name, each.type)]
 
 

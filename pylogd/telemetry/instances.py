@@ -1,8 +1,8 @@
-"""The clients that have asked which metrics to push: when each may ask and push again, as KIP-714 says.
+"""The clients that have asked which metrics to push, and when each may ask and push again (KIP-714).
 
-Strategy: at most `MOST_INSTANCES` are kept. If there are more, the principal (or address) that has most loses the one
-not heard of for longest, strangers before principals (`limits.shares`). One that is not known, since this broker has
-forgotten it or it comes from another broker, is taken as new. A client that is silent for three of its intervals is
+Strategy: at most `MOST_INSTANCES` are kept. If there are more, the principal (or address) with most clients loses the
+one that has been silent longest, addresses before principals (`limits.shares`). An unknown client, which this broker
+has forgotten or which comes from another broker, is taken as new. A client that is silent for three of its intervals is
 forgotten.
 """
 
@@ -25,10 +25,12 @@ _RETRIED: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMP
 
 
 class Instance:
-    """A client. subscription_id: identifies its subscription. version: the version of the subscriptions that `wanted`
-    follows.
+    """A client.
 
-    heard: when it sent something last, in seconds.
+    subscription_id: identifies its subscription.
+    version: the version of the subscriptions that `wanted` follows.
+
+    heard: the time of its last request, in seconds.
     """
 
     __slots__ = (
@@ -58,7 +60,7 @@ class Instance:
         self.version, self.wanted = version, wanted
         self.subscription_id = number - (1 << 32) if number >= 1 << 31 else number
         self.asked = self.pushed = -math.inf
-        self.invited = False  # it has asked since its last push
+        self.invited = False  # whether it may push at once, since it has asked
 
     @property
     def interval(self) -> float:
@@ -67,11 +69,11 @@ class Instance:
 
     @property
     def kept(self) -> float:
-        """For how long it is kept when it is silent, in seconds."""
+        """The seconds for which a silent instance is kept."""
         return max(3 * self.interval, _LEAST_KEPT_SECONDS)
 
     def check_asking(self, now: float) -> None:
-        """Note that the client asks what to push. Raises KafkaError if it asks too early."""
+        """Record that the client asks which metrics to push. Raises KafkaError if it asks too early."""
         if now - max(self.asked, self.pushed) < self.interval and self.error not in _RETRIED:
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "asked before the next interval")
         self.asked, self.error, self.invited = now, ErrorCode.NONE, True
@@ -94,7 +96,7 @@ class Instances:
     """See the module. Times are in seconds of one monotonic clock."""
 
     def __init__(self, forget: Callable[[bytes], object], most: int = MOST_INSTANCES) -> None:
-        """forget: called with the id of each client that is dropped."""
+        """`forget` is called with the id of each client that is dropped."""
         self._known: OrderedDict[bytes, Instance] = OrderedDict()
         self._forget = forget
         self._most = most
@@ -109,7 +111,10 @@ class Instances:
     def find(
         self, client: ClientIdentity, now: float, version: int, wanted: Callable[[ClientIdentity], Wanted]
     ) -> Instance:
-        """Return a client by its id; it is kept from now on. wanted: its subscription in this version."""
+        """Return a client by its id. The client is kept from now on.
+
+        wanted: the client's subscription in this version.
+        """
         found = self._known.get(client.instance)
         if found is None:
             found = self._known[client.instance] = Instance(client, wanted(client), version)
@@ -120,7 +125,7 @@ class Instances:
             else:
                 found.follow(changed, version)
         found.heard = now
-        self._places.leave(client.instance)  # the last of its share from now on
+        self._places.leave(client.instance)  # from now on it is the last one in its share
         share = found.client.share
         self._places.enter(client.instance, share.name, known=share.known)
         while len(self._known) > self._most:
@@ -128,7 +133,7 @@ class Instances:
         return found
 
     def refused(self, instance: bytes, code: ErrorCode) -> None:
-        """Record the error that the client was told."""
+        """Record the error that was sent to the client."""
         if instance in self._known:
             self._known[instance].error = code
 

@@ -1,7 +1,7 @@
-"""Read what clients push: OpenTelemetry's MetricsData, version 1, in Protobuf.
+"""Read the metrics that clients push: OpenTelemetry's MetricsData, version 1, in Protobuf.
 
 Strategy: the points of a metric are summed up, since their attributes (broker ids, topics, partitions) would make too
-many. Everything that a payload may hold many of is counted first, so that hostile ones cost little.
+many values. The repeated parts of a payload are counted first, so that hostile payloads cost little.
 
 Gaps: histograms and summaries are ignored; the clients of Kafka push none.
 Source: KIP-714; opentelemetry/proto/metrics/v1/metrics.proto.
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from pylogd.wire.compression import CompressionType, decompress
 from pylogd.wire.exceptions import InvalidRecordBatch, TooLarge
 
-#: Parts and points of a payload, together.
+#: The most parts and points of a payload together.
 MOST_POINTS: Final = 20_000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 _DELTA: Final = 1
@@ -33,7 +33,7 @@ class TelemetryTooLarge(ValueError):
 
 
 class Gauge(NamedTuple):
-    """The points of a gauge: the largest, and their sum."""
+    """The points of a gauge: the largest point, and their sum."""
 
     largest: float
     sum: float
@@ -41,10 +41,11 @@ class Gauge(NamedTuple):
 
 @dataclass(slots=True)
 class Pushed:
-    """The contents of a push, by name of the metric. deltas, totals: sums since the last push, and since the client's
-    start.
+    """The contents of a push, by metric name.
 
-    ignored: how many metrics were left out.
+    deltas, totals: the sums since the last push, and since the client's start.
+
+    ignored: the number of metrics that were left out.
     """
 
     gauges: dict[str, Gauge] = field(default_factory=dict)
@@ -63,7 +64,7 @@ def is_available() -> bool:
 
 
 def read(codec: int, data: bytes, max_bytes: int) -> Pushed:
-    """Return the pushed metrics. Raises InvalidTelemetry and, if they are too large decompressed, TelemetryTooLarge."""
+    """Return the pushed metrics. Raises InvalidTelemetry; TelemetryTooLarge if they are too large when decompressed."""
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - an optional dependency
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData  # noqa: PLC0415 - an optional dependency
 
@@ -124,6 +125,6 @@ def _values(points: Sequence[Any]) -> list[float]:
         kind = point.WhichOneof("value")
         if kind is not None:
             value = float(getattr(point, kind))
-            if value - value == 0.0:  # neither infinite nor NaN
+            if value - value == 0.0:  # true if it is neither infinite nor NaN
                 found.append(value)
     return found

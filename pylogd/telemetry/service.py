@@ -18,9 +18,9 @@ from pylogd.telemetry.subscriptions import DEFAULT_INTERVAL_MS, ClientIdentity, 
 from pylogd.telemetry.values import PushedValues
 from pylogd.wire.compression import CompressionType
 
-#: Pushes that may wait while another is read, of principals and of strangers.
+#: The most pushes that may wait while another one is read: of principals, and of other clients.
 MOST_WAITING: Final = 100
-#: The client instance id of a client that has none, and one that no client may have.
+#: The client instance id of a client without one, and an id that no client may have.
 _RESERVED: Final = (bytes(16), bytes(15) + b"\1")
 _NOTHING: Final = Wanted((), DEFAULT_INTERVAL_MS)
 
@@ -28,7 +28,9 @@ _NOTHING: Final = Wanted((), DEFAULT_INTERVAL_MS)
 class Telemetry:
     """See the module. Clients are asked for metrics while `active`.
 
-    instances: the clients. values: what they have pushed. pushes: how many pushes were answered, by error code.
+    instances: the clients.
+    values: the pushed values.
+    pushes: the number of answered pushes, by error code.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Telemetry:
         seconds: Callable[[], float],
         in_thread: Callable[..., Deferred[Any]],
     ) -> None:
-        """seconds: a monotonic clock. in_thread: calls a function in a thread."""
+        """`seconds` is a monotonic clock. `in_thread` calls a function in a thread."""
         self._configs = configs
         self._settings = settings
         self._seconds = seconds
@@ -50,11 +52,13 @@ class Telemetry:
 
     @property
     def max_bytes(self) -> int:
-        """How many bytes a push may have, compressed and decompressed: larger ones are refused."""
+        """The most bytes of a push, both compressed and decompressed. Larger pushes are refused."""
         return self._settings.integer("telemetry.max.bytes")
 
     def ask(self, client: ClientIdentity) -> Instance:
-        """Return what a client should push. Its instance id may be zero. Raises KafkaError if it asks too early."""
+        """Return the metrics that a client should push. Its instance id may be zero. Raises KafkaError if it asks too
+        early.
+        """
         if client.instance == bytes(16):
             client = client._replace(instance=new_instance_id())
         found = self._find(client)
@@ -62,7 +66,10 @@ class Telemetry:
         return found
 
     def push(self, client: ClientIdentity, subscription_id: int, codec: int, data: bytes, ends: bool) -> Deferred[None]:
-        """Note what a client pushes. Fails with KafkaError. ends: whether the client pushes no more."""
+        """Store the metrics that a client pushes. Fails with KafkaError.
+
+        ends: whether this is the client's last push.
+        """
         pushing = Deferred.fromCoroutine(self._push(client, subscription_id, codec, data, ends))
         return pushing.addCallbacks(self._taken, self._refused, errbackArgs=(client,))
 

@@ -1,4 +1,4 @@
-"""Which metrics a client is asked for, by the subscriptions that match it."""
+"""Decide which metrics a client is asked for, by the subscriptions that match it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from pylogd.limits.names import MAX_CLIENT_ID
 from pylogd.limits.shares import NOBODY, Share
 from pylogd.metadata.client_metrics import ClientMetricsConfigs
 
-#: How often a client asks that no subscription matches, in milliseconds.
+#: The milliseconds between two requests of a client that no subscription matches.
 DEFAULT_INTERVAL_MS: Final = 300_000
 
 
 class ClientIdentity(NamedTuple):
-    """A client as `match` sees it. instance: its id, 16 bytes. software: name and version, empty if it did not say.
+    """The attributes of a client for `match`.
 
-    share: in whose share it counts, which `match` does not see.
+    instance: the client instance id, 16 bytes.
+    software: name and version; empty if they are unknown.
+
+    share: the share in which it counts, which `match` does not use.
     """
 
     instance: bytes
@@ -30,7 +33,7 @@ class ClientIdentity(NamedTuple):
     share: Share = NOBODY
 
     def attributes(self) -> Mapping[str, str]:
-        """Return what `match` expressions of subscriptions are compared with, for one client."""
+        """Return the values that `match` expressions of subscriptions are compared with."""
         name, version = self.software
         return {
             "client_instance_id": str(UUID(bytes=self.instance)),
@@ -43,14 +46,17 @@ class ClientIdentity(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The metrics that a client is asked for. metrics: prefixes of names, in order; an empty tuple means no metrics."""
+    """The metrics that a client is asked for.
+
+    metrics: the prefixes of names, in order; an empty tuple means no metrics.
+    """
 
     metrics: tuple[str, ...]
     interval_ms: int
 
 
 def wanted_of(configs: ClientMetricsConfigs, client: ClientIdentity) -> Wanted:
-    """Return what all subscriptions that match a client want of it together."""
+    """Return the union of all subscriptions that match a client."""
     metrics: set[str] = set()
     interval = DEFAULT_INTERVAL_MS
     attributes = client.attributes()
@@ -71,5 +77,5 @@ def _matching(configs: ClientMetricsConfigs, attributes: Mapping[str, str]) -> I
 def _matches(expression: str, text: str) -> bool:
     try:
         return check(expression).fullmatch(text) is not None
-    except InvalidExpression:  # this broker lacks the package that the one had which took the subscription
+    except InvalidExpression:  # this broker lacks a package that the subscription's first broker had
         return False

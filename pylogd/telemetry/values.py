@@ -1,10 +1,10 @@
-"""The values that clients pushed last, by client id and name of the metric; their number is limited.
+"""The last pushed values of clients, by client id and metric name. Their number is limited.
 
-Strategy: the first `most_clients` client ids have values of their own as long as a client of that id lives, all others
-share `REST`. When there are so many, the principal (or address) that has most of them loses its oldest to one that has
-less, strangers before principals (`limits.shares`); the clients of that id are in `REST` from then on. Of each client
-id the first `MOST_NAMES` names of metrics are kept; others are ignored, and counted. Sums are added up by client id, so
-they do not go back when a client ends.
+Strategy: the first `most_clients` client ids have their own values as long as a client with the id lives; all others
+share `REST`. When there are so many, the principal (or address) with most ids loses its oldest id to one with fewer,
+addresses before principals (`limits.shares`); from then on the clients with this id are in `REST`. The first
+`MOST_NAMES` metric names of each client id are kept; others are ignored, and counted. Sums are added up by client id,
+so they do not decrease when a client ends.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from typing import Final
 from pylogd.limits.shares import NOBODY, Places, Share
 from pylogd.telemetry.otlp import Gauge, Pushed
 
-#: In place of a client id: all that have no values of their own.
+#: The label in place of a client id, for all ids without their own values.
 REST: Final = "(other)"
 MOST_NAMES: Final = 300
 
 
 class _Client:
-    """The values that one client pushed last. label: its client id, or `REST`."""
+    """The last pushed values of one client.
+
+    label: its client id, or `REST`.
+    """
 
     __slots__ = ("gauges", "label", "totals")
 
@@ -33,19 +36,26 @@ class _Client:
 
 
 class PushedValues:
-    """See the module. sums: by client id, then by name. ignored: metrics that were left out."""
+    """See the module.
+
+    sums: the sums by client id, then by name.
+    ignored: the number of metrics that were left out.
+    """
 
     def __init__(self, most_clients: Callable[[], int]) -> None:
         self._most_clients = most_clients
         self._clients: dict[bytes, _Client] = {}
         self._labels: Counter[str] = Counter()
-        self._places: Places[str] = Places()  # the labels but `REST`, in the share of who came with it first
+        self._places: Places[str] = Places()  # the labels except `REST`, in the share of their first client
         self._names: dict[str, set[str]] = {}
         self.sums: dict[str, dict[str, float]] = {}
         self.ignored = 0
 
     def put(self, instance: bytes, client_id: str, pushed: Pushed, share: Share = NOBODY) -> None:
-        """Store the metrics that a client has pushed. share: the share in which the client id counts if it is new."""
+        """Store the metrics that a client has pushed.
+
+        share: the share in which the client id counts if it is new.
+        """
         client = self._clients.get(instance)
         if client is None:
             client = self._clients[instance] = _Client(self._label(client_id, share))
@@ -61,7 +71,7 @@ class PushedValues:
                 self._count(client.label, name, value)
 
     def forget(self, instance: bytes) -> None:
-        """Drop the gauges of a client that has ended; and the sums of its id, if it was the last one."""
+        """Drop the gauges of a client that has ended, and the sums of its id if it was the id's last client."""
         client = self._clients.pop(instance, None)
         if client is None:
             return
@@ -74,7 +84,7 @@ class PushedValues:
                 self._places.leave(client.label)
 
     def walk(self, gauges: dict[tuple[str, str], Gauge]) -> Iterator[None]:
-        """Add the gauges of all clients by client id and name. May be interrupted after each client."""
+        """Add up the gauges of all clients by client id and name. The caller may pause after each client."""
         for client in list(self._clients.values()):
             for name, gauge in client.gauges.items():
                 key = client.label, name
@@ -99,7 +109,7 @@ class PushedValues:
         return client_id
 
     def _give_up(self, label: str) -> None:
-        """Show the clients of an id with the rest."""
+        """Move the clients of an id to `REST`."""
         self._places.leave(label)
         self._labels[REST] += self._labels.pop(label)
         self._names.pop(label, None)

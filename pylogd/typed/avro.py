@@ -1,4 +1,4 @@
-"""Avro: `fastavro` reads a message as its writer wrote it, with the logical types left to Arrow.
+"""Avro: `fastavro` reads a message by its writer's schema, and leaves the logical types to Arrow.
 
 | Avro | column |
 | --- | --- |
@@ -14,15 +14,15 @@
 | a field of type null | no column |
 | a record without fields | JSON text |
 
-Strategy: the schema that messages are read with has the layout of their writer's, but is rewritten so that fastavro
-returns what Arrow takes: without logical types, and with a record of one field around each branch of a union, which
-takes no bytes and turns a value into `{branch: value}`.
+Strategy: messages are read with a rewritten schema, which has the same layout as the writer's schema, but lets fastavro
+return values that Arrow takes. It has no logical types, and a record of one field around each branch of a union; this
+record takes no bytes and turns a value into `{branch: value}`.
 
 pyruhvro 0.4 was tried: it makes columns without an object for each message, but panics at `bytes`, `fixed` and
 decimals, does not check UTF-8, and does not notice bytes after a value.
 
-Rules: a schema that contains itself is refused, since fastavro's recursion overflows the stack of the process. So is an
-array whose elements take no bytes, since six bytes can announce a billion of them.
+Rules: a schema that contains itself is refused, since fastavro's recursion overflows the stack of the process. An array
+whose elements take no bytes is refused too, since six bytes can announce a billion of them.
 Source: Avro 1.12 specification.
 """
 
@@ -57,7 +57,7 @@ _SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "enum": pa.string(),
 }
 _UNITS: Final = {"millis": "ms", "micros": "us", "nanos": "ns"}
-#: Times of day -> how many of their unit a day has.
+#: Times of day -> the number of their units in a day.
 _TIMES: Final = {("int", "time-millis"): 86_400_000, ("long", "time-micros"): 86_400_000_000}
 _KEPT: Final = ("type", "name", "namespace", "symbols", "size")
 _WHOLE: Final = "value"
@@ -72,7 +72,10 @@ class AvroReader:
     """Reads messages that were written with one schema. Implements `decoding.Reader`."""
 
     def __init__(self, schema: Registered, reserved: Collection[str] = ()) -> None:
-        """Raises NotColumns. reserved: see `nodes.column_name`."""
+        """Raises NotColumns.
+
+        reserved: see `nodes.column_name`.
+        """
         try:
             documents = [json.loads(text) for text in (*(used.text for used in schema.references), schema.text)]
             named: dict[str, Any] = {}
@@ -91,7 +94,7 @@ class AvroReader:
         try:
             value = schemaless_reader(source, self._schema, None)
         except _UNREADABLE as error:
-            said = str(error).partition(" from <")[0]  # an object's address says nothing
+            said = str(error).partition(" from <")[0]  # leave out an object's address
             raise Misfit(f"the bytes do not match the Avro schema: {type(error).__name__}: {said}") from error
         if source.tell() != len(body):
             raise Misfit(f"{len(body) - source.tell()} bytes follow the Avro value")
@@ -103,7 +106,7 @@ class AvroReader:
 
 
 def _for_reading(documents: list[Any], is_record: bool) -> Any:
-    """Return the last of these schemas as messages are read with it. Other types than records become one of a field."""
+    """Return the last of these schemas, rewritten for reading. Other types than records become records of one field."""
     rewriter = _Rewriter()
     named: dict[str, Any] = {}
     for document in documents[:-1]:
@@ -139,7 +142,7 @@ class _Rewriter:
         return kept
 
     def wrapped(self, name: str, schema: Any) -> dict[str, Any]:
-        """Return a record of one field of a type: it has the type's bytes."""
+        """Return a record with one field of a type, which is encoded as the same bytes."""
         return {
             "type": "record",
             "name": f"pylogd_wrapper_{next(self._numbers)}",
@@ -161,7 +164,10 @@ def _branch(schema: Any) -> str:
 
 
 class _Columns:
-    """Builds the nodes of a schema. named: the types that it names."""
+    """Builds the nodes of a schema.
+
+    named: the types that it names.
+    """
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
@@ -183,7 +189,7 @@ class _Columns:
         return nodes.struct([Member(_WHOLE, _WHOLE, whole)])
 
     def resolved(self, schema: Any) -> Mapping[str, Any]:
-        """Return a type as an object, whether it is one, a name, or a union."""
+        """Return a type, which may be given by its name or as a union, as an object."""
         if isinstance(schema, list):
             return {"type": "union", "members": schema}
         if isinstance(schema, str):
@@ -219,7 +225,7 @@ class _Columns:
         return _logical(kind) or nodes.leaf(_SIMPLE[name])
 
     def _item(self, schema: Any) -> Node:
-        return self._node(schema) or nodes.leaf(pa.string())  # nothing but nulls
+        return self._node(schema) or nodes.leaf(pa.string())  # values are always null
 
     def _record(self, kind: Mapping[str, Any], reserved: Collection[str] = ()) -> Node | None:
         """Return the node of a record; None if it has no fields with values."""
@@ -247,7 +253,7 @@ class _Columns:
         return nodes.struct(members)
 
     def _least_bytes(self, schema: Any) -> int:
-        """Return a lower bound of the size of a type's values in bytes; of a record, whether it takes any."""
+        """Return a lower bound of the size of a type's values in bytes; for a record, 1 if it takes any bytes."""
         kind = self.resolved(schema)
         if kind["type"] == "fixed":
             return int(kind["size"])
@@ -262,7 +268,7 @@ class _Columns:
 
 
 def _logical(kind: Mapping[str, Any]) -> Node | None:
-    """Return the node of a logical type; None if it is unknown, or says nothing to a table."""
+    """Return the node of a logical type; None if it is unknown, or has no meaning for a table."""
     name, logical = kind["type"], str(kind.get("logicalType"))
     if logical == "decimal" and name in ("bytes", "fixed"):
         return nodes.decimals(int(kind["precision"]), int(kind.get("scale", 0)))

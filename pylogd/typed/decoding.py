@@ -1,15 +1,16 @@
-"""Decode a batch of messages into the columns of a table, and say of each that does not fit why.
+"""Decode a batch of messages into the columns of a table, and give the reason for each message that does not fit.
 
-Strategy: the messages of a batch are divided by the schema they were written with. Those of one schema are read one by
-one by its language's library, and become columns of that schema in one call; these are projected to the table's columns
-and put in order again. If Arrow refuses the values of some messages, halves of them are tried until those messages are
+Strategy: the messages of a batch are divided by their writers' schemas. The language's library reads the messages of
+one schema one by one; one call makes columns of that schema from them. These are projected to the table's columns and
+put in order again. If Arrow refuses the values of some messages, halves of the batch are tried until these messages are
 found. So a batch costs Python a few calls for each message, and none for each value, however few messages are wrong.
 
-Rules: each message is either a row or has a reason, never both, never neither. A message of null is a row of nulls. A
-schema that does not fit the table, or is not known to the registry, is the reason of all its messages. A registry that
-fails is no reason: that raises.
+Rules: each message either becomes a row or has a reason. A message of null is a row of nulls. A schema that does not
+fit the table, or that the registry does not know, is the reason for all of its messages. A failure of the registry is
+not a
+reason: it raises.
 Bounds: a schema has at most `nodes.MOST_FIELDS` fields. The values of a batch take at most a few hundred times the
-bytes of its messages, so hand in batches of a few megabytes.
+bytes of its messages, so pass batches of a few megabytes.
 
 Must not know: Spark, brokers.
 """
@@ -34,36 +35,40 @@ from pylogd.typed.protobuf import ProtobufFile
 from pylogd.typed.registry import AVRO, JSON, PROTOBUF, Registered, SchemaId
 
 Item = TypeVar("Item")
-#: What Arrow, and the conversions of nodes, raise for a value that does not fit.
+#: The exceptions of Arrow, and of nodes' conversions, for a value that does not fit.
 _REFUSED: Final = (pa.ArrowException, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _MOST_LETTERS: Final = 500
-#: Messages of nonsense may name ever new schemas and message types.
+#: The most remembered readers, since invalid messages may name ever new schemas and message types.
 _MOST_READERS: Final = 10_000
 
 
 class Reader(Protocol):
-    """Reads the messages of one schema. `node`: the struct of its columns."""
+    """Reads the messages of one schema.
+
+    node: the struct of its columns.
+    """
 
     node: Node
 
     def read(self, body: bytes) -> Any:
-        """Return what a message has, for `array`. Raises Misfit."""
+        """Return the content of a message, for `array`. Raises Misfit."""
 
     def array(self, values: list[Any]) -> pa.StructArray:
-        """Return messages, as `read` and then `node` prepared them, as an array of `node.physical`."""
+        """Return messages, prepared by `read` and then by `node`, as an array of `node.physical`."""
 
 
 class Lookup(Protocol):
-    """Where schemas are found."""
+    """A source of schemas."""
 
     def schema(self, schema_id: SchemaId) -> Registered:
-        """Return the schema of an id. Raises UnknownSchema, or other errors if the registry fails."""
+        """Return the schema with an id. Raises UnknownSchema, or other errors if the registry fails."""
 
 
 class Readers:
     """The readers of schemas, made once for each.
 
-    lookup: finds schemas. reserved: names of columns that the table has beside the schema's, in lower case.
+    lookup: finds schemas.
+    reserved: the names of the table's other columns, in lower case.
     """
 
     def __init__(self, lookup: Lookup, reserved: Collection[str] = ()) -> None:
@@ -75,17 +80,20 @@ class Readers:
     def columns(self, schema_id: SchemaId, message: str = "") -> pa.StructType:
         """Return the columns of a schema. Raises UnknownSchema or NotColumns, and other errors if the registry fails.
 
-        message: the full name of a Protobuf message type; "" for the first of the file.
+        message: the full name of a Protobuf message type; "" for the file's first type.
         """
         indexes = self._file(schema_id).indexes_of(message) if message and self.is_protobuf(schema_id) else FIRST
         return self.reader(schema_id, indexes).node.logical
 
     def is_protobuf(self, schema_id: SchemaId) -> bool:
-        """Return whether a schema is a Protobuf file. Raises UnknownSchema, and others if the registry fails."""
+        """Return whether a schema is a Protobuf file. Raises UnknownSchema, and other errors if the registry fails."""
         return self._lookup.schema(schema_id).kind == PROTOBUF
 
     def reader(self, schema_id: SchemaId, indexes: tuple[int, ...] = FIRST) -> Reader:
-        """Return the reader of a schema. Raises as `columns`. indexes: of the message type in a Protobuf file."""
+        """Return the reader of a schema. Raises the errors of `columns`.
+
+        indexes: the indexes of the message type in a Protobuf file.
+        """
         key = schema_id, indexes
         if key not in self._made:
             if len(self._made) >= _MOST_READERS:
@@ -119,8 +127,8 @@ class Readers:
 class Decoded:
     """A batch in columns.
 
-    rows: a struct array of the table's columns, as long as the batch; null where a message is null or does not fit.
-    reasons: for each message why it does not fit; null if it does.
+    rows: a struct array of the table's columns, with an entry for each message; null if it is null or does not fit.
+    reasons: the reason why each message does not fit; null if it fits.
     """
 
     rows: pa.StructArray
@@ -134,10 +142,13 @@ class Decoder:
         self._columns = columns
         self._type = pa.struct(list(columns))
         self._readers = readers
-        self._projections: dict[int, tuple[Reader, Node, str]] = {}  # by the reader's identity
+        self._projections: dict[int, tuple[Reader, Node, str]] = {}  # by the identity of the reader
 
     def decode(self, values: pa.Array, headers: pa.Array | None = None) -> Decoded:
-        """Decode a batch. values: binary. headers: for each message a list of structs of `key` and `value`.
+        """Decode a batch.
+
+        values: a binary array.
+        headers: for each message a list of structs of `key` and `value`.
 
         Raises SchemaRegistryError if the registry fails.
         """
@@ -193,7 +204,7 @@ class Decoder:
         return [row for row in kept if row not in reasons], arrays
 
     def _projection(self, reader: Reader, schema_id: SchemaId) -> tuple[Node, str]:
-        """Return how a reader's columns become the table's, and why they can't; "" if they can."""
+        """Return the projection of a reader's columns to the table's columns, and why there is none, or ""."""
         found = self._projections.get(id(reader))
         if found is None:
             change = evolved(self._columns, reader.node.logical)
@@ -222,7 +233,7 @@ def _built(
 ) -> Iterator[pa.Array]:
     """Yield arrays of values, in order.
 
-    Values that can't be built are left out and passed to `refuse` with the error.
+    Values that can't be built are left out, and passed to `refuse` with the error.
     """
     waiting = [(0, len(values))]
     while waiting:

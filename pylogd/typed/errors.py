@@ -1,4 +1,4 @@
-"""Why messages can't be put into a table's columns, or be read or written as JSON."""
+"""The errors of putting messages into a table's columns, and of reading and writing them as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pylogd.errors import PylogdError
 
 
 class NotColumns(PylogdError):
-    """A registered schema can't be the columns of a table: all its messages go to the quarantine."""
+    """A registered schema can't be the columns of a table: all of its messages go to the quarantine."""
 
 
 class NoSchema(PylogdError):

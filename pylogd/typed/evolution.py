@@ -1,11 +1,11 @@
-"""How the columns of a table follow its schemas.
+"""Let the columns of a table follow its schemas.
 
-Strategy: a table has every column that any of its schemas had. A new schema adds columns and widens types; it never
-takes a column away: where a schema has no such field, its rows have null. What the registry allows beyond that (a field
-that is removed and comes back with another type) a table can't follow: the rows of such a schema do not fit.
+Strategy: a table has every column that any of its schemas had. A new schema adds columns and widens types. It never
+removes a column: rows of a schema without the field have null. The registry also allows changes that a table can't
+follow, such as a field that is removed and comes back with another type: the rows of such a schema do not fit.
 
 Rules: `evolved` is a pure function. Applying a schema twice changes nothing the second time, and every schema that was
-applied without a conflict fits the table from then on, so that a driver may apply all versions of a subject each time.
+applied without a conflict fits the table from then on. So a driver may apply all versions of a subject each time.
 Source: the type promotions of Iceberg's specification ("Schema Evolution"), which Delta and Parquet's readers share.
 """
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 from pylogd.typed.nodes import MOST_FIELDS
 
 _WIDENED: Final = frozenset({(pa.int32(), pa.int64()), (pa.float32(), pa.float64())})
-#: What a column takes beside values of its own type. Values that lose something in it are found in the rows.
+#: The other types that a column takes. Values that would lose digits in it are found when rows are converted.
 _TAKEN: Final = frozenset(
     {
         *_WIDENED,
@@ -34,8 +34,9 @@ _TAKEN: Final = frozenset(
 class Evolution:
     """The changes that a schema makes to a table.
 
-    columns: the table's columns afterwards. changes: what is changed, in words; empty if the schema fits as it is.
-    conflicts: why the table can't follow, and stays as it is; empty if it can.
+    columns: the table's columns afterwards.
+    changes: the changes in words; empty if the schema fits the unchanged table.
+    conflicts: the reasons why the table can't follow and stays unchanged; empty if it can.
     """
 
     columns: pa.Schema
@@ -49,10 +50,11 @@ class Evolution:
 
 
 def evolved(table: pa.Schema, schema: pa.StructType, *, can_change: bool = True) -> Evolution:
-    """Return what a schema changes in a table.
+    """Return the changes that a schema makes to a table.
 
-    table: the typed columns of the table. schema: the columns of the schema. can_change: whether the table's format can
-    change the type of a column; else it can only add columns, and none within others.
+    table: the typed columns of the table.
+    schema: the columns of the schema.
+    can_change: whether the table's format can change the type of a column; else it can only add top-level columns.
     """
     merge = _Merge(can_change)
     fields = merge.fields("", list(table), list(schema))
@@ -106,7 +108,7 @@ class _Merge:
         return merged
 
     def type(self, path: str, table: pa.DataType, new: pa.DataType) -> pa.DataType:
-        """Return the type of a column that both have."""
+        """Return the type of a column that exists in both."""
         if table == new:
             return table
         if pa.types.is_struct(table) and pa.types.is_struct(new):
@@ -125,7 +127,7 @@ class _Merge:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """Return a column's type in the form that schemas use, for any form that a table's format returns."""
+    """Return the form of a column's type that schemas use, for any form that a table's format returns."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, plain(field.type)) for field in kind])
     if pa.types.is_map(kind):

@@ -1,12 +1,12 @@
-"""Find the schema ids of messages, and divide a batch by them: in columns, without Python for each message.
+"""Find the schema ids of messages, and divide a batch by schema id: in columns, without Python for each message.
 
 A message names its schema in one of two ways, as Confluent's clients write it:
 
 - in front of the value: a zero byte and the id as a big-endian uint32, or a byte of 1 and a GUID of 16 bytes;
-- in the header `__value_schema_id`, in the same form, and the value is all there is in the value.
+- in the header `__value_schema_id`, in the same form; then the message's value has only the encoded value.
 
-With Protobuf, the indexes that lead to the message's type in its file follow the id: their number and each of them as a
-zigzag varint; a single zero byte stands for the first type.
+With Protobuf, the indexes of the message's type in its file follow the id: their number, then each index, as zigzag
+varints. A single zero byte means the first type.
 Source: Confluent's documentation, "Wire format"; confluent-kafka 2.16, `SchemaId` and `dual_schema_id_deserializer`.
 """
 
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pylogd.typed.registry import SchemaId
 
 HEADER: Final = "__value_schema_id"
-#: The first byte -> the length of the id with it.
+#: The first byte -> the length of the id including this byte.
 _LENGTHS: Final = {b"\x00": 5, b"\x01": 17}
 _NUMBER: Final = b"\x00"
 _END: Final = 1 << 31
@@ -31,7 +31,7 @@ _MOST_INDEXES: Final = 100
 #: The indexes of the first message type of a Protobuf file.
 FIRST: Final = (0,)
 
-#: Row of the batch -> why it does not fit.
+#: Row of the batch -> the reason why it does not fit.
 Reasons = dict[int, str]
 
 
@@ -39,8 +39,9 @@ Reasons = dict[int, str]
 class Frame:
     """The messages of a batch that name the same schema.
 
-    rows: their places in the batch. heads: what follows the id in the headers; None if ids are in front of the values.
-    bodies: the values, without the id in front of them.
+    rows: the rows of the messages in the batch.
+    heads: the bytes after the id in the headers; None if ids are in front of the values.
+    bodies: the values, without the ids in front of them.
     """
 
     schema_id: SchemaId
@@ -50,14 +51,15 @@ class Frame:
 
 
 def schema_ids(values: pa.Array, headers: pa.Array | None) -> set[SchemaId]:
-    """Return the ids of all schemas that a batch of messages names. Arguments as for `frames`."""
+    """Return the ids of all schemas that a batch of messages names. The arguments are those of `frames`."""
     return {frame.schema_id for frame in frames(values, headers, {})}
 
 
 def frames(values: pa.Array, headers: pa.Array | None, reasons: Reasons) -> Iterator[Frame]:
     """Divide a batch by schema id, without null values. Add messages that name no schema to `reasons`.
 
-    values: binary. headers: lists of structs of `key` and `value`, or None.
+    values: a binary array.
+    headers: lists of structs of `key` and `value`, or None.
     """
     rows = pa.array(range(len(values)), pa.int64())
     present = values.is_valid()
@@ -72,20 +74,23 @@ def frames(values: pa.Array, headers: pa.Array | None, reasons: Reasons) -> Iter
 
 
 def _named_in_headers(headers: pa.Array) -> pa.Array | None:
-    """Return the header with the schema id of each message, null without; None if no message has one."""
+    """Return the header with the schema id of each message, or null; None if no message has such a header."""
     pairs = headers.flatten()
     found = pc.equal(pairs.field("key"), HEADER)
     if not pc.any(found).as_py():
         return None
     owners = pc.list_parent_indices(headers).filter(found)
     ids = pairs.field("value").filter(found)
-    return ids.take(pc.index_in(pa.array(range(len(headers)), owners.type), owners))  # the first one counts
+    return ids.take(pc.index_in(pa.array(range(len(headers)), owners.type), owners))  # the first such header counts
 
 
 def _divided(holders: pa.Array, rows: pa.Array, values: pa.Array | None, reasons: Reasons) -> Iterator[Frame]:
-    """Divide messages by the ids that `holders` begin with. values: the messages, if the holders are headers."""
+    """Divide messages by the ids that `holders` begin with.
+
+    values: the messages, if the holders are headers.
+    """
     first, lengths = pc.binary_slice(holders, 0, 1), pc.binary_length(holders)
-    left = pc.is_null(holders)  # none of them
+    left = pc.is_null(holders)  # true for no message
     for byte, length in _LENGTHS.items():
         named = pc.and_(pc.equal(first, byte), pc.greater_equal(lengths, length))
         left = pc.or_(left, named)
@@ -127,7 +132,7 @@ def _without_id(holder: bytes, where: str) -> str:
 def message_types(frame: Frame, reasons: Reasons) -> Iterator[tuple[tuple[int, ...], pa.Array, pa.Array]]:
     """Divide Protobuf messages by type: yield the indexes of a type, the rows and the bodies.
 
-    Adds those without valid indexes to `reasons`.
+    Messages without valid indexes are added to `reasons`.
     """
     heads = frame.bodies if frame.heads is None else frame.heads
     if pc.all(pc.equal(pc.binary_slice(heads, 0, 1), b"\x00")).as_py():
@@ -148,7 +153,7 @@ def message_types(frame: Frame, reasons: Reasons) -> Iterator[tuple[tuple[int, .
 
 
 def _indexes(head: bytes) -> tuple[tuple[int, ...], int]:
-    """Return message indexes, and how many bytes they take. Raises IndexError or ValueError."""
+    """Return message indexes, and the number of their bytes. Raises IndexError or ValueError."""
     count, at = _varint(head, 0)
     if count == 0:
         return FIRST, at
@@ -162,7 +167,7 @@ def _indexes(head: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a zigzag varint of at most five bytes, and where it ends."""
+    """Return a zigzag varint of at most five bytes, and its end."""
     value = 0
     for shift in range(0, 35, 7):
         byte = data[at]

@@ -1,7 +1,7 @@
 """Keys and values with registered schemas, as JSON: for `produce --value-schema`, `consume --decode` and the console.
 
-A message begins with a zero byte and the id of its schema as a big-endian uint32; with Protobuf, the indexes that lead
-to the message's type follow. Values are plain JSON: a union is the value itself, without the name of its branch; bytes,
+A message begins with a zero byte and the id of its schema as a big-endian uint32; with Protobuf, the indexes of the
+message's type follow. Values are plain JSON: a union is the value itself, without the name of its branch; bytes,
 decimals and times are written as text, and can't be read back.
 Source: Confluent's documentation, "Wire format".
 """
@@ -30,14 +30,15 @@ _MOST_INDEXES: Final = 100
 
 
 class Codec:
-    """Reads and writes messages by the schemas of a registry. May be used from several threads."""
+    """Reads and writes messages by the schemas of a registry. Several threads may use it."""
 
     def __init__(
         self, url: str, settings: Mapping[str, str], timeout: float = 10.0, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         """settings: TLS and credentials (`pylogd.schemas.access`). Raises ValueError.
 
-        timeout: seconds that one answer of the registry may take. sleep: called before a request is made again.
+        timeout: the seconds that one answer of the registry may take.
+        sleep: called before a request is retried.
         """
         self._api = RegistryApi(url, timeout, settings)
         self._lookup = SchemaLookup(self._api, sleep)
@@ -45,7 +46,9 @@ class Codec:
         self._one_at_a_time = threading.Lock()
 
     def encoder(self, subject: str, which: str) -> Callable[[Any], bytes]:
-        """Return what makes messages of values. which: an id, or "latest" for the subject's last version.
+        """Return a function that makes messages from values.
+
+        which: a schema id, or "latest" for the subject's last version.
 
         Raises SchemaRegistryError, and NotDecoded for a schema that can't be used. The encoder raises NotEncoded.
         """
@@ -63,13 +66,11 @@ class Codec:
         return encode
 
     def decode(self, message: bytes) -> Any:
-        """Return the value of a message, of the types that JSON has. Raises NotDecoded, UnknownSchema,
-        SchemaRegistryError.
-        """
+        """Return the value of a message, with JSON's types. Raises NotDecoded, UnknownSchema, SchemaRegistryError."""
         return self._form(schema_id_of(message)).read(message[_HEAD.size :])
 
     def kind(self, schema_id: int) -> str:
-        """Return the type of a schema: "AVRO", "JSON" or "PROTOBUF". Raises as `decode`."""
+        """Return the type of a schema: "AVRO", "JSON" or "PROTOBUF". Raises the errors of `decode`."""
         return self._form(schema_id).kind
 
     def _form(self, schema_id: int) -> _Form:
@@ -90,7 +91,10 @@ def schema_id_of(message: bytes) -> int:
 
 
 class _Form:
-    """How messages of one schema are read and written. kind: the schema's type."""
+    """Reads and writes messages of one schema.
+
+    kind: the schema's type.
+    """
 
     kind = ""
 
@@ -107,7 +111,7 @@ class _Form:
 
 
 class _Json(_Form):
-    """JSON Schema: the body is the JSON itself. It is checked against the schema when it is written."""
+    """JSON Schema: the body is the JSON itself, which is checked against the schema before it is written."""
 
     def __init__(self, schema: Registered) -> None:
         self._schema = schema
@@ -178,7 +182,7 @@ class _Avro(_Form):
 
 
 class _Protobuf(_Form):
-    """Protobuf, by google.protobuf, with the descriptors that the registry gives. Written is a file's first type."""
+    """Protobuf, by google.protobuf, with the registry's descriptors. Messages are written with a file's first type."""
 
     def __init__(self, schema: Registered) -> None:
         from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -284,7 +288,7 @@ def _zigzag(body: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with the types that JSON has: bytes in base64, and times, decimals and the like as text."""
+    """Return a value with JSON's types: bytes become base64; times, decimals and similar values become text."""
     if isinstance(value, dict):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):

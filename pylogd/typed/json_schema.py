@@ -16,12 +16,12 @@
 
 JSON text keeps all digits of numbers.
 
-Rules: a message that is not valid against its schema does not fit, whatever its columns would take; formats are not
-checked beyond those that have a column type. Characters that column names can't have become `_`.
+Rules: a message that is not valid against its schema does not fit, even if the columns would take it. Formats without a
+column type are not checked. Characters that column names can't have become `_`.
 
-jsonschema-rs was chosen because it checks a message without Python code, and bounds the backtracking of regular
+jsonschema-rs was chosen because it checks a message without Python code, and limits the backtracking of regular
 expressions.
-Source: JSON Schema drafts 4 to 2020-12. Schemas that name none are draft 7, as for Confluent's clients.
+Source: JSON Schema drafts 4 to 2020-12. Schemas that name no draft are draft 7, as for Confluent's clients.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
 }
 _OF_PYTHON: Final[Mapping[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string"}
-#: How far a regular expression may backtrack in one match.
+#: The most steps of backtracking of a regular expression in one match.
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
 _MOST_JUMPS: Final = 50
-#: Numbers that may have more digits than orjson keeps, and texts that look like them.
+#: Matches numbers that may have more digits than orjson keeps, and similar texts.
 _MANY_DIGITS: Final = re.compile(rb"[0-9.]{17}")
 #: The most characters of an integer of 64 bits.
 _MOST_DIGITS: Final = 20
@@ -69,7 +69,10 @@ class JsonReader:
     """Reads messages that were written with one schema. Implements `decoding.Reader`."""
 
     def __init__(self, schema: Registered, reserved: Collection[str] = ()) -> None:
-        """Raises NotColumns. reserved: see `nodes.column_name`."""
+        """Raises NotColumns.
+
+        reserved: see `nodes.column_name`.
+        """
         try:
             root = json.loads(schema.text)
             others = {used.name: json.loads(used.text) for used in schema.references}
@@ -103,7 +106,7 @@ class JsonReader:
 
 
 def _validator(root: Schema, others: Mapping[str, Schema]) -> Any:
-    root = in_schema(root, plain)  # jsonschema-rs does not read all of ECMA-262, and some of it in another way
+    root = in_schema(root, plain)  # jsonschema-rs does not support all of ECMA-262, and reads some of it differently
     others = {name: in_schema(each, plain) for name, each in others.items()}
 
     def retrieve(uri: str) -> Any:
@@ -125,13 +128,16 @@ def _validator(root: Schema, others: Mapping[str, Schema]) -> Any:
 
 
 class _Digits(float):
-    """A number with more digits than a column of numbers has. digits: its text, which columns of JSON text keep."""
+    """A number with more digits than a column of numbers has.
+
+    digits: the text of the number, for columns of JSON text.
+    """
 
     digits: str
 
 
 def _whole(text: str) -> float:
-    """Return an integer; of more than 64 bits, which orjson has as a float too, with its digits."""
+    """Return an integer. With more than 64 bits, which orjson reads as a float, return it with its digits."""
     if len(text) <= _MOST_DIGITS and -(1 << 63) <= int(text) < 1 << 64:
         return int(text)
     return _fraction(text)
@@ -144,7 +150,7 @@ def _fraction(text: str) -> float:
 
 
 def _as_written(schemas: Sequence[Schema]) -> dict[str, str]:
-    """Return the patterns of schemas as they were written, by what they were translated to, for messages."""
+    """Return the original patterns of schemas by their translations, for error messages."""
     found = {}
     for pattern in patterns_of(list(schemas)):
         with suppress(InvalidPattern):
@@ -155,7 +161,7 @@ def _as_written(schemas: Sequence[Schema]) -> dict[str, str]:
 def _dump(value: Any) -> str:
     try:
         return orjson.dumps(value).decode()
-    except TypeError:  # a number with many digits
+    except TypeError:  # there is a number with many digits
         return _exact(value)
 
 
@@ -171,7 +177,10 @@ def _exact(value: Any) -> str:
 
 
 class _Columns:
-    """Builds the nodes of a schema. others: schemas that it refers to, by name."""
+    """Builds the nodes of a schema.
+
+    others: the schemas that it refers to, by name.
+    """
 
     def __init__(self, root: Schema, others: Mapping[str, Schema]) -> None:
         self._root = root
@@ -181,7 +190,7 @@ class _Columns:
         self._reserved: Collection[str] = ()
 
     def table(self, reserved: Collection[str]) -> tuple[Node, bool]:
-        """Return the columns of a table, and whether they are the properties of an object; else it is one, `value`."""
+        """Return the columns of a table, and whether they are an object's properties; else there is only `value`."""
         self._reserved = reserved
         node = self._node(self._root, self._root)
         if pa.types.is_struct(node.logical):
@@ -200,7 +209,7 @@ class _Columns:
             self._inside.pop()
 
     def _plain(self, schema: Schema, document: Schema) -> tuple[Schema, Schema]:
-        """Follow references, and take what null is not, until a schema says itself what it is."""
+        """Follow references, and choose alternatives to null, until a schema has its own type."""
         for _ in range(_MOST_JUMPS):
             if not isinstance(schema, dict):
                 return schema, document
@@ -220,7 +229,7 @@ class _Columns:
             document = self._others.get(name)
         found = document
         if pointer and not pointer.startswith("/"):
-            return None, document  # an anchor
+            return None, document  # the reference is an anchor
         for part in unquote(pointer).split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
             found = found.get(key) if isinstance(found, dict) else None
@@ -255,7 +264,7 @@ class _Columns:
         return _open(members)
 
     def _properties(self, schema: Mapping[str, Any], document: Schema) -> dict[str, tuple[Schema, Schema]] | None:
-        """Return the properties of an object and of all it combines; None if that is not known."""
+        """Return the properties of an object and of all schemas that it combines; None if they are unknown."""
         own = schema.get("properties", {})
         if not isinstance(own, dict):
             return None
@@ -293,7 +302,7 @@ def _open(members: list[Member]) -> Node:
 
 
 def _but_null(schema: Mapping[str, Any]) -> Schema:
-    """Return the only schema among alternatives that is not null; None if the schema is something else."""
+    """Return the only alternative that is not null; None if the schema does not have this form."""
     if "properties" in schema or "items" in schema:
         return None
     for keyword in ("oneOf", "anyOf", "allOf"):
@@ -327,6 +336,6 @@ def _implied_type(schema: Mapping[str, Any]) -> str:
 
 
 def _times(array: pa.Array) -> pa.Array:
-    """Return times of RFC 3339 as timestamps; digits beyond microseconds are left out."""
+    """Return times of RFC 3339 as timestamps, without digits beyond microseconds."""
     shorter = pc.replace_substring_regex(array, pattern=_FRACTION, replacement=r"\1")
     return nodes.check_times(shorter.cast(nodes.TIMESTAMP))

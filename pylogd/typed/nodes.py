@@ -1,12 +1,12 @@
 """Map the types of a schema: the Arrow type in which a library returns values, and the type of the column.
 
 Strategy: each schema language builds a tree of `Node`s, one for each field. A library (fastavro, ptars, orjson) reads
-messages; Arrow builds arrays of a node's physical type from them in one call; then the leaves whose columns have
-another type are converted, an array at a time. So no Python runs for each cell, but where a node has a `prepare`.
+messages. Arrow builds arrays of a node's physical type from them in one call. Then leaves whose columns have another
+type are converted, an array at a time. So no Python runs for each cell, except for nodes with `prepare`.
 
 Columns have only types that Parquet, Iceberg, Delta and Spark all have: boolean, int32, int64, float, double, decimal
 of at most 38 digits, string, binary, date, timestamp in microseconds with or without UTC, list, map and struct. All may
-be null. What has none of these types is kept as JSON text.
+be null. Values of other types are kept as JSON text.
 
 Must not know: schema languages.
 """
@@ -26,7 +26,7 @@ from pylogd.typed.errors import Misfit, NotColumns
 Convert = Callable[[pa.Array], pa.Array]
 Prepare = Callable[[Any], Any]
 
-#: Bounds of a schema, with the fields of nested types counted at each place where they are used.
+#: Limits of a schema. The fields of nested types are counted at each use.
 MOST_FIELDS: Final = 2_000
 MOST_DEPTH: Final = 50
 MOST_DIGITS: Final = 38
@@ -42,9 +42,11 @@ _NOT_IN_NAMES: Final = re.compile(r"\W")
 class Node:
     """A field's type.
 
-    physical: the Arrow type that arrays are built with from the values of a library. logical: the column's type.
+    physical: the Arrow type of the arrays that are built from the values of a library.
+    logical: the column's type.
     convert: makes arrays of `logical` from arrays of `physical`, or raises; None if they are the same.
-    prepare: changes a value of the library before the array is built; None if it stays. size: the number of fields.
+    prepare: changes a value of the library before the array is built; None if no change is needed.
+    size: the number of fields.
     """
 
     physical: pa.DataType
@@ -54,7 +56,7 @@ class Node:
     size: int = 1
 
     def applied(self, array: pa.Array) -> pa.Array:
-        """Convert an array of physical values to one of logical values."""
+        """Convert an array of physical values to an array of logical values."""
         return array if self.convert is None else self.convert(array)
 
     def prepared(self, value: Any) -> Any:
@@ -74,7 +76,7 @@ class Member:
 class Budget:
     """The number of fields that a schema may still have.
 
-    A type that is used twice counts twice: expansion is limited.
+    A type that is used twice counts twice, so that the expansion is limited.
     """
 
     def __init__(self, most: int = MOST_FIELDS) -> None:
@@ -82,7 +84,7 @@ class Budget:
         self._left = most
 
     def take(self, depth: int) -> None:
-        """Count one field. Raises NotColumns if there are too many, or it is nested too deeply."""
+        """Count one field. Raises NotColumns if there are too many fields, or if it is nested too deeply."""
         self._left -= 1
         if self._left < 0:
             raise NotColumns(f"the schema has more than {self._most} fields")
@@ -101,7 +103,10 @@ def leaf(
 
 
 def json_text(dump: Prepare) -> Node:
-    """Return the node of values that are kept as JSON text. dump: returns the text of a value."""
+    """Return the node of values that are kept as JSON text.
+
+    dump: returns the text of a value.
+    """
     return Node(pa.string(), pa.string(), None, dump)
 
 
@@ -111,14 +116,15 @@ def dates() -> Node:
 
 
 def times_of_day(physical: pa.DataType, per_day: int) -> Node:
-    """Return the node of times since midnight, as numbers of which a day has `per_day`. Others do not fit."""
+    """Return the node of times since midnight, as numbers from 0 up to below `per_day`. Other numbers do not fit."""
     return leaf(physical, convert=lambda array: _within(array, (0, per_day - 1), "a time of day", "a day"))
 
 
 def timestamps(unit: str, zone: str | None = "UTC") -> Node:
     """Return the node of points in time since 1970. Times outside the years 1 to 9999 do not fit.
 
-    unit: "ms", "us" or "ns" (rounded down to microseconds). zone: "UTC", or None for local times.
+    unit: "ms", "us" or "ns" (rounded down to microseconds).
+    zone: "UTC", or None for local times.
     """
     logical = pa.timestamp("us", zone)
     return leaf(pa.int64(), logical, lambda array: microseconds(array, unit).cast(logical))
@@ -134,7 +140,7 @@ def microseconds(array: pa.Array, unit: str) -> pa.Array:
 
 
 def check_times(array: pa.Array) -> pa.Array:
-    """Return an array of timestamps or dates unless one lies outside of the years 1 to 9999. Raises Misfit."""
+    """Return an array of timestamps or dates. Raises Misfit if one lies outside the years 1 to 9999."""
     if pa.types.is_date32(array.type):
         _within(array.cast(pa.int32()), _DAYS, "a date")
     else:
@@ -158,7 +164,7 @@ def _within(array: pa.Array, bounds: tuple[int, int], what: str, of: str = "the 
 
 
 def decimals(precision: int, scale: int) -> Node:
-    """Return the node of unscaled numbers as big-endian bytes in two's complement. Text beyond 38 digits."""
+    """Return the node of unscaled numbers as big-endian bytes in two's complement. Beyond 38 digits it is text."""
     if precision > MOST_DIGITS:
         return leaf(pa.string(), prepare=lambda value: _decimal_text(_unscaled(value), scale))
     logical = pa.decimal128(precision, scale)
@@ -177,7 +183,7 @@ def _unscaled(value: bytes) -> int:
 def _decimal_text(unscaled: int, scale: int) -> str:
     try:
         digits = str(abs(unscaled)).rjust(scale + 1, "0")
-    except ValueError as error:  # more digits than Python converts
+    except ValueError as error:  # the number has more digits than Python converts
         raise Misfit(f"a decimal is too long: {error}") from None
     sign = "-" if unscaled < 0 else ""
     return f"{sign}{digits[: len(digits) - scale]}.{digits[len(digits) - scale :]}" if scale else sign + digits
@@ -186,7 +192,7 @@ def _decimal_text(unscaled: int, scale: int) -> str:
 def struct(members: Sequence[Member], *, rebuild: bool = False) -> Node:
     """Return the node of a record. Raises NotColumns.
 
-    rebuild: whether the library's arrays are of types that differ from `physical` in what may be null.
+    rebuild: whether the types of the library's arrays differ from `physical` in which fields may be null.
     """
     check_names([member.column for member in members])
     physical = pa.struct([pa.field(member.source, member.node.physical) for member in members])
@@ -255,7 +261,7 @@ def map_of(key: Node, value: Node) -> Node:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    """Return the offsets of lists, null where the list is null."""
+    """Return the offsets of lists; the offset of a null list is null."""
     offsets = array.offsets
     if not array.null_count:
         return offsets
@@ -264,7 +270,7 @@ def _offsets(array: pa.Array) -> pa.Array:
 
 
 def projection(source: pa.DataType, target: pa.DataType) -> Node:
-    """Return the node that turns columns of one type into wider ones of another. Fields that the target lacks go."""
+    """Return the node that widens columns of one type to another type. Fields that the target lacks are dropped."""
     if source == target:
         return Node(source, source)
     if pa.types.is_struct(source) and pa.types.is_struct(target):
@@ -295,7 +301,7 @@ def _struct_projection(source: pa.StructType, target: pa.StructType) -> Node:
 
 
 def check_names(columns: Sequence[str]) -> None:
-    """Check that no two fields have the same column, as SQL compares names. Raises NotColumns."""
+    """Check that no two fields have the same column name, compared without case as in SQL. Raises NotColumns."""
     seen: dict[str, str] = {}
     for column in columns:
         other = seen.get(column.lower())
@@ -305,9 +311,9 @@ def check_names(columns: Sequence[str]) -> None:
 
 
 def column_name(name: str, reserved: Collection[str] = ()) -> str:
-    """Return the column of a field: other characters than letters, digits and `_` become `_`.
+    """Return the column name of a field: characters other than letters, digits and `_` become `_`.
 
-    reserved: columns that tables have already, in lower case; fields of these names get the prefix `value_`.
+    reserved: names of the table's other columns, in lower case; fields with these names get the prefix `value_`.
     """
     column = _NOT_IN_NAMES.sub("_", name) or "_"
     return f"value_{column}" if column.lower() in reserved else column

@@ -1,9 +1,9 @@
 """Decide the columns of a typed table before a load.
 
-Strategy: whoever loads finds out first which records it will read, and calls `prepare` then. So each of these records
-has a schema that the columns were made for. `prepare` makes the table, or adds the new columns in a commit of its own;
-the load follows. If the load never happens, the new columns are there and empty.
-Must not know: formats of tables, Spark.
+Strategy: a loader first finds out which records it will read, and then calls `prepare`. So the columns take into
+account the schema of each of these records. `prepare` makes the table, or adds the new columns in a separate commit;
+then comes the load. If the load never happens, the new columns exist and are empty. Must not know: formats of tables,
+Spark.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _warned: set[tuple[str, str, int]] = set()  # (table, subject, version)
 class SchemaSource:
     """The source of a typed table's columns.
 
-    registry: the schema registry. subject: "" for `<topic>-value`. message: the full name of a Protobuf message type,
-    "" for the first of the file.
+    registry: the schema registry.
+    subject: "" for `<topic>-value`.
+    message: the full name of a Protobuf message type; "" for the file's first type.
     """
 
     registry: Registry
@@ -37,12 +38,12 @@ class SchemaSource:
 
     @classmethod
     def at(cls, url: str, settings: Mapping[str, str], subject: str = "", message: str = "") -> SchemaSource:
-        """Return the source at a registry's URL. Raises ValueError for wrong settings.
+        """Return the source from the registry at a URL. Raises ValueError for wrong settings.
 
         settings: TLS and credentials, see `pylogd.schemas.access`.
         """
         registry = Registry(url, tuple(sorted(settings.items())))
-        registry.lookup()  # refuses wrong settings
+        registry.lookup()  # this refuses wrong settings
         return cls(registry, subject, message)
 
     def subject_of(self, topic: str) -> str:
@@ -51,10 +52,10 @@ class SchemaSource:
 
 
 def prepare(table: Table, topic: str, source: SchemaSource, layout: Layout) -> tuple[TypedRows, int]:
-    """Make a typed table, or add the columns of new versions to it. Return how its rows are made, and a schema's id.
+    """Make a typed table, or add the columns of new versions to it. Return the maker of its rows, and a schema's id.
 
-    The id is that of the subject's newest version. If no version can be columns, the table has none of a schema until
-    one can, and records go to the quarantine. Raises NoSchema if the subject has no version, SchemaRegistryError and
+    The id is that of the subject's newest version. As long as no version can be columns, the table has no columns of a
+    schema, and records go to the quarantine. Raises NoSchema if the subject has no version; SchemaRegistryError;
     TableError.
     """
     existed, before = table.exists, typed_columns(table.columns)
@@ -63,7 +64,7 @@ def prepare(table: Table, topic: str, source: SchemaSource, layout: Layout) -> t
     found = plan(before, lookup, subject, message=source.message)
     if found.latest is None:
         raise NoSchema(f"the registry has no subject {subject!r}: register a schema, or name another subject")
-    table.create(layout, table_columns(found.columns, layout))  # checks the layout of a table that exists
+    table.create(layout, table_columns(found.columns, layout))  # this checks the layout of an existing table
     if existed and found.columns != before:
         found = _evolved(table, before, found, source, subject, layout)
     _warn(table.location, subject, found)
@@ -85,7 +86,7 @@ def _warn(location: str, subject: str, found: ColumnsPlan) -> None:
 def _evolved(
     table: Table, before: pa.Schema, found: ColumnsPlan, source: SchemaSource, subject: str, layout: Layout
 ) -> ColumnsPlan:
-    """Give a table its new columns. Return the columns that it has then."""
+    """Give a table its new columns. Return the columns that it has afterwards."""
     try:
         table.evolve(table_columns(found.columns, layout))
         return found

@@ -14,16 +14,17 @@
 | `google.type.DateTime`, `Money`, `LatLng`, `Interval` and others | struct |
 | `google.protobuf.Struct`, `Value`, `ListValue`; a message that contains itself, or has no fields | JSON text |
 
-A field with presence (`optional`, `oneof`, messages, all of proto2) is null if it is not set. One without has its
-default. Fields that the schema does not know, and extensions, are left out.
+A field with presence (`optional`, `oneof`, messages, all of proto2) is null if it is not set. A field without presence
+then has its default. Fields that the schema does not know, and extensions, are left out.
 
 Parts of well-known types that are out of range make the message a misfit (`well_known`).
 
-Strategy: what becomes JSON text is declared as `bytes` in the descriptor that ptars gets, which has the same form in
-messages; only these bytes are then parsed one by one. Columns have the fields' names: a renamed field gets a new one.
+Strategy: fields that become JSON text are declared as `bytes` in ptars' descriptor, which have the same encoding in
+messages; only these bytes are then parsed one by one. Columns have the fields' names: a renamed field gets a new
+column.
 
-ptars was chosen because it makes columns without an object for each message (bench/EARLIER.md). It leaves out groups
-without a word, so schemas that have them are refused.
+ptars was chosen because it makes columns without an object for each message (bench/EARLIER.md). It silently leaves out
+groups, so schemas with groups are refused.
 Source: protobuf.dev, "Encoding" and "Field presence".
 """
 
@@ -52,7 +53,7 @@ from pylogd.typed.nodes import Budget, Member, Node
 from pylogd.typed.registry import Registered
 from pylogd.typed.well_known import CHECKED, JOINED, is_joined, parts_of, renamed
 
-#: Files that Confluent's clients bring along, where google.protobuf has no module of them.
+#: Files that Confluent's clients include, and of which google.protobuf has no module.
 _META: Final = "confluent/meta.proto"
 _DECIMAL: Final = ("confluent/type/decimal.proto", "confluent/types/decimal.proto")
 _JSON_TYPES: Final = frozenset({"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"})
@@ -67,7 +68,7 @@ class ProtobufFile:
     """The message types of a registered schema."""
 
     def __init__(self, schema: Registered) -> None:
-        """Raises NotColumns if the schema is not valid, or imports what it does not refer to."""
+        """Raises NotColumns if the schema is not valid, or imports a file that it does not refer to."""
         files = {used.name: _file(used.text, used.name) for used in schema.references}
         self._main = _file(schema.text, "")
         self._main.name = self._main.name or "schema.proto"
@@ -75,14 +76,17 @@ class ProtobufFile:
         self._pool = _pool(self._files)
 
     def indexes_of(self, name: str) -> tuple[int, ...]:
-        """Return the indexes that lead to a message type, by its full name. Raises NotColumns."""
+        """Return the indexes of a message type, given its full name. Raises NotColumns."""
         for indexes, found in _message_names(self._main):
             if found == name:
                 return indexes
         raise NotColumns(f"the schema has no message type {name!r}")
 
     def reader(self, indexes: tuple[int, ...], reserved: Collection[str] = ()) -> ProtobufReader:
-        """Return the reader of a message type. Raises NotColumns. reserved: see `nodes.column_name`."""
+        """Return the reader of a message type. Raises NotColumns.
+
+        reserved: see `nodes.column_name`.
+        """
         for found, name in _message_names(self._main):
             if found == indexes:
                 files = renamed(self._files, self._pool)
@@ -94,7 +98,10 @@ class ProtobufReader:
     """Reads messages of one type. Implements `decoding.Reader`."""
 
     def __init__(self, message: Descriptor, files: list[FileDescriptorProto], reserved: Collection[str]) -> None:
-        """Raises NotColumns. files: all that the message's file needs, `renamed`, and last that file."""
+        """Raises NotColumns.
+
+        files: all files that the message's file imports, `renamed`, and that file as the last one.
+        """
         replaced = _Replaced()
         replaced.search(message)
         if not message.fields:
@@ -119,7 +126,7 @@ class ProtobufReader:
 
 @contextmanager
 def _no_panic(instead: Callable[[str], Exception]) -> Iterator[None]:
-    """Raise another error where Rust panics, whose own is not an `Exception`."""
+    """Raise another error if Rust panics, since the error of a panic is not an `Exception`."""
     try:
         yield
     except BaseException as error:
@@ -129,7 +136,10 @@ def _no_panic(instead: Callable[[str], Exception]) -> Iterator[None]:
 
 
 def _file(text: str, name: str) -> FileDescriptorProto:
-    """Return a file that a registry gave as a descriptor in base64. name: by which others import it; "" for its own."""
+    """Return the file in a registry's descriptor in base64.
+
+    name: the name by which other files import it; "" for its own name.
+    """
     try:
         found = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (ValueError, DecodeError) as error:
@@ -141,15 +151,15 @@ def _file(text: str, name: str) -> FileDescriptorProto:
 
 
 def _with_imports(main: FileDescriptorProto, known: dict[str, FileDescriptorProto]) -> list[FileDescriptorProto]:
-    """Return a file after all that it imports, directly or not. Raises NotColumns for one that is missing."""
+    """Return a file after all files that it imports, directly or not. Raises NotColumns if one is missing."""
     found: dict[str, FileDescriptorProto] = {}
 
     def add(file: FileDescriptorProto) -> None:
-        if _META in file.dependency:  # options only, which nothing here reads
+        if _META in file.dependency:  # this has only options, which are not read here
             file = _without_import(file, _META)
         for name in file.dependency:
             if name not in found:
-                found[name] = file  # so that files that import each other end
+                found[name] = file  # so that the recursion ends for files that import each other
                 add(known.get(name) or _well_known(name))
         found.pop(file.name, None)
         found[file.name] = file
@@ -213,7 +223,10 @@ def _message_names(file: FileDescriptorProto) -> Iterator[tuple[tuple[int, ...],
 
 
 class _Replaced:
-    """Finds the fields that can't be columns: they become JSON text. `fields`: as (message, field), by name."""
+    """Finds the fields that can't be columns: they become JSON text.
+
+    fields: (message, field) pairs of names.
+    """
 
     def __init__(self) -> None:
         self.fields: dict[tuple[str, str], Descriptor] = {}
@@ -221,7 +234,7 @@ class _Replaced:
         self._inside: list[str] = []
 
     def search(self, message: Descriptor) -> None:
-        """Search a message and its nested messages. Raises NotColumns if it is too large, or has groups."""
+        """Search a message and its nested messages. Raises NotColumns if the message is too large, or has groups."""
         self._inside.append(message.full_name)
         nodes.check_names([field.name for field in message.fields])
         for field in message.fields:
@@ -239,7 +252,7 @@ class _Replaced:
 
 
 def _with_bytes(file: FileDescriptorProto, replaced: Collection[tuple[str, str]]) -> FileDescriptorProto:
-    """Return a file in which these fields are of type bytes, which messages are too, in messages."""
+    """Return a file in which these fields have the type bytes, whose encoding in messages is the same."""
     changed = FileDescriptorProto()
     changed.CopyFrom(file)
     is_proto3 = file.syntax == "proto3"
@@ -261,7 +274,7 @@ def _with_bytes(file: FileDescriptorProto, replaced: Collection[tuple[str, str]]
 
 
 def _set_presence(message: DescriptorProto, field: FieldDescriptorProto) -> None:
-    """Let a field be null where it is not set, as a message is: in proto3 that takes a oneof of its own."""
+    """Let a field be null if it is not set, like a message field: in proto3 this needs a separate oneof."""
     if field.label == FieldDescriptorProto.LABEL_REPEATED or field.HasField("oneof_index"):
         return
     field.proto3_optional = True
@@ -270,7 +283,7 @@ def _set_presence(message: DescriptorProto, field: FieldDescriptorProto) -> None
 
 
 class _Columns:
-    """Builds the nodes of a message, from its descriptor and the Arrow type that ptars gives it."""
+    """Builds the nodes of a message, from its descriptor and ptars' Arrow type."""
 
     def __init__(self, replaced: dict[tuple[str, str], Descriptor], reserved: Collection[str]) -> None:
         self._replaced = replaced

@@ -1,10 +1,9 @@
 """Get schemas by their ids from a registry, with the schemas that they refer to.
 
-Strategy: a schema of an id never changes, so it is asked for once; what the registry does not have is asked for again,
-since it may be registered later. Failures of the registry are tried again, and then
-raised: a message must not go to the quarantine because a registry is down. Only what the registry does not have is
-`UnknownSchema`. Protobuf schemas are asked for as descriptors (`format=serialized`, as Confluent's clients do), so that
-no compiler is needed.
+Strategy: the schema of an id never changes, so it is requested once. A schema that the registry does not have is
+requested again, since it may be registered later; it raises `UnknownSchema`. Failures of the registry are retried and
+then raised, because a message must not go to the quarantine while a registry is down. Protobuf schemas are requested as
+descriptors (`format=serialized`, like Confluent's clients), so that no compiler is needed.
 
 Blocking, without Twisted: it runs in Spark's executors too.
 Source: Confluent Schema Registry API reference.
@@ -24,7 +23,7 @@ AVRO: Final = "AVRO"
 JSON: Final = "JSON"
 PROTOBUF: Final = "PROTOBUF"
 _SERIALIZED: Final[Mapping[str, str]] = {"format": "serialized"}
-#: Seconds before a request that failed is made again.
+#: Seconds before a failed request is retried.
 _PAUSES: Final = (0.2, 1.0)
 _MOST_REFERENCES: Final = 1_000
 
@@ -34,7 +33,7 @@ SchemaId = int | str
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A schema that another one refers to: the name by which it does, and the text."""
+    """A schema that another schema refers to: the name in the reference, and the text."""
 
     name: str
     text: str
@@ -44,8 +43,9 @@ class Definition:
 class Registered:
     """A registered schema.
 
-    kind: "AVRO", "JSON" or "PROTOBUF". text: JSON, or a Protobuf file descriptor in base64. references: all schemas
-    that it refers to, directly or not, each after those that it refers to itself.
+    kind: "AVRO", "JSON" or "PROTOBUF".
+    text: JSON, or a Protobuf file descriptor in base64.
+    references: all schemas that it refers to, directly or not, each after its own references.
     """
 
     kind: str
@@ -62,7 +62,10 @@ class Version:
 
 
 class SchemaLookup:
-    """The schemas of a registry. `sleep`: waits for a number of seconds."""
+    """The schemas of a registry.
+
+    sleep: waits for a number of seconds.
+    """
 
     def __init__(self, api: RegistryApi, sleep: Callable[[float], None] = time.sleep) -> None:
         self._api = api
@@ -71,17 +74,17 @@ class SchemaLookup:
         self._ids: dict[tuple[str, int], int] = {}
 
     def schema(self, schema_id: SchemaId) -> Registered:
-        """Return the schema of an id or GUID. Raises UnknownSchema or SchemaRegistryError."""
+        """Return the schema with an id or GUID. Raises UnknownSchema or SchemaRegistryError."""
         if schema_id not in self._known:
             self._known[schema_id] = self._fetch(schema_id)
         return self._known[schema_id]
 
     def add(self, schemas: Mapping[SchemaId, Registered]) -> None:
-        """Note schemas that are known already, by id."""
+        """Record schemas that are known already, by id."""
         self._known.update(schemas)
 
     def versions(self, subject: str) -> list[Version]:
-        """Return the versions of a subject that are not deleted, the oldest first; none if it does not exist.
+        """Return the undeleted versions of a subject, the oldest first; none if it does not exist.
 
         Raises SchemaRegistryError.
         """
@@ -142,10 +145,10 @@ def _is_missing(error: SchemaRegistryError) -> bool:
 
 
 def _may_pass(error: SchemaRegistryError) -> bool:
-    """Return whether the next try may succeed: the registry could not be reached, or failed."""
+    """Return whether a retry may succeed: the registry could not be reached, or failed."""
     return error.code == 0 or _status(error) >= 500
 
 
 def _status(error: SchemaRegistryError) -> int:
-    """Return the HTTP status of an error, which the first three digits of the registry's codes are."""
+    """Return the HTTP status of an error: the first three digits of the registry's code."""
     return int(str(error.code)[:3])

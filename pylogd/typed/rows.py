@@ -2,12 +2,12 @@
 
 Strategy: the driver decides the columns, from all versions of the topic's subject (`plan`), and sends them to the tasks
 with these schemas. Tasks ask the registry only for schemas of other subjects. A task's process keeps a decoder for each
-table, with what it has looked up.
+table, with the schemas that it has looked up.
 
 Rules: the driver reads the ends of the log first and the versions after that. A producer registers its schema before it
-sends, so each record before these ends has a schema that the driver has seen, unless it is of another subject. Then its
-rows fit if the table has all their columns already; else they go to the quarantine.
-Must not know: formats, Spark.
+sends, so the driver has seen the schema of each record before these ends, unless the schema is of another subject. Rows
+of such a schema fit if the table has all of their columns; else they go to the quarantine. Must not know: formats,
+Spark.
 """
 
 from __future__ import annotations
@@ -29,24 +29,28 @@ from pylogd.typed.errors import NotColumns
 from pylogd.typed.evolution import evolved, plain
 from pylogd.typed.registry import Registered, SchemaId, SchemaLookup, Version
 
-#: The columns of each table beside those of its schemas.
+#: The columns of each table besides those of its schemas.
 RECORD_COLUMNS: Final = (*RECORD, pa.field("headers", HEADERS))
-#: Names that the columns of schemas can't have, in lower case. The last one is what Spark's writer adds.
+#: Names that the columns of schemas can't have, in lower case. Spark's writer adds the last one.
 RESERVED: Final = frozenset({*(each.name.lower() for each in RECORD_COLUMNS), "date", "hour", "pylogd_side"})
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """How a registry is reached. settings: TLS and credentials, see `pylogd.schemas.access`.
+    """The address and the settings of a registry.
 
-    Neither is in the object's text, since both may contain passwords.
+    settings: TLS and credentials, see `pylogd.schemas.access`.
+
+    The object's text contains neither, since both may contain passwords.
     """
 
     url: str = field(repr=False)
     settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def lookup(self) -> SchemaLookup:
-        """Return the schemas of the registry, the same for each call in a process. Raises ValueError for settings."""
+        """Return the look-up of the registry, the same one for each call in a process. Raises ValueError for wrong
+        settings.
+        """
         return _lookup(self)
 
 
@@ -59,8 +63,10 @@ def _lookup(registry: Registry) -> SchemaLookup:
 class ColumnsPlan:
     """The columns that a table gets from the versions of a subject.
 
-    columns: the typed columns. latest: the newest version, None if the subject has none. schemas: those of all
-    versions, by id. conflicts: for each version that the table can't follow, why; its rows go to the quarantine.
+    columns: the typed columns.
+    latest: the newest version; None if the subject has no version.
+    schemas: the schemas of all versions, by id.
+    conflicts: the reason for each version that the table can't follow; its rows go to the quarantine.
     """
 
     columns: pa.Schema
@@ -74,8 +80,11 @@ def plan(
 ) -> ColumnsPlan:
     """Return the columns that a table has after all versions of a subject.
 
-    table: its typed columns as they are. message: the full name of the Protobuf message type that the columns come
-    from, "" for the first. can_change: see `evolution.evolved`. Raises SchemaRegistryError.
+    table: the present typed columns of the table.
+    message: the full name of the Protobuf message type with the columns; "" for the file's first type.
+    can_change: see `evolution.evolved`.
+
+    Raises SchemaRegistryError.
     """
     readers = Readers(lookup, RESERVED)
     versions = lookup.versions(subject)
@@ -106,9 +115,10 @@ def table_columns(columns: pa.Schema, layout: Layout) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class TypedRows:
-    """Implements `pylogd.tables.interface.Rows`: a row for each record whose value fits the typed columns.
+    """Implements `pylogd.tables.interface.Rows`: makes a row of each record whose value fits the typed columns.
 
-    schemas: those of the subject, by id. registry: where others are found.
+    schemas: the schemas of the subject, by id.
+    registry: the source of other schemas.
     """
 
     columns: pa.Schema

@@ -1,11 +1,11 @@
-"""Protobuf's well-known types: the columns of dates and times, and which of their parts are out of range.
+"""Protobuf's well-known types: make the columns of dates and times, and check the ranges of their parts.
 
-Strategy: ptars makes columns of dates and times by itself, but does not check them: February 30 becomes 1970-01-01, and
-25:00 passes. So these types get another name in the descriptors that ptars gets (`renamed`). It returns their parts,
-which are checked and put together here, in columns. Types that stay structs (`CHECKED`) are checked too.
+Strategy: ptars makes columns of dates and times, but does not check them: February 30 becomes 1970-01-01, and 25:00 is
+accepted. So these types get other names in ptars' descriptors (`renamed`). Then ptars returns their parts, which are
+checked and joined here, as columns. Types that stay structs (`CHECKED`) are checked too.
 
-Rules: a part that is out of the range that the type's .proto file documents makes the message a misfit. So does a date
-without a year, month or day: no date column has it.
+Rules: a part outside the range in the type's .proto file makes the message a misfit. A date without a year, month or
+day does too, since no date column can hold it.
 Source: google/protobuf/timestamp.proto, duration.proto; google/type/*.proto (comments of the fields).
 """
 
@@ -25,19 +25,24 @@ from pylogd.typed.errors import Misfit
 _SUFFIX: Final = "_pylogd"
 _NANOS: Final = 999_999_999
 _SECOND: Final = 1_000_000
-#: The first and last second of the years 1 to 9999, and the bound of Duration.
+#: The first and last second of the years 1 to 9999, and the limit of Duration.
 _SECONDS: Final = (-62_135_596_800, 253_402_300_799)
 _LONGEST: Final = 315_576_000_000
 _FARTHEST: Final = 18 * 3_600
 _LARGEST: Final = (1 << 63) - 1
 _DAYS: Final = pa.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], pa.int64())
 _DECIMAL: Final = r"^(([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)?)$"
-#: The parts of a message, with null where the message is null.
+#: The parts of a message; null if the message is null.
 Parts = Mapping[str, pa.Array]
 
 
 class Joined(NamedTuple):
-    """A type whose parts become one column. names: of the parts. logical: the column's type. join: makes the column."""
+    """A type whose parts become one column.
+
+    names: the names of the parts.
+    logical: the column's type.
+    join: makes the column from the parts.
+    """
 
     names: tuple[str, ...]
     logical: pa.DataType
@@ -45,7 +50,7 @@ class Joined(NamedTuple):
 
 
 def parts_of(array: pa.StructArray) -> dict[str, pa.Array]:
-    """Return the parts of messages, null where the message is null. Numbers are of 64 bits."""
+    """Return the parts of messages; null if the message is null. Numbers have 64 bits."""
     fields = zip(array.type, array.flatten(), strict=True)
     return {field.name: part.cast(pa.int64()) if field.type == pa.int32() else part for field, part in fields}
 
@@ -53,7 +58,7 @@ def parts_of(array: pa.StructArray) -> dict[str, pa.Array]:
 def _dates(array: pa.StructArray) -> pa.Array:
     parts = parts_of(array)
     _check_date(parts, "a google.type.Date", first_year=1)
-    # days since 1970 of the proleptic Gregorian calendar, with years that begin in March
+    # the days since 1970 in the proleptic Gregorian calendar, computed with years that begin in March
     late = pc.greater(parts["month"], 2)
     year = pc.if_else(late, parts["year"], pc.subtract(parts["year"], 1))
     month = pc.add(parts["month"], pc.if_else(late, -3, 9))
@@ -87,7 +92,7 @@ def _microseconds(parts: Parts) -> pa.Array:
     return pc.add(pc.multiply(parts["seconds"], _SECOND), pc.divide(parts["nanos"], 1000))
 
 
-#: Types that become a column of another type than a struct.
+#: Types that become a column, but not of a struct.
 JOINED: Final[Mapping[str, Joined]] = {
     "google.type.Date": Joined(("year", "month", "day"), pa.date32(), _dates),
     "google.type.TimeOfDay": Joined(("hours", "minutes", "seconds", "nanos"), pa.int64(), _times),
@@ -119,7 +124,7 @@ def _check_decimal(parts: Parts) -> None:
     _refuse(pc.invert(matches), "the value of a google.type.Decimal is not a decimal number")
 
 
-#: Types that are structs in a table: the parts that they must have, and the check of these.
+#: Types that are structs in a table: the parts that they must have, and the check of these parts.
 CHECKED: Final[Mapping[str, tuple[frozenset[str], Callable[[Parts], None]]]] = {
     "google.type.DateTime": (
         frozenset({"year", "month", "day", "hours", "minutes", "seconds", "nanos", "utc_offset"}), _check_datetime,
@@ -184,19 +189,20 @@ def _rest(array: pa.Array, by: int) -> pa.Array:
 
 
 def is_joined(name: str, parts: Iterable[str]) -> bool:
-    """Return whether a message type, with these fields, is one of `JOINED`."""
+    """Return whether a message type with these fields is one of `JOINED`."""
     return name in JOINED and set(parts) == set(JOINED[name].names)
 
 
 def renamed(files: list[FileDescriptorProto], pool: DescriptorPool) -> list[FileDescriptorProto]:
     """Return files in which the types of `JOINED` have other names, so that ptars returns their parts.
 
-    files: the last one is the schema's own, whose types keep their names. pool: has the files.
+    files: the last file is the schema's own, whose types keep their names.
+    pool: has the files.
     """
     changed = []
     for file in files:
         copy = FileDescriptorProto()
-        pool.FindFileByName(file.name).CopyToProto(copy)  # with complete names of types
+        pool.FindFileByName(file.name).CopyToProto(copy)  # so that names of types are complete
         if file is not files[-1]:
             for message in copy.message_type:
                 if is_joined(f"{copy.package}.{message.name}", [field.name for field in message.field]):

@@ -1,8 +1,9 @@
 """Authenticate on a connection by SASL: the client's side of SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
 
 Strategy: SaslHandshake chooses the mechanism. After that each SaslAuthenticate carries a message of the mechanism, and
-its answer the broker's next one, until the mechanism is content. Computing a message may take milliseconds, or wait for
-another server: `answer` returns a call that does it, whose outcome the owner of the connection gives to `follow`.
+its answer carries the broker's next message, until the mechanism has finished. To compute a message may take
+milliseconds, or need another server: `answer` returns a function that computes it, and the owner of the connection
+passes the outcome to `follow`.
 
 Rules: no I/O. The owner sends what `question` and `follow` return. Errors say what to do, and never have credentials.
 """
@@ -40,11 +41,11 @@ class Authentication:
     __slots__ = ("_address", "_conversation", "_negotiation", "lifetime_ms")
 
     def __init__(self, address: str, conversation: Conversation, negotiation: Negotiation) -> None:
-        """`address`: the broker, for error messages."""
+        """`address` names the broker in error messages."""
         self._address = address
         self._conversation = conversation
         self._negotiation = negotiation
-        #: after how many milliseconds the broker ends the session, 0 for never; known at the end
+        #: the milliseconds after which the broker ends the session; 0 for never; known at the end
         self.lifetime_ms = 0
 
     def question(self) -> tuple[SaslHandshakeRequest, int]:
@@ -56,7 +57,7 @@ class Authentication:
         return request, self._negotiation.version_for(SaslHandshakeRequest)
 
     def answer(self, response: SaslHandshakeResponse | SaslAuthenticateResponse) -> Callable[[], bytes | None]:
-        """Take an answer. Returns a call that computes the next message, or None at the end.
+        """Take an answer. Return a function that computes the next message, or None at the end.
 
         Raises AuthenticationFailed.
         """
@@ -74,7 +75,9 @@ class Authentication:
     def follow(self, message: bytes | None, error: BaseException | None) -> tuple[SaslAuthenticateRequest, int] | None:
         """Return the request that carries a message, and its version; None: the client is authenticated.
 
-        message, error: what the call returned or raised. Raises AuthenticationFailed.
+        message, error: the result or the exception of the function.
+
+        Raises AuthenticationFailed.
         """
         if error is not None:
             if isinstance(error, AuthenticationFailed):

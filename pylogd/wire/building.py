@@ -17,7 +17,7 @@ _SCALAR_DEFAULTS: Json = {"bool": False, "string": "", "bytes": b"", "uuid": ZER
 
 
 def build_construct(info: ApiInfo, version: int, role: str, schema: Json) -> MessageStruct:
-    """Return the construct, not compiled, of an API's requests or responses at a version that it has.
+    """Return the uncompiled construct of an API's requests or responses at an existing version.
 
     `role` is "request" or "response"; `schema` is the API's schema file.
     """

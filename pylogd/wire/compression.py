@@ -2,7 +2,8 @@
 
 Strategy: decompression writes to a buffer of an estimated size, which grows up to a limit, so a few bytes that claim to
 hold a gigabyte cost no more than the limit. Snappy is written as a stream of snappy-java's ("xerial") blocks, like the
-Java client does; raw snappy is read too. LZ4 frames have independent blocks, as the Java client reads no others.
+Java client does; raw snappy is read too. LZ4 frames have independent blocks, because the Java client reads no other
+blocks.
 
 Rules: invalid compressed bytes raise InvalidRecordBatch. Must not know: record batches.
 """
@@ -62,7 +63,7 @@ def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> by
 
 
 def decompress_buffer(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes | bytearray:
-    """As `decompress`, without the last copy."""
+    """Return the same as `decompress`, without the last copy."""
     if codec == CompressionType.SNAPPY:
         return _snappy_decompress(data, max_size)
     module = _MODULES.get(codec)
@@ -138,7 +139,7 @@ def _snappy(data: Buffer, _level: int | None) -> bytes:
 
 def _lz4(data: Buffer, level: int | None) -> bytes:
     frame = cramjam.lz4.Compressor(1 if level is None else level, content_checksum=False, block_linked=False)
-    frame.compress(bytes(data))  # cramjam takes nothing else here; bytes are not copied
+    frame.compress(bytes(data))  # cramjam needs bytes here; `bytes(data)` does not copy bytes
     return bytes(frame.finish())
 
 

@@ -1,8 +1,9 @@
-"""Carry the CRC-32C of a buffer over to one whose first bytes were replaced, without reading the rest.
+"""Compute the CRC-32C of a buffer whose first bytes were replaced, from the old CRC, without reading the other bytes.
 
-Strategy: a CRC is linear. If two buffers differ in their first part only, their CRCs differ by what the difference of
-the CRCs of the first parts becomes when zeros are appended, as many bytes as the rest has. Appending zeros is a linear
-map of 32 bits; those for 1, 2, 4, 8 ... bytes are kept as tables, so that any number of zeros takes a few look-ups.
+Strategy: a CRC is linear. If two buffers differ only in their first parts, take the difference of the CRCs of the first
+parts, and append as many zero bytes to it as the rest has bytes: the result is the difference of the two CRCs. To
+append zeros is a linear map of 32 bits. Tables have the maps for 1, 2, 4, 8 ... bytes, so any number takes a few
+look-ups.
 
 Source: zlib's `crc32_combine`, for the polynomial of CRC-32C.
 """
@@ -11,18 +12,18 @@ from __future__ import annotations
 
 from typing import Final
 
-_POLYNOMIAL: Final = 0x82F63B78  # reflected
+_POLYNOMIAL: Final = 0x82F63B78  # the reflected form
 _BYTES: Final = 4
 
-#: For each power of two, the map that appends so many zero bytes: four tables, one for each byte of a CRC.
+#: The map that appends 2 ** index zero bytes: four tables, one for each byte of a CRC.
 _Map = tuple[tuple[int, ...], ...]
 _maps: list[_Map] = []
 
 
 def append_zeros(value: int, size: int) -> int:
-    """Return what a CRC without initial and final inversion becomes when `size` zero bytes follow.
+    """Return a CRC after `size` more zero bytes. The CRC must be without initial and final inversion.
 
-    The difference of two CRCs is one. The compiled `_speedups` has the same.
+    The difference of two CRCs is such a CRC. The compiled `_speedups` has the same function.
     """
     power = 0
     while size:
@@ -37,7 +38,7 @@ def append_zeros(value: int, size: int) -> int:
 
 
 def _build(power: int) -> None:
-    """Build the maps up to that for 2 ** `power` zero bytes."""
+    """Build the maps up to the one for 2 ** `power` zero bytes."""
     if not _maps:
         _maps.append(_tables([_append_zero_byte(1 << bit) for bit in range(8 * _BYTES)]))
     while len(_maps) <= power:

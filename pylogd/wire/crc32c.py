@@ -39,5 +39,5 @@ def _load_extension() -> ModuleType | None:
     return None
 
 
-#: `crc32c(data, value=0)`: the CRC-32C of a buffer, or of one that continues another of that value.
+#: `crc32c(data, value=0)`: the CRC-32C of a buffer. `value` is the CRC of the bytes before it.
 crc32c: Final = _load()

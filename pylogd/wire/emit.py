@@ -44,7 +44,7 @@ class Emitter:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Add a compound statement, with the lines added in the `with` block as its body. Flushes before and after."""
+        """Add a compound statement. The lines that the `with` block adds are its body. Flush before and after it."""
         self.flush()
         self.line(head)
         self.indent += 1
@@ -77,16 +77,20 @@ class ReadEmitter(Emitter):
     """Generates a function that reads a message."""
 
     def fixed(self, form: str, hint: str) -> str:
-        """Defer a field of fixed size. `form` is its letter in `struct`. Returns the variable that will hold it."""
+        """Defer a field of fixed size. `form` is the field's letter in `struct`. Return the variable that will hold the
+        field.
+        """
         target = self.name(hint)
         self._defer(form, target)
         return target
 
     def length(self, form: str, hint: str, check: str = "") -> str:
-        """Read a length, which is -1 for null. `form` is its letter in `struct`, "" for a compact one.
+        """Read a length, which is -1 for null. `form` is the length's letter in `struct`, "" for a compact length.
 
         check: a statement, with `%s` for the length plus one, that is executed for compact lengths of two bytes or
-        more. Returns the variable that holds the length.
+        more.
+
+        Returns the variable that holds the length.
         """
         target = self.fixed(form or "B", hint)
         self.flush()
@@ -121,7 +125,9 @@ class WriteEmitter(Emitter):
         self._defer(form, expression)
 
     def length(self, form: str, expression: str) -> None:
-        """Write the length `expression`, -1 for null. `form` is its letter in `struct`, "" for a compact one."""
+        """Write the length `expression`, -1 for null. `form` is the length's letter in `struct`, "" for a compact
+        length.
+        """
         if form:
             self.fixed(form, expression)
             return

@@ -25,10 +25,10 @@ LARGE = 1 << 16
 _LEAST_AHEAD = 1 << 12
 _MOST_AHEAD = 1 << 20
 _NOTHING = memoryview(b"")
-_TLS_RECORDS = (21, 22)  # alert and handshake (RFC 8446, 5.1)
+_TLS_RECORDS = (21, 22)  # the types of alert and handshake (RFC 8446, 5.1)
 _TLS_VERSION = 3  # the first byte of the version in a record
 _MOST_SPARE = 4
-_UNIT = 1 << 20  # reusable memory is allocated in multiples of this, so that it fits later frames too
+_UNIT = 1 << 20  # the unit of reusable memory, so that it fits later frames too
 
 
 class InvalidFrameLength(RemoteProtocolError):
@@ -36,7 +36,7 @@ class InvalidFrameLength(RemoteProtocolError):
 
 
 class TlsReceived(InvalidFrameLength):
-    """TLS was received instead of a frame: only the other side of the connection uses it."""
+    """TLS was received instead of a frame: only the peer uses TLS."""
 
 
 class FrameMemory:
@@ -51,7 +51,7 @@ class FrameMemory:
         self._scarce = False
 
     def be_scarce(self, scarce: bool) -> None:
-        """Keep nothing while memory is scarce, or keep it again."""
+        """Keep no buffers while memory is scarce."""
         self._scarce = scarce
         if scarce:
             self._kept.clear()
@@ -59,8 +59,8 @@ class FrameMemory:
     def take(self, size: int) -> bytearray | None:
         """Return a buffer that no view refers to, or None. Its contents are undefined.
 
-        It has at least `size` bytes, and at most `_MOST_SPARE` times as many: who announces a short frame, and does
-        not send it, keeps the buffer from others.
+        The buffer has at least `size` bytes, and at most `_MOST_SPARE` times as many, because a peer that announces a
+        short frame and does not send it keeps the buffer from other connections.
         """
         for at, memory in enumerate(self._kept):
             if size <= len(memory) <= size * _MOST_SPARE and _unseen(memory):
@@ -101,7 +101,8 @@ def _unseen(memory: bytearray) -> bool:
 class FrameDecoder:
     """Splits a stream of bytes into frames of at most `max_bytes` bytes.
 
-    ahead: up to which length, in bytes, a frame's memory is allocated at once. memory: shared memory of large frames.
+    ahead: the largest length, in bytes, for which a frame's memory is allocated at once.
+    memory: shared memory of large frames.
     """
 
     __slots__ = ("_ahead", "_at", "_begun", "_chunk", "_filled", "_max_bytes", "_memory", "_missing", "_partial")
@@ -115,7 +116,7 @@ class FrameDecoder:
         self._partial: bytearray | None = None  # the frame that spans chunks
         self._filled = 0
         self._missing = 0
-        self._begun = 0  # how many frames have arrived in part
+        self._begun = 0  # the number of frames that have arrived in part
 
     def limit(self, max_bytes: int) -> None:
         """Accept frames of at most `max_bytes` bytes from now on."""
@@ -150,7 +151,7 @@ class FrameDecoder:
         if filled == len(partial):
             if self._memory is None or filled + self._missing < LARGE:
                 return None
-            partial += bytes(min(max(filled, _LEAST_AHEAD), _MOST_AHEAD))  # doubles with what the peer has sent
+            partial += bytes(min(max(filled, _LEAST_AHEAD), _MOST_AHEAD))  # the buffer doubles with the received bytes
         return memoryview(partial)[filled : filled + self._missing]
 
     def filled(self, size: int) -> None:
@@ -184,7 +185,7 @@ class FrameDecoder:
     def unread(self) -> tuple[memoryview, int, int]:
         """Return the chunk fed last, the position of the next frame in it, and the largest length of a frame.
 
-        A caller that takes frames from the chunk itself calls `skip_to` with the position after them.
+        A caller that takes frames from the chunk itself must call `skip_to` with the position after these frames.
         """
         return self._chunk, self._at, self._max_bytes
 

@@ -1,7 +1,7 @@
 """Read request headers and the tagged fields of flexible ones (KIP-482), with `struct` for speed.
 
-Request header v1: API key, version, correlation id, nullable client id. v2 adds tagged fields after the client id,
-whose length stays an int16. Response header v0: correlation id. v1 adds tagged fields.
+Request header v1 has API key, version, correlation id, and nullable client id. v2 adds tagged fields after the client
+id, whose length is still an int16. Response header v0 has the correlation id. v1 adds tagged fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_TAGGED_FIELDS = 10_000
 def read_request_header(frame: memoryview) -> tuple[int, int, int, str | None, int]:
     """Return (API key, version, correlation id, client id, position after them). Raises RemoteProtocolError.
 
-    At that position follow the tagged fields of a header v2, or the body after a header v1.
+    At this position are the tagged fields of a header v2, or the body after a header v1.
     """
     if len(frame) < _REQUEST_SIZE:
         raise RemoteProtocolError(f"a request of {len(frame)} bytes is too short for a header")

@@ -23,7 +23,8 @@ _OUR_HIGHEST = APIS[ApiVersionsRequest.API_KEY].max_version
 class Negotiation:
     """The client's side of the exchange.
 
-    `address`: the broker, for error messages. `software`: the name and version that it is told.
+    address: names the broker in error messages.
+    software: the name and version of this client, which the broker is told.
     """
 
     __slots__ = ("_address", "_asked_again", "_software", "features", "features_epoch", "versions")
@@ -44,7 +45,7 @@ class Negotiation:
         return ApiVersionsRequest(client_software_name=name, client_software_version=number), version
 
     def answer(self, response: ApiVersionsResponse) -> tuple[ApiVersionsRequest, int] | None:
-        """Take the broker's response. Returns None if `versions` is known now, else the request to send next.
+        """Take the broker's response. Return None if `versions` is known now, else the request to send next.
 
         Raises KafkaError.
         """

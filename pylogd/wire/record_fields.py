@@ -1,6 +1,6 @@
 """Decode the fields of a record in the general way: varints of any length, headers.
 
-Rules: malformed input raises InvalidRecordBatch, or IndexError where it ends too early.
+Rules: malformed input raises InvalidRecordBatch, or IndexError if it ends too early.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def decode_deltas(data: bytes, position: int) -> tuple[int, int, int, int]:
     """Return a record's end, its time stamp and offset deltas (zig-zag encoded), and the position after them."""
     size = data[position]
     if size < 128:
-        position += 2  # with the attributes, which are unused
+        position += 2  # skip the attributes, which are unused
     elif (high := data[position + 1]) < 128:
         size += (high << 7) - 128
         position += 3

@@ -1,11 +1,11 @@
-"""Decode and encode runs of similar records fast, in Python: what `_speedups` does where it could not be compiled.
+"""Decode and encode runs of similar records fast, in Python: a substitute for `_speedups` if it could not be compiled.
 
-Strategy: the records of a batch mostly have the same *shape*: how many bytes each varint in front of the value has. A
-`struct` of that shape takes all of them from a record at once, and tables decode varints of one and two bytes. The
-records of a run become `Record`s all together. A run ends in front of the first record of another shape, and of one
-that is in any way unusual or wrong; the caller decodes that one in the general way (`record_fields`).
+Strategy: the records of a batch mostly have the same *shape*: the size in bytes of each varint before the value. A
+`struct` of that shape reads all varints of a record at once, and tables decode varints of one and two bytes. The
+records of a run become `Record`s all together. A run ends before the first record that has another shape, or is in any
+way unusual or wrong; the caller decodes that record in the general way (`record_fields`).
 
-Rules: a run decodes nothing that the general way would not, and to the same values; property tests prove it.
+Rules: a run decodes only records that the general way decodes too, and to the same values; property tests prove it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.record_fields import Header, decode_headers
 
 _FORMATS = {1: "B", 2: "H"}
-_NULL = 1  # the length of a key that is null, zig-zag encoded
-_INVALID = -(1 << 62)  # what tables have for bytes that are no varint of their size, or one below zero
+_NULL = 1  # the zig-zag encoded length of a null key
+_INVALID = -(1 << 62)  # in tables: not a varint of this size, or below zero
 
-#: Makes records of the fields of each: topic, partition, offset, time stamp, key, value, headers.
+#: Makes records from their fields: topic, partition, offset, time stamp, key, value, headers.
 MakeRecords = Callable[[Iterable[tuple[Any, ...]]], Iterable[Any]]
 
 
 class BatchFields(NamedTuple):
-    """The common fields of a batch's records. `timestamp`: of all records; None if each has its own."""
+    """The common fields of a batch's records.
+
+    timestamp: the time stamp of all records; None if each has its own.
+    """
 
     topic: str
     partition: int
@@ -38,7 +41,7 @@ class BatchFields(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """How many bytes the varints of a record have: its size, its two deltas, and its value's length if it has no key.
+    """The sizes in bytes of a record's varints: its size, its two deltas, and its value's length if it has no key.
 
     value_length: 0 for records with keys.
     """
@@ -55,7 +58,7 @@ class Run:
     __slots__ = ("_data", "_make", "_records", "fields", "last_delta", "position")
 
     def __init__(self, data: bytes, fields: BatchFields, records: list[Any], make: MakeRecords) -> None:
-        """`records` are extended by what `make` makes."""
+        """`make` makes the records that are added to `records`."""
         self._data = data
         self.fields = fields
         self._records = records
@@ -94,7 +97,7 @@ class Run:
                 add_time(base + stamp)
                 position = end
         except (IndexError, struct.error):
-            pass  # the general way tells what is wrong
+            pass  # the general way raises the right error
         self.position = position
         self._add(times, repeat(None), values, repeat(()))
 
@@ -138,7 +141,7 @@ class Run:
         self, times: Iterable[int], keys: Iterable[bytes | None], values: Sequence[bytes],
         headers: Iterable[tuple[Header, ...]],
     ) -> None:  # fmt: skip
-        """Make records of the fields. Their offsets follow that of the last record."""
+        """Make records from their fields. Their offsets follow the offset of the last record."""
         topic, partition, base_offset, _, timestamp = self.fields
         first = base_offset + self.last_delta + 1
         offsets = range(first, first + len(values))
@@ -169,10 +172,10 @@ def _varint_size(data: bytes, position: int) -> int:
 
 @cache
 def _struct_of(shape: _Shape) -> tuple[Callable[[bytes, int], tuple[int, ...]], int]:
-    """Return what unpacks the fields in front of a record's value, or of its key, and their size in bytes.
+    """Return a function that unpacks the fields before a record's value or key, and the size of these fields in bytes.
 
-    The fields: size, attributes, time stamp delta, offset delta, length of the key, length of the value if it has no
-    key. Those of two bytes are little-endian integers of both.
+    The fields are: size, attributes, time stamp delta, offset delta, length of the key, and, if there is no key, length
+    of the value. Fields of two bytes are little-endian integers.
     """
     size, stamp, delta, value = shape
     fields = _FORMATS[size] + "B" + _FORMATS[stamp] + _FORMATS[delta] + "B" + _FORMATS.get(value, "")
@@ -203,9 +206,9 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-NULL = varint(-1)  # the length of what is null
+NULL = varint(-1)  # the length of a null value
 _TABLED = 8192  # the smallest number whose varint has three bytes
-_SHORT = _TABLED - 32  # of values: the records that have them are shorter than `_TABLED` without a key
+_SHORT = _TABLED - 32  # records with shorter values and no key are shorter than `_TABLED`
 
 
 class _ValueHeads(dict[int, bytes]):

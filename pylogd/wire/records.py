@@ -31,7 +31,7 @@ from pylogd.wire.record_runs import NULL, BatchFields, Run, encode_run
 speedups: ModuleType | None
 try:
     from pylogd.wire import _speedups as speedups
-except ImportError:  # not compiled: there was no compiler
+except ImportError:  # the module was not compiled: there was no compiler
     speedups = None
 if os.environ.get("PYLOGD_PURE_PYTHON"):
     speedups = None
@@ -57,11 +57,11 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 
-_PREFIX = struct.Struct(">qiib")  # up to and including the magic
+_PREFIX = struct.Struct(">qiib")  # the fields up to and including the magic
 _CRC = struct.Struct(">I")
 _COVERED = struct.Struct(">hiqqqhii")  # the fields of the header that the CRC covers
-_WORTHWHILE = 4  # records that a run should have: looking for shorter ones takes longer than it spares
-_ONE_BY_ONE = 16  # records that are decoded one by one after a run that was too short
+_WORTHWHILE = 4  # the least length of a run: shorter ones take longer to find than they save
+_ONE_BY_ONE = 16  # the number of records that are decoded one by one after a short run
 _MIN_RECORD = 7  # length, attributes, two deltas, two lengths, number of headers: at least a byte each
 _CONTROL_KEY = struct.Struct(">hh")
 
@@ -103,7 +103,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> int:
-        """The codec's number, as in `CompressionType`. It may be an unknown one."""
+        """The codec's number, as in `CompressionType`. The number may be unknown."""
         return self.attributes & COMPRESSION_MASK
 
     @property
@@ -153,7 +153,10 @@ class ControlType(IntEnum):
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """Return the CRC-32C (Castagnoli) of a buffer. `value`: the CRC of the bytes before it."""
+    """Return the CRC-32C (Castagnoli) of a buffer.
+
+    value: the CRC of the bytes before the buffer.
+    """
     return int(_crc32c(data, value))
 
 
@@ -200,7 +203,10 @@ def _is_cut_header(view: memoryview, position: int) -> bool:
 
 
 def batch_crc_ok(batch: Buffer, header: BatchHeader | None = None) -> bool:
-    """Return whether the CRC of a whole batch is right. `header`: the batch's header, if it is decoded already."""
+    """Return whether the CRC of a whole batch is right.
+
+    header: the batch's header, if it is decoded already.
+    """
     crc = header.crc if header is not None else _CRC.unpack_from(batch, CRC_START - _CRC.size)[0]
     return crc32c(memoryview(batch)[CRC_START:]) == crc
 
@@ -216,8 +222,11 @@ def decode_batch(
 ) -> list[Record]:
     """Decode the records of a whole batch. Raises InvalidRecordBatch.
 
-    header: the batch's header, if it is decoded already. topic, partition: for the records. max_decompressed: the
-    largest allowed size of the decompressed records, in bytes. The records of control batches are returned too.
+    header: the batch's header, if it is decoded already.
+    topic, partition: the topic and partition that the records get.
+    max_decompressed: the largest allowed size of the decompressed records, in bytes.
+
+    The records of control batches are returned too.
     """
     if header is None:
         header = parse_header(batch)
@@ -304,7 +313,7 @@ def _decode_record(run: Run, data: bytes) -> Record:
 
 
 def control_type(record: Record) -> int:
-    """Return the type of a control record, as in `ControlType`. Newer brokers may write others."""
+    """Return the type of a control record, as in `ControlType`. Newer brokers may write other types."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise InvalidRecordBatch("a control record has no type")
     return int(_CONTROL_KEY.unpack_from(record.key)[1])
@@ -313,8 +322,9 @@ def control_type(record: Record) -> int:
 class BatchOptions(TypedDict, total=False):
     """The fields of a batch besides its records; `make_batch` has the defaults.
 
-    compression: a codec of `CompressionType`. level: the codec's level, None for the default. attributes: bits in
-    addition to the codec's.
+    compression: a codec of `CompressionType`.
+    level: the codec's level, None for the default.
+    attributes: bits in addition to the codec's.
     """
 
     compression: int
@@ -373,9 +383,10 @@ def with_producer(
 ) -> bytes:
     """Return a copy of a batch as another producer sends it: with its id, epoch and base sequence.
 
-    transactional: whether the copy is part of a transaction; None: as the batch. What brokers add to a batch (offset,
-    leader epoch, log append time, delete horizon) is removed. The CRC is carried over: the records are not read, so if
-    they were damaged, the copy fails its CRC too.
+    transactional: whether the copy is part of a transaction; None: the same as the batch.
+
+    The fields that brokers add to a batch (offset, leader epoch, log append time, delete horizon) are removed. The
+    records are not read for the new CRC, so a copy of damaged records fails its CRC too.
     """
     view = memoryview(batch)
     _, length, _, _, crc, attributes, last, first_ms, most_ms, _, _, _, count = HEADER.unpack_from(view)
@@ -423,6 +434,7 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
 
 def record_size_bound(key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> int:
     """Return an upper bound of the size of a record in a batch, in bytes, before compression."""
-    # Up to 5 bytes for each of three lengths and the offset delta, 10 for the time stamp delta, 1 for the attributes.
+    # There are up to 5 bytes for each of three lengths and the offset delta, 10 for the time stamp delta, 1 for the
+    # attributes.
     size = 31 + len(key or b"") + len(value or b"")
     return size + sum([10 + 4 * len(name) + len(item or b"") for name, item in headers])

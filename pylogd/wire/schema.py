@@ -4,7 +4,7 @@ Strategy: nothing is read or compiled before it is needed. The first message of 
 schema, builds a construct from it and caches the codec, which compiles its reader or its writer when it is first used.
 After that a message costs one call of a function that was generated for this API, version and direction.
 `pylogd.wire.messages.APIS` has the versions without reading a schema, and construct itself is imported with the first
-codec (`building`). A broker builds those of what clients ask for first at its start (`api.first_requests`).
+codec (`building`). At its start a broker builds the codecs of clients' first requests (`api.first_requests`).
 
 Rules: for any bytes `decode` returns a message or raises RemoteProtocolError; for any message `encode` returns parts or
 raises LocalProtocolError. Codecs have no state, apart from what they have compiled.
@@ -146,7 +146,7 @@ def response_header_version(api_key: int, version: int) -> int:
     return 1 if version >= api_info(api_key).flexible_from and api_key != ApiKey.API_VERSIONS else 0
 
 
-@lru_cache(maxsize=1)  # codecs of one API are often built together
+@lru_cache(maxsize=1)  # one schema is enough: callers build all codecs of an API in a row
 def load_schema(api_key: int) -> Json:
     """Read the schema file of an API, which callers must not change. Raises UnknownApi."""
     path = protocol_directory().joinpath("apis", f"{api_info(api_key).module}.json")

@@ -28,12 +28,12 @@ from pylogd.wire.schema import Part
 _API_VERSIONS = 18
 _INT32 = struct.Struct(">i")
 _CORRELATION_IDS = 1 << 31
-_AHEAD = 8 * 1024 * 1024  # how much memory a client allocates at once for a reply whose length it has received
+_AHEAD = 8 * 1024 * 1024  # the most bytes that a client allocates at once for an announced reply
 
 
 @dataclass(slots=True)
 class RequestReceived:
-    """A complete request. Whoever has handled it sets `request` to None, so that its bytes can be released."""
+    """A complete request. Its handler sets `request` to None in the end, so that the bytes can be released."""
 
     api_key: int
     version: int
@@ -70,7 +70,7 @@ class ResponseReceived:
     response: Any
 
 
-_UNBOUNDED = ElementBounds()  # but for what the codecs bound
+_UNBOUNDED = ElementBounds()  # only the codecs' own bounds apply
 
 _Decode = Callable[[memoryview], Any]
 _Encode = Callable[[Any], list[Part]]
@@ -78,21 +78,22 @@ _Encode = Callable[[Any], list[Part]]
 _pack_head_v0 = RESPONSE_V0.pack
 _pack_head_v1 = RESPONSE_V1.pack
 
-# Whether the header is flexible, how requests are decoded, and large ones, and how many elements they may have.
+# Whether the header is flexible, the decoders of normal and of large requests, and the most elements of a request.
 Decoder = tuple[bool, _Decode, _Decode, int]
 Encoder = tuple[bool, _Encode]
 
-# Codecs by `API key << 16 | version`, shared by all sessions. Of an encoder: whether the header is flexible, encode.
-DECODERS: defaultdict[ElementBounds, dict[int, Decoder]] = defaultdict(dict)  # of sessions with bounds
+# Codecs by `API key << 16 | version`, shared by all sessions. An encoder has: whether the header is flexible, and
+# encode.
+DECODERS: defaultdict[ElementBounds, dict[int, Decoder]] = defaultdict(dict)  # for sessions with these bounds
 ENCODERS: dict[int, Encoder] = {}
 
 
 class BatchReply(NamedTuple):
-    """What became of the next requests of a connection, which were offered to be answered together.
+    """The result for the next requests of a connection, which were offered to be answered together.
 
-    replies: the encoded replies to those that were answered, in order; empty if none was.
-    end: where in the unread bytes the first request without a reply begins; 0 for the first of them.
-    singles: how many of the requests behind the answered ones to offer one by one: they cannot be answered together.
+    replies: the encoded replies to the answered requests, in order.
+    end: the position in the unread bytes of the first request without a reply.
+    singles: the number of following requests to offer one by one, since they can't be answered together.
     repeats: whether requests that repeat these may be answered as a `RepeatedBatch`.
     """
 
@@ -102,14 +103,15 @@ class BatchReply(NamedTuple):
     repeats: bool = False
 
 
-#: Neither the first request nor any behind it was answered.
+#: No request was answered.
 NOT_ANSWERED = BatchReply(b"", 0, 0)
 
 
 class DirectOutput(Protocol):
     """A connection's output, to which compiled code may send a reply at once.
 
-    It may do so if the records and the bytes behind them are more than `direct_above` and at most `max_chunk` bytes.
+    The code may do so if the records and the bytes after them have more than `direct_above` and at most `max_chunk`
+    bytes.
     """
 
     socket: Any
@@ -118,7 +120,10 @@ class DirectOutput(Protocol):
 
 
 class LaterReply(Protocol):
-    """The reply to a request that waits. event: the request, without its message."""
+    """The reply to a request that waits.
+
+    event: the request, without its message.
+    """
 
     @property
     def event(self) -> RequestReceived: ...
@@ -133,12 +138,12 @@ class LaterReply(Protocol):
         """
 
 
-#: A reply with records: the bytes before them, the records, the zero bytes behind them, and how many bytes have been
-#: sent; -1 if that was not tried yet.
+#: A reply with records: the bytes before the records, the records, the zero bytes after them, and the number of bytes
+#: that were sent; -1 if sending was not tried yet.
 DirectReply = tuple[bytes, Any, bytes, int]
-#: The reply to a request that repeats the last one. True: all of it has been sent.
+#: The reply to a request that repeats the last one. True means that all of it has been sent.
 RepeatReply = DirectReply | LaterReply | Literal[True]
-#: The replies to the first requests of what one read brought, and the position behind these requests.
+#: The replies to the first requests in the bytes of one read, and the position after these requests.
 RepeatedBatch = tuple[bytes, int]
 
 
@@ -204,7 +209,7 @@ class ServerSession:
 
     @property
     def pending(self) -> bool:
-        """Whether bytes were received that no request was made of yet."""
+        """Whether there are received bytes that are not a request yet."""
         return self._decoder.pending
 
     @property
@@ -214,7 +219,9 @@ class ServerSession:
 
     @property
     def progress(self) -> tuple[int, int] | None:
-        """How far a partial request is: a number that differs for each, and the bytes received. None: there is none."""
+        """The progress of a partial request: a number that differs for each, and its received bytes. None if there is
+        none.
+        """
         return self._decoder.progress
 
     def next_event(self) -> RequestReceived | UnsupportedRequest | None:
@@ -223,7 +230,7 @@ class ServerSession:
         return None if frame is None else self.parse(frame)
 
     def parse(self, frame: memoryview) -> RequestReceived | UnsupportedRequest:
-        """Return the request in a frame; a LargeRequest if it is still to be decoded. Raises RemoteProtocolError."""
+        """Return the request in a frame; a LargeRequest if it is not decoded yet. Raises RemoteProtocolError."""
         api_key, version, correlation_id, client_id, at = read_request_header(frame)
         found = self._codecs.get(api_key << 16 | version)
         if found is None:
@@ -240,11 +247,11 @@ class ServerSession:
         except TooManyElements as error:
             large = partial(decode_large, body)
             if error.total > most:
-                large()  # raises, with the limit in its text
+                large()  # this raises, with the limit in the text
             return LargeRequest(api_key, version, correlation_id, client_id, large)
 
     def unread(self) -> tuple[memoryview, int, int]:
-        """Return the bytes received last, the position of the next request in them, and the largest size of one."""
+        """Return the last received bytes, the next request's position in them, and the largest size of a request."""
         return self._decoder.unread()
 
     def skip_to(self, at: int) -> None:
@@ -252,7 +259,9 @@ class ServerSession:
         self._decoder.skip_to(at)
 
     def encode_reply(self, event: RequestReceived, response: Any) -> list[Part]:
-        """The parts of the reply to `event`, with its length in front. A `response` of bytes is encoded already."""
+        """Return the parts of the reply to `event`, beginning with the length. A `response` of bytes is encoded
+        already.
+        """
         key = event.api_key << 16 | event.version
         found = ENCODERS.get(key)
         if found is None:

@@ -1,8 +1,8 @@
-"""Measure the sizes of requests and responses, now and then, at no cost for all others.
+"""Measure the sizes of some requests and responses, at no cost for the others.
 
-Strategy: `sample` puts a measuring codec in the place of each that sessions have used. Its first use measures, and puts
-the plain one back. So the first request and the first response of an API and version are never measured. Sizes are
-those of messages, without the header. What handlers encode themselves passes no codec: they observe it.
+Strategy: `sample` replaces each codec that sessions have used by a measuring codec. Its first use measures, and puts
+the plain codec back. So the first request and the first response of an API and version are never measured. Sizes are
+those of messages, without the header. Handlers that encode responses without a codec report the sizes themselves.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from pylogd.wire.session import DECODERS, ENCODERS, Decoder, Encoder
 
-#: Told an API key and a size in bytes.
+#: A function that is told an API key and a size in bytes.
 Observe = Callable[[int, int], object]
 _KEY_BITS: Final = 16
 
 
 class SizeSampler:
-    """See the module. It works on the codecs of the process."""
+    """See the module. A sampler works on the codecs of the whole process."""
 
     def __init__(self, request: Observe, response: Observe) -> None:
         """request, response: called with the API and the size of each sampled message."""

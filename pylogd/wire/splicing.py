@@ -1,4 +1,4 @@
-"""Encode a struct around an array whose elements are encoded already, so that these can be kept and used again.
+"""Encode a struct around an array of encoded elements, so that encoded elements can be kept and reused.
 
 Strategy: the struct is encoded with an empty array. What is before the array's length, and what is after it, are the
 same for any elements. `ArrayCodec` puts a length and the encoded elements in between.
@@ -30,10 +30,13 @@ class Around(NamedTuple):
 
 
 class ArrayCodec:
-    """Encodes structs of one type and version around the elements of one of their arrays. elements: of that array."""
+    """Encodes structs of one type and version around the elements of one of their arrays.
+
+    elements: the codec of the array's elements.
+    """
 
     def __init__(self, construct: MessageStruct, name: str, version: int) -> None:
-        """name: of the field that is the array."""
+        """`name` is the field with the array."""
         kinds = {field.name: kind for field, kind in construct.regular}
         array = kinds[name]
         assert isinstance(array, Array) and isinstance(array.element, MessageStruct)
@@ -41,7 +44,7 @@ class ArrayCodec:
         before, after = list(kinds.values())[:at], list(kinds.values())[at + 1 :]
         self._compact = construct.flexible
         self._empty = len(self._length(0))
-        #: Where the length of the array is: from the start, or from the end if that is negative.
+        #: The position of the array's length: from the start, or from the end if it is negative.
         self._at = sum(kind.minimum for kind in before)
         if all(isinstance(kind, Fixed) for kind in after):
             self._at = -sum(kind.minimum for kind in after) - construct.flexible - self._empty
@@ -52,20 +55,23 @@ class ArrayCodec:
         self.elements = Codec(construct.where, version, array.element)
 
     def around(self, value: Any) -> Around:
-        """Return what is around the elements of a struct, whose array is empty. Raises as `Codec.encode`."""
+        """Return the bytes around the elements of a struct with an empty array. Raises the errors of `Codec.encode`."""
         return self.split(_encode(self._whole, value))
 
     def split(self, encoded: bytes) -> Around:
-        """Return what is around the elements of an encoded struct, whose array is empty."""
+        """Return the bytes around the elements of an encoded struct with an empty array."""
         begin = self._at if self._at >= 0 else len(encoded) + self._at
         return Around(encoded[:begin], encoded[begin + self._empty :])
 
     def encode(self, element: Any) -> bytes:
-        """Return an encoded element. Raises as `Codec.encode`."""
+        """Return an encoded element. Raises the errors of `Codec.encode`."""
         return _encode(self.elements, element)
 
     def join(self, around: Around, elements: Sequence[bytes], count: int | None = None) -> bytes:
-        """Return the encoded struct with these elements. count: of elements, if one of the bytes may be several."""
+        """Return the encoded struct with these elements.
+
+        count: the number of elements, if one of the byte strings may have several.
+        """
         length = self._length(len(elements) if count is None else count)
         return b"".join((around.before, length, *elements, around.after))
 
@@ -75,7 +81,10 @@ class ArrayCodec:
 
 @cache
 def response_array(api_key: int, version: int, *path: str) -> ArrayCodec:
-    """Return the codec of an array in an API's responses. path: the names of the arrays from the response to it."""
+    """Return the codec of an array in an API's responses.
+
+    path: the names of the arrays on the way from the response to this array.
+    """
     construct = schema.response_codec(api_key, version).construct
     for name in path[:-1]:
         construct = ArrayCodec(construct, name, version).element

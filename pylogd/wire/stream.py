@@ -15,7 +15,7 @@ from pylogd.limits.elements import MAX_ELEMENTS
 from pylogd.wire.exceptions import InvalidValue, RemoteProtocolError, TooManyElements
 from pylogd.wire.headers import MAX_TAGGED_FIELDS, read_unsigned_varint
 
-#: the longest string in bytes, compact ones too, as in Kafka's generated readers
+#: the longest string in bytes, also for compact strings, as in Kafka's generated readers
 MAX_STRING = (1 << 15) - 1
 UUID_SIZE = 16
 
@@ -23,7 +23,8 @@ UUID_SIZE = 16
 class Cursor:
     """A position in a frame. Reading past the end raises RemoteProtocolError, struct.error or IndexError.
 
-    most_elements: how many array elements and tagged fields the message may have; elements_left: how many more.
+    most_elements: the most array elements and tagged fields that the message may have.
+    elements_left: how many more it may have.
     """
 
     __slots__ = ("at", "elements_left", "end", "most_elements", "view")
@@ -69,7 +70,7 @@ class GatherWriter(list[bytes | Opaque]):
 
     __slots__ = ()
 
-    #: takes bytes, or an Opaque
+    #: adds bytes, or an Opaque
     write = list.append
 
     def parts(self) -> list[Sized]:
@@ -106,7 +107,7 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def read_tags(view: memoryview, at: int, most: int) -> tuple[dict[int, tuple[int, int]], int]:
-    """Read the tagged fields, at most `most`, that begin at `at`.
+    """Read the tagged fields that begin at `at`, at most `most`.
 
     Returns the start and end position of each field by its tag, and the position after all fields. Raises
     RemoteProtocolError if there are too many, a tag occurs twice, or a field extends past the end.
@@ -144,7 +145,7 @@ def check_string(where: str, length: int) -> None:
 def refuse_count(where: str, count: int, elements_left: int, left: int, most: int) -> NoReturn:
     """Raise RemoteProtocolError for a number of elements that is negative, too large, or does not fit in the frame.
 
-    most: the limit of the message. Too large is TooManyElements.
+    most: the limit of the message; more elements raise TooManyElements.
     """
     if count < 0:
         raise RemoteProtocolError(f"{where}: {count} elements are not allowed here")
@@ -155,7 +156,7 @@ def refuse_count(where: str, count: int, elements_left: int, left: int, most: in
 
 
 def refuse_tag_size(where: str, announced: int, used: int) -> NoReturn:
-    """Raise RemoteProtocolError for a known tagged field whose content has another size than it announced."""
+    """Raise RemoteProtocolError for a known tagged field whose content does not have the announced size."""
     raise RemoteProtocolError(f"{where}: the tagged field announced {announced} bytes, its content takes {used}")
 
 

@@ -20,7 +20,7 @@ from pylogd.wire.records import HEADER_SIZE, BatchHeader, Buffer
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _MAX_SHIFT = 63
 _MIN_RECORD = 7
-#: One batch at a time is decompressed here: it may take `compression.MAX_DECOMPRESSED`.
+#: One batch at a time is decompressed here, since it may take `compression.MAX_DECOMPRESSED` bytes.
 _one_at_a_time = threading.Lock()
 
 
@@ -32,7 +32,7 @@ def find_timestamp(batch: Buffer, header: BatchHeader, timestamp: int, from_offs
 
 
 def largest_timestamp(batch: Buffer, header: BatchHeader, from_offset: int) -> tuple[int, int] | None:
-    """Return (time stamp, offset) of the first record with the largest time stamp of those from `from_offset` on."""
+    """Return (time stamp, offset) of the first record with the largest time stamp, from `from_offset` on."""
     return _search(batch, header, _LEAST, from_offset, True)
 
 
@@ -42,7 +42,7 @@ def _search(
     payload = memoryview(batch)[HEADER_SIZE:]
     base = header.base_timestamp
     if header.is_log_append_time:
-        timestamp = _LEAST  # all records have the same: the first one is the result
+        timestamp = _LEAST  # all records have the same time stamp: return the first one
         largest = False
     delta = max(from_offset - header.base_offset, 0)
     if header.compression:
@@ -72,7 +72,8 @@ def search_timestamps(
 ) -> tuple[int, int] | None:
     """Return (time stamp, offset delta) of the first record from `from_delta` on with a time stamp of at least `least`.
 
-    With `largest`, of the one with the largest time stamp of those. base: the batch's base time stamp.
+    With `largest`, return those of the record with the largest time stamp instead.
+    base: the batch's base time stamp.
     """
     if not 0 <= count <= len(data) // _MIN_RECORD:
         raise InvalidRecordBatch("a batch has an impossible number of records")

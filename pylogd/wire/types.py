@@ -31,7 +31,7 @@ from pylogd.wire.stream import (
     unsigned_varint,
 )
 
-#: `struct`'s letters for the types of fixed size
+#: the letters of `struct` for the types of fixed size
 FIXED_FORMATS = {
     "bool": "?",
     "int8": "b",
@@ -47,7 +47,10 @@ _LENGTHS = {form: struct.Struct(">" + form) for form in ("h", "i")}
 
 
 class WireType(Construct):  # type: ignore[misc]
-    """A type of the protocol. `where`: the name of the field, for error messages."""
+    """A type of the protocol.
+
+    where: the name of the field, for error messages.
+    """
 
     #: the smallest number of bytes that a value takes
     minimum: int
@@ -86,7 +89,8 @@ class WireType(Construct):  # type: ignore[misc]
 def _compiled(code: CodeGen, name: str) -> Any:
     """Return the function `name` of the generated source.
 
-    It has only the names that the source imports. With construct's own `compile` it would have all of construct's.
+    The function sees only the names that the source imports; with construct's own `compile` it would see all of
+    construct.
     """
     names: dict[str, Any] = {}
     exec(compile(code.toString(), "<codec>", "exec"), names)

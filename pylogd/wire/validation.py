@@ -1,9 +1,9 @@
 """Check that the records of a batch are well-formed and agree with the batch's header.
 
-Strategy: the compiled loop in `_speedups` walks over uncompressed records. Of compressed ones only the codec's magic
-number is compared, or for raw snappy, which has none, the structure of the block is checked. The functions in Python
-give the same results more slowly: they are the specification, and are used where the loop could not be compiled. A
-property test compares both.
+Strategy: the compiled loop in `_speedups` walks over uncompressed records. For compressed records only the codec's
+magic number is compared; raw snappy has none, so the structure of the block is checked. The functions in Python give
+the same results more slowly: they are the specification, and are used where the loop could not be compiled. A property
+test compares both.
 
 Rules: records accepted here can be read by this project's decoder and by the Java client, which reads no varints of
 more than five bytes for lengths and offsets. Invalid bytes give a result; they raise nothing.
@@ -24,7 +24,7 @@ from pylogd.wire.records import HEADER, HEADER_SIZE, BatchHeader, Buffer, speedu
 
 #: The size of a batch, in bytes, up to which a walk over uncompressed records takes at most about a millisecond.
 INLINE_BYTES = (1 << 20) + 12 if speedups is not None else 1 << 14
-#: How many rejected records a result names, for each reason.
+#: The most rejected records that a result names, for each reason.
 MAX_INDEXES = 1000
 
 _INT_BYTES, _LONG_BYTES = 5, 10  # the largest sizes of varints of 32 and 64 bits
@@ -40,7 +40,7 @@ _MAGICS = {
     CompressionType.ZSTD: b"\x28\xb5\x2f\xfd",
 }
 _XERIAL = b"\x82SNAPPY\0"
-_SNAPPY_EXPANSION = 22  # the largest possible one: an element of three bytes makes 64
+_SNAPPY_EXPANSION = 22  # an upper bound: an element of three bytes expands to at most 64
 
 # How a record is malformed, after "record 3 of 5 ..."; the same texts are in `_speedups.c`.
 _OVER_BATCH = "extends past the end of its batch"
@@ -61,10 +61,11 @@ class Inspection(NamedTuple):
 
     valid: the number of valid records before the first malformed one.
     problem: how record number `valid` is malformed, or the last one if all are valid; None if nothing is wrong.
-    min_timestamp: the smallest time stamp that is not negative, or -1. max_timestamp: the largest time stamp.
+    min_timestamp: the smallest time stamp that is not negative, or -1.
+    max_timestamp: the largest time stamp.
     keyless: the number of records without a key.
     mistimed: the number of records whose time stamp is outside the allowed range; negative ones are not counted.
-    keyless_indexes, mistimed_indexes: the indexes in the batch of the first MAX_INDEXES of them.
+    keyless_indexes, mistimed_indexes: the indexes in the batch of the first MAX_INDEXES such records.
     """
 
     valid: int
@@ -141,9 +142,8 @@ def batch_is_valid_slowly(batch: Buffer, earliest: int) -> bool:
 
 
 def frame_is_valid(batch: Buffer, _earliest: int = 0) -> bool:
-    """Return whether compressed records begin with their codec's magic number.
-
-    Of uncompressed records, return whether as many as the header says can fit in the batch.
+    """Return whether compressed records begin with their codec's magic number. For uncompressed records, return whether
+    the batch has space for the number of records in the header.
     """
     codec = batch[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK
     if not codec:
@@ -156,9 +156,9 @@ def frame_is_valid(batch: Buffer, _earliest: int = 0) -> bool:
     return codec in _MAGICS and start.startswith(_MAGICS[CompressionType(codec)])
 
 
-#: Returns whether the records of a batch are well-formed and agree with its header, as far as that can be checked
-#: without decompression. Takes the whole batch and the earliest allowed time stamp. Uncompressed records: their number,
-#: offsets, structure and time stamps, of which the largest must be the header's. Compressed ones: the magic number.
+#: Takes a whole batch and the earliest allowed time stamp. Returns whether the records are well-formed and agree with
+#: the header, as far as that can be checked without decompression. Of uncompressed records it checks the number,
+#: offsets, structure and time stamps (the largest must be the header's); of compressed records the magic number.
 batch_is_valid: Callable[[Buffer, int], bool] = (
     speedups.batch_is_valid if speedups is not None else batch_is_valid_slowly
 )

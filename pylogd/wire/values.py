@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-#: the topic id that stands for none
+#: the topic id that means no topic
 ZERO_UUID = bytes(16)
-#: fields with secrets, of whatever message, whose values are not shown
+#: the fields of any message that have secrets; their values are not shown
 _SECRETS = frozenset({"auth_bytes", "hmac", "salted_password"})
-#: the default of arguments for which a new list or struct is made
+#: the default of arguments that get a new list or struct
 UNSET: Any = object()
 
 
 class Message:
-    """The base of all messages and structs. Two of the same class are equal if all fields are.
+    """The base of all messages and structs. Two messages of the same class are equal if all of their fields are equal.
 
     The subclasses have generated slots and `__init__` methods, because `@dataclass` would make them at each start.
     """

@@ -9,7 +9,7 @@ from pylogd.config import ConfigError, Settings
 
 #: Worker K has its data in `worker-K` of each log directory.
 WORKER_FOLDER: Final = "worker-"
-#: In a log directory of a broker without --workers (`pylogd.log.checkpoints`).
+#: A file in a log directory of a broker without --workers (`pylogd.log.checkpoints`).
 _SINGLE_FILE: Final = "meta.properties"
 
 

@@ -1,9 +1,9 @@
 """The settings of each worker of a machine, made from the settings of the command.
 
 Worker K of N (from 1) has the node id `node.id` + K - 1, and `worker-K` in each of `log.dirs`. A listener on port P
-becomes two: the one of its name on port P + K, which is the worker's own, and one named `BOOTSTRAP_<name>` on port P,
-which all workers share (SO_REUSEPORT) and whose clients are told the worker's own ports. Advertised ports are counted
-up in the same way.
+becomes two listeners: the worker's own one, with the same name, on port P + K; and `BOOTSTRAP_<name>` on port P, which
+all workers share (SO_REUSEPORT), and whose clients are told the worker's own ports. Advertised ports are counted up in
+the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pylogd.local.broker import free_row
 from pylogd.workers.directories import WORKER_FOLDER, left_out, refuse_directories_of_one
 
 SOCKET_FILE: Final = "metadata.sock"
-#: Bytes of a Unix socket's path (unix(7)), without the zero that ends it.
+#: The most bytes of a Unix socket's path (unix(7)), without the final zero.
 _LONGEST_PATH: Final = 107
 _BOOTSTRAP: Final = "BOOTSTRAP_"
 _LAST_PORT: Final = 65_535
@@ -34,9 +34,11 @@ _ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
 class Plan:
     """The processes of one machine.
 
-    workers: the settings of each. bootstrap: the shared addresses. store: the file of the embedded metadata store and
-    the path of the socket at which it is served; None with ZooKeeper. left_out: directories of further workers that
-    hold partitions.
+    workers: the settings of each worker.
+    bootstrap: the shared addresses.
+    store: the file of the embedded metadata store, and the path of the socket at which it is served; None with
+    ZooKeeper.
+    left_out: the directories of further workers that have partitions.
     """
 
     workers: tuple[Settings, ...]
@@ -46,7 +48,7 @@ class Plan:
 
 
 def make_plan(settings: Settings, count: int) -> Plan:
-    """Return what `count` workers are. Ports that are 0 are chosen here. Raises ConfigError, OSError."""
+    """Return the plan of `count` workers. Ports are chosen for those that are 0. Raises ConfigError, OSError."""
     refuse_directories_of_one(settings)
     shared = tuple(_with_port(listener, count) for listener in settings.listeners)
     _refuse_overlaps(settings, shared, count)
@@ -112,7 +114,7 @@ def _for_bootstrap(settings: Settings, shared: Sequence[Listener]) -> dict[str, 
 
 
 def _with_port(listener: Listener, count: int) -> Listener:
-    """Return a listener with a port after which `count` ports are free, if its own is 0.
+    """Return a listener; if its port is 0, choose a port after which `count` ports are free.
 
     Raises ConfigError for a listener that is not a plain address, OSError if there are no free ports.
     """

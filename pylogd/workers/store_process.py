@@ -14,9 +14,9 @@ from pylogd.metadata.errors import StoreFailure
 from pylogd.metadata.sqlite import SqliteStore
 from pylogd.metadata.store_server import StoreServer
 
-#: Only this user's processes may connect: whoever can, controls the cluster.
+#: Only this user's processes may connect, since a process that can connect controls the cluster.
 _MODE: Final = 0o600
-#: Locked while the socket is in use. The kernel unlocks it however the process ends.
+#: The file that is locked while the socket is in use. The kernel unlocks it, however the process ends.
 _LOCK_FILE: Final = ".lock"
 #: The longest time for which a stopping store waits until the workers have ended their sessions. They stop at the same
 #: time as the store if their parent process was killed.
@@ -59,7 +59,7 @@ class StoreProcess:
             raise
 
     def _take_socket(self) -> None:
-        """Lock the socket's directory, and delete the socket file that a killed process left there.
+        """Lock the socket's directory, and delete a socket file that a killed process has left.
 
         Raises StoreFailure if a running process has the lock, OSError if the directory can't be used.
         """

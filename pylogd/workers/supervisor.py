@@ -1,11 +1,11 @@
 """The parent of the workers: it starts them, restarts workers that end, and stops them.
 
 Strategy: the parent imports what a broker needs, and forks. So the workers share that memory; the parent itself has no
-reactor and no threads, which could not be forked. It waits for signals and for the lines by which its children say that
-they serve. The kernel sends the children SIGTERM if the parent ends, whatever ends it.
+reactor and no threads, which could not be forked. It waits for signals, and for the lines in which its children report
+that they serve. The kernel sends the children SIGTERM if the parent ends, however it ends.
 
-A child that ends before all have served ends the command. Later it is started again, alone: at once, and after 1, 2,
-4 ... seconds if it ended within a minute of its start.
+If a child ends before all have served, the command ends. A child that ends later is started again: at once, or after 1,
+2, 4 ... seconds if it ended within a minute of its start.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _LEFT_OUT: Final = (
     "can't be read or written. Start this worker too; before it is left out, move its partitions with pylogd brokers "
     "decommission"
 )
-#: A child that has run for so many seconds is started again at once.
+#: A child that has run for this number of seconds is started again at once.
 _LONG_RUN_SECONDS: Final = 60.0
 _MOST_WAIT_SECONDS: Final = 32.0
-#: What workers import after the fork otherwise. None of it makes a reactor.
+#: Modules that workers would otherwise import after the fork. None of them makes a reactor.
 _LATE_MODULES: Final = ("pylogd.metadata.remote", "twisted.internet.epollreactor")
-#: The same, with `metrics.listener`.
+#: Further modules for `metrics.listener`.
 _METRICS_MODULES: Final = ("pylogd.metrics.service", "opentelemetry.proto.metrics.v1.metrics_pb2")
 _FORWARDED: Final = (signal.SIGHUP, signal.SIGUSR1)
 _HANDLED: Final = (*STOPPING, *_FORWARDED, signal.SIGCHLD)
@@ -69,15 +69,15 @@ _HANDLED: Final = (*STOPPING, *_FORWARDED, signal.SIGCHLD)
 class Child:
     """A process to be kept running.
 
-    run: its function; its argument must be called with the line that says it serves.
+    run: the child's function. When the child serves, the function calls its argument with a line that reports this.
     """
 
     name: str
     run: Callable[[Callable[[str], object]], int]
     pid: int = 0
-    pipe: int = -1  # the line that says that it serves comes here
+    pipe: int = -1  # the pipe through which the child reports that it serves
     started: float = 0.0
-    due: float = 0.0  # when to start it again, while it has no process
+    due: float = 0.0  # the time to start it again, while it has no process
     failures: int = 0
     serves: bool = False
 
@@ -85,10 +85,11 @@ class Child:
 def run_workers(plan: Plan, announce: Callable[[str], object], output: LogOutput) -> int:
     """Run the workers of a plan until SIGTERM or SIGINT. Return the exit status: 1 if they could not start.
 
-    announce: told, once, where they listen. output: the log of all processes.
+    announce: called once with the addresses of the listeners.
+    output: the log of all processes.
     """
     with ExitStack() as held:
-        # Keeps the shared ports when no worker runs. The sockets do not listen, so no connection waits in them.
+        # This keeps the shared ports when no worker runs. The sockets do not listen, so no connection waits in them.
         for listener in plan.bootstrap:
             held.enter_context(_bound(listener))
         _load(metrics=bool(plan.workers[0].text("metrics.listener")))
@@ -140,16 +141,16 @@ def _summary(plan: Plan) -> str:
 
 
 def _load(*, metrics: bool) -> None:
-    """Load what a worker needs, so that the workers share its memory."""
+    """Load the modules that workers need, so that the workers share their memory."""
     for name in _LATE_MODULES:
         importlib.import_module(name)
-    with suppress(ImportError):  # of an optional package: a worker says what to install
+    with suppress(ImportError):  # an optional package is missing: a worker reports what to install
         for name in _METRICS_MODULES if metrics else ():
             importlib.import_module(name)
     build_opening_codecs()
     build_following_codecs()
     gc.collect()
-    gc.freeze()  # otherwise the first collection of each child would write to all of it
+    gc.freeze()  # otherwise the first collection of each child would write to all objects
 
 
 class Supervisor:
@@ -158,7 +159,7 @@ class Supervisor:
     def __init__(
         self, children: list[Child], summary: Callable[[], str], announce: Callable[[str], object], output: LogOutput
     ) -> None:
-        """The first child is started first, and serves before the others are started."""
+        """The first child must serve before the others are started."""
         self._children = children
         self._summary = summary
         self._announce = announce
@@ -172,7 +173,7 @@ class Supervisor:
         self._forwarded: set[int] = set()
 
     def run(self) -> int:
-        """Run until all children have ended, as they were asked to; return the exit status."""
+        """Run until all children have ended on request. Return the exit status."""
         self._signals, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write)
         for number in _HANDLED:
@@ -193,7 +194,7 @@ class Supervisor:
             if fd != self._signals:
                 self._hear(pipes[fd])
         if self._signals in ready:
-            for number in dict.fromkeys(os.read(self._signals, 4096)):  # one request may come as two signals
+            for number in dict.fromkeys(os.read(self._signals, 4096)):  # one request may cause two signals
                 self._handle(number)
             self._reap()
         for child in self._children:
@@ -204,7 +205,7 @@ class Supervisor:
         line = os.read(child.pipe, 4096)
         os.close(child.pipe)
         child.pipe = -1
-        child.serves = bool(line)  # an empty one: it has ended
+        child.serves = bool(line)  # an empty line means that the child has ended
         if child.serves and child.pid and not self._stopping:
             for number in self._forwarded:
                 os.kill(child.pid, number)
@@ -236,7 +237,7 @@ class Supervisor:
             self._log.error("can't reopen the log file, still writing to the old one: {error}", error=error)
 
     def _stop(self) -> None:
-        """Ask all but the first to end, and the first once they have. Each further request is passed on."""
+        """Ask all children except the first to end; when they have ended, ask the first. Pass on further requests."""
         self._stopping = True
         self._send(signal.SIGTERM)
 
@@ -255,14 +256,14 @@ class Supervisor:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
-        # Else a signal that comes to the child before it has its own handlers would be handled by those of the parent,
-        # which it inherits: it would be lost.
+        # Otherwise a signal that arrives before the child has its own handlers would be lost, because the inherited
+        # handlers of the parent would handle it.
         signals = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         try:
             child.pid = os.fork()
             if not child.pid:
                 _be(child, self._output, write, parent, signals)
-        except OSError as error:  # the system has no room for one more process
+        except OSError as error:  # the system can't start another process
             os.close(child.pipe)
             child.pipe = -1
             self._lost(child, f"could not be started ({error.strerror})")
@@ -283,16 +284,16 @@ class Supervisor:
 
     def _ended(self, child: Child, code: int) -> None:
         if self._stopping:
-            # A child that had just been started may not handle SIGTERM yet.
+            # A child that was just started may not handle SIGTERM yet.
             self._failed = self._failed or code not in (0, -signal.SIGTERM)
             if child is not self._children[0] and not any(other.pid for other in self._children[1:]):
-                self._send(signal.SIGTERM)  # the metadata store, which is needed to the end
+                self._send(signal.SIGTERM)  # the metadata store, which is needed until the end
             return
         why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         self._lost(child, f"has ended ({why})")
 
     def _lost(self, child: Child, how: str) -> None:
-        """Have a child started again, after a pause if it failed a short time ago. Stop if not all have served yet."""
+        """Have a child started again, after a pause if it failed recently. Stop if not all children have served yet."""
         if not self._announced:
             self._log.error("{child} {how} before all workers served: stopping", child=child.name, how=how)
             self._failed = True
@@ -307,23 +308,23 @@ class Supervisor:
 
 
 def _be(child: Child, output: LogOutput, write: int, parent: int, signals: set[int | signal.Signals]) -> None:
-    """Become a child, in the process that was just forked: never returns.
+    """Run as a child in the forked process. Never returns.
 
-    signals: those that are blocked from now on, as they were in the parent before the fork.
+    signals: the signals that are blocked from now on, as in the parent before the fork.
     """
     code = 1
     try:
         signal.set_wakeup_fd(-1)
         for number in (*STOPPING, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        for number in _FORWARDED:  # they would end a process that does not handle them yet
+        for number in _FORWARDED:  # otherwise they would end a process that does not handle them yet
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent only, which ends the children in their order
+        os.setpgid(0, 0)  # so Ctrl-C reaches only the parent, which ends the children in order
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             return
-        os.environ.pop("NOTIFY_SOCKET", None)  # the parent tells systemd
+        os.environ.pop("NOTIFY_SOCKET", None)  # the parent notifies systemd
         output.process = child.name
 
         def serves(line: str) -> None:

@@ -24,7 +24,10 @@ class Admin(Operations):
         retry_timeout: float = 60.0,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. `retry_timeout`: how many seconds an operation is retried."""
+        """Nothing is connected yet.
+
+        retry_timeout: the number of seconds for which an operation is retried.
+        """
         chosen = ClientOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(

@@ -8,8 +8,8 @@
 Strategy: `evented.EventedConsumer` does the work. Heartbeats and commits continue whether the application polls or not;
 partitions are revoked and assigned only inside `poll`.
 
-Rules: as the blocking face's. One `poll`, or one iteration, at a time. Decoding runs on the loop: `max_poll_records`
-bounds how long that takes at a time.
+Rules: those of the blocking face apply. Only one `poll`, or one iteration, may run at a time. Decoding runs on the
+loop: `max_poll_records` bounds how long that takes at a time.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Consumer(ConsumerMethods):
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             await self.close()
-        else:  # the records of the last poll may not be processed
+        else:  # the application may not have processed the records of the last poll
             await self._close(_CLOSE_SECONDS_AFTER_ERROR, processed=False)
 
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
@@ -110,11 +110,14 @@ class Consumer(ConsumerMethods):
         on_revoke: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern.
+        """Join the group, and read the partitions that it assigns of these topics, or of those that match a pattern.
 
-        In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
-        `on_revoke` with those that are revoked, while they may still be committed; `on_lost` (else `on_revoke`) with
-        those that others may be reading already. Each may be a coroutine function. What they raise, `poll` raises.
+        A pattern must match a topic's whole name. `poll` calls the listeners, which may be coroutine functions, and
+        raises what they raise.
+
+        on_assign: called with new partitions before their records are fetched, so it may call `seek`.
+        on_revoke: called with revoked partitions while their offsets can still be committed.
+        on_lost: called with partitions that other members may read already; default: `on_revoke`.
         """
         self._consumer.subscribe(topics, RebalanceListener(on_assign, on_revoke, on_lost))
 

@@ -28,16 +28,16 @@ class AioPromise:
 
     @property
     def done(self) -> bool:
-        """Whether it has a value or an error, or was cancelled."""
+        """Whether the promise has a value or an error, or was cancelled."""
         return self._future.done()
 
     def succeed(self, value: Any) -> None:
-        """Set the value, unless it is done."""
+        """Set the value, unless the promise is done."""
         if not self._future.done():
             self._future.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        """Set an error, unless it is done."""
+        """Set an error, unless the promise is done."""
         if not self._future.done():
             self._future.set_exception(error)
 
@@ -161,11 +161,11 @@ class AioLoop:
     now_ms = staticmethod(wall_ms)
 
     def later(self, seconds: float, call: Callable[[], object]) -> asyncio.Handle:
-        """Make a call after `seconds` seconds."""
+        """Call a function after `seconds` seconds."""
         return self._loop.call_soon(call) if seconds <= 0 else self._loop.call_later(seconds, call)
 
     def from_thread(self, call: Callable[[], object]) -> None:
-        """Make a call in the loop's thread soon. From any thread; has no effect once the loop is closed."""
+        """Call a function soon in the loop's thread. Any thread may ask for it. Do nothing if the loop is closed."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
@@ -174,7 +174,7 @@ class AioLoop:
         return AioPromise(self._loop)
 
     def tls_reader(self, link: Link) -> Callable[[], Any] | None:
-        """Return a function that reads certificates and makes the TLS context; None if none is needed any more."""
+        """Return a function that reads certificates and makes the TLS context; None if no new context is needed."""
         connections = link.connections
         security = connections.options.security
         return partial(make_context, security) if security.uses_tls and connections.tls is None else None

@@ -4,9 +4,9 @@
         delivery = await producer.send("events", b"hello", key=b"greeting")
         print(await delivery)
 
-Rules: the guarantees are the blocking face's (`blocking/producer.py`). `send` returns at once if the buffer has space;
-otherwise it waits for space up to `max_block` seconds, in the order of the calls for a topic. Any number of calls may
-wait: their records are not counted in `buffer_memory`. Compression and encoding run on the loop.
+Rules: the guarantees are those of the blocking face (`blocking/producer.py`). `send` returns at once if the buffer has
+space; otherwise it waits for space up to `max_block` seconds, in the order of the calls for a topic. Any number of
+calls may wait, because waiting records are not counted in `buffer_memory`. Compression and encoding run on the loop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Delivery(Outcome):
         return self._producer.result(self).__await__()
 
     async def result(self, timeout: float | None = None) -> int:
-        """Wait for the offset as `await` does. Raises RequestTimedOut after `timeout` seconds."""
+        """Wait for the offset. Raises RequestTimedOut after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 return await self
@@ -105,12 +105,13 @@ class Producer(TransactionMethods):
     ) -> Delivery:
         """Send a record and return its delivery, which will have the result.
 
-        value, key: bytes or None, or whatever the serializers accept. timestamp: in milliseconds since 1970, by default
-        now. on_delivery: called with the delivery once it is done.
+        value, key: bytes or None, or what the serializers accept.
+        timestamp: milliseconds since 1970; default: now.
+        on_delivery: called with the delivery once it is done.
 
-        Waits up to `max_block` seconds if the buffer is full or the topic not known yet. Raises BufferFull; KafkaError
-        if there is no such topic or partition; what kept its metadata from being read; SerializationFailed; Closed;
-        TypeError for a key or value that is no bytes.
+        Waits up to `max_block` seconds while the buffer is full or the topic's metadata is being fetched. Raises
+        BufferFull; KafkaError if the topic or the partition does not exist; the error that prevented reading the
+        topic's metadata; SerializationFailed; Closed; TypeError if the key or the value is not bytes.
         """
         if self._prepares:
             record = ProducerRecord(topic, value, key, partition, timestamp, headers)
@@ -137,18 +138,20 @@ class Producer(TransactionMethods):
     ) -> Sequence[Delivery]:
         """Send each row of a `pyarrow.RecordBatch` as a record, and return their deliveries in the order of the rows.
 
-        Its columns are `value` (binary or string) and optionally `key` (the same), `partition` (int32), `timestamp` and
-        `headers` (list<struct<key: string, value: binary>>). They are not serialized. `partition`: of all rows, in
-        place of the column. Waits as `send` for each batch that they become, and raises as `send`; raises KeyError
-        without a column `value`, ValueError for a header without a key, TypeError if the rows are no RecordBatch.
+        The columns are `value` (binary or string) and optionally `key` (binary or string), `partition` (int32),
+        `timestamp` and `headers` (list<struct<key: string, value: binary>>). Serializers are not applied. The argument
+        `partition` applies to all rows and overrides the column.
+
+        Waits as `send` does for each batch that the rows become, and raises the same errors; also KeyError if there is
+        no column `value`, ValueError if a header has no key, TypeError if `rows` is not a RecordBatch.
         """
         return await self._producer.send_columns(topic, rows, partition)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send everything and wait until all of it has a result, and callbacks have run.
+        """Send all queued records. Wait until each has a result and its callback has run.
 
-        Raises `DeliveryFailed` if anything since the last flush was not written, RequestTimedOut if `timeout` seconds
-        are over before. In a transaction, TransactionAborted or ProducerFailed if it can't be committed.
+        Raises `DeliveryFailed` if a record was not written since the last flush; RequestTimedOut after `timeout`
+        seconds. In a transaction: raises TransactionAborted or ProducerFailed if it can't be committed.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -163,7 +166,7 @@ class Producer(TransactionMethods):
     async def close(self, timeout: float | None = None) -> None:
         """Accept no more records, flush, and close, all within `timeout` seconds. An open transaction is aborted.
 
-        Raises as `flush`.
+        Raises the same errors as `flush`.
         """
         if self._closed:
             return
@@ -171,7 +174,7 @@ class Producer(TransactionMethods):
         try:
             await self._producer.abort_open(timeout)
             self._producer.refuse(Closed("the producer is closed"))
-            with suppress(ProducerFailed):  # the application was told when that happened
+            with suppress(ProducerFailed):  # the failure was already raised to the application
                 await self.flush(left())
         finally:
             self.abandon()

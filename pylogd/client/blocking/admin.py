@@ -27,7 +27,7 @@ def _blocking(
 
 
 class Admin:
-    """Administrative operations. An Admin has its own connections, unless it is given a `Cluster`. Times in seconds."""
+    """Administrative operations, on own connections unless a `Cluster` is given. Times are in seconds."""
 
     def __init__(
         self,

@@ -1,32 +1,32 @@
-"""Messages that can be accounted for: stamped by their producer, and counted for each topic and window of time.
+"""Stamp the messages of a producer, and count them for each topic and window of time, so that losses can be found.
 
     with Producer(...) as producer, AuditedProducer(producer, topic="audit") as audited:
         audited.send("flights", b"...", key=b"N12345")
 
 Strategy: each message gets one header, `pylogd.audit`, with the time in milliseconds, the server's name, the
-producer's id and its number in the topic. What was delivered is counted by topic and window of the stamped time; when
-a window is over and nothing sent in it is under way, its counts go to the audit topic as a report. Whoever receives the
-messages, on this cluster, another, or in a lake, compares: `pylogd audit`.
+producer's id and its number in the topic. Delivered messages are counted by topic and by the window of their stamped
+time. When a window is over and all of its messages have a result, its counts go to the audit topic as a report. `pylogd
+audit` compares the reports with the messages that arrived on this cluster, on another one, or in a lake.
 
-Counting is by batch: all records of a batch have one result. A message's number is kept with its batch until the batch
-has its result, which is looked up when a window is reported, or when there are many batches; the producer's thread has
-nothing to do for it. The header is encoded once a millisecond, but for the number, whose last digits are encoded
-beforehand. `send` takes a plain record by itself; all others go through the producer's own `send`, with a step that
-stamps and counts in front of the accumulator's `add`.
+Messages are counted by batch, since all records of a batch have one result. A message's number is kept with its batch
+until the batch has its result. Results are looked up when a window is reported or when there are many batches, so the
+producer's thread has no extra work. The header is encoded once a millisecond, except for the number, whose last digits
+are encoded beforehand. `send` handles a plain record itself; all others go through the producer's own `send`, with a
+step that stamps and counts in front of the accumulator's `add`.
 
-A producer that ends without `close` has windows that nobody reported. With a `journal` (`audit_journal`) the next
-producer with the same file reports them, as messages that were given to `send` and may be lost. Without, a message that
-never arrived is seen as a gap at most, if a later one arrived.
+A producer that ends without `close` leaves windows without a report. With a `journal` (`audit_journal`) the next
+producer with the same file reports these windows, as messages that were given to `send` and may be lost. Without a
+journal, a message that never arrived is noticed only as a gap in the numbers, and only if a later message arrived.
 
-A thread looks every `report_interval` seconds whether a window is over, for a producer that sends nothing more.
+A thread checks every `report_interval` seconds whether a window is over, in case the producer sends nothing more.
 
-Messages of a transactional producer count as delivered once their transaction is committed; those of an aborted one are
-not delivered. Reports belong to no transaction and are not messages of the application: neither its serializers nor its
-interceptors get them. So such a producer has another one beside it, for reports.
+Messages of a transactional producer count as delivered once their transaction is committed, and as not delivered if it
+is aborted. Reports belong to no transaction, and the application's serializers and interceptors must not see them. So a
+second producer sends the reports if the first one has transactions, serializers or interceptors.
 
-Rules: a message that was not delivered is not counted, and its number is in the report, so that nobody takes it for
-lost. Reports add up: the same window may have several, told apart by their number. `close` waits for what is under way
-and reports all. One thread or many may send.
+Rules: a message that was not delivered is not counted, and its number is in the report, so that it is not taken for
+lost. One window may have several reports, which have different numbers and are added up. `close` waits for the messages
+in flight and reports all windows. Any thread may send.
 Source: the Kafka paper (NetDB 2011), section 3.3, "auditing".
 """
 
@@ -53,15 +53,15 @@ from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Header, encode_headers
 
-_SETTLE_BATCHES: Final = 1000  # a window with more batches looks for those that have their result
-_MOST_RANGES: Final = 10_000  # of numbers in a report, which has to fit into a message
-_MOST_DIGITS: Final = 3  # the last ones of numbers, encoded beforehand
-_JOURNAL_SECONDS: Final = 0.1  # how often the thread writes the last numbers to the journal
+_SETTLE_BATCHES: Final = 1000  # with more batches than this, a window looks which of them have their result
+_MOST_RANGES: Final = 10_000  # the most ranges of numbers in a report, which has to fit into a message
+_MOST_DIGITS: Final = 3  # the last digits of numbers, encoded beforehand
+_JOURNAL_SECONDS: Final = 0.1  # the time between two entries of the thread in the journal
 _log = logging.getLogger(__name__)
 
 
 class _Window:
-    """The messages that were sent to a topic in one go within a window: `first` is the number of the first of them."""
+    """The messages that were sent to a topic within a window; `first` is the number of the first message."""
 
     __slots__ = (
         "batches", "behind", "delivered", "end", "failed", "first", "journal", "outcomes", "settle_at", "start", "topic"
@@ -72,18 +72,18 @@ class _Window:
         self.start = start
         self.end = end
         self.first = first
-        self.behind = -1  # the number behind its last, once there is a window after it
-        self.batches: dict[Batch, list[range]] = {}  # the numbers in each batch that had no result when last looked at
-        self.outcomes: dict[Batch, TransactionOutcome] = {}  # of those of a transactional producer
+        self.behind = -1  # the number after the window's last message, once there is a later window
+        self.batches: dict[Batch, list[range]] = {}  # the message numbers in each batch without a known result
+        self.outcomes: dict[Batch, TransactionOutcome] = {}  # for the batches of a transactional producer
         self.delivered = 0
         self.failed: list[int] = []
         self.settle_at = _SETTLE_BATCHES
-        self.journal = 0  # its number in the journal, if there is one
+        self.journal = 0  # the window's number in the journal, if there is a journal
 
     def settle(self, *, is_last: bool = False) -> bool:
-        """Count the messages that have a result; return whether all of them have one.
+        """Count the messages that have a result. Return whether all messages have one.
 
-        is_last: messages of an open transaction count as not delivered.
+        is_last: whether messages of an open transaction count as not delivered.
         """
         for batch, numbers in [*self.batches.items()]:
             if batch.result is None:
@@ -100,11 +100,11 @@ class _Window:
         return not self.batches
 
 
-_CLOSED: Final = _Window("", 0, 0, 0)  # takes no message
+_CLOSED: Final = _Window("", 0, 0, 0)  # a window that takes no messages
 
 
 class _Topic:
-    """Where a producer is in a topic: the next number, and the window that messages go to.
+    """The state of a producer in a topic: the next number, and the window that messages go to.
 
     At the time `now`, the encoded header of a number from `base` to below `limit` is `head + tails[number - base]`.
     """
@@ -118,12 +118,12 @@ class _Topic:
         self.base = self.limit = 0
         self.head = b""
         self.tails: list[bytes] = []
-        self.batch: Batch | None = None  # the last message's, with its `numbers` in the window, but for those
+        self.batch: Batch | None = None  # the last message's batch; `numbers` are its ranges in the window
         self.numbers: list[range] = []
-        self.first = 0  # from this one on
+        self.first = 0  # the numbers from this one on are not in `numbers` yet
 
     def end_run(self, number: int) -> None:
-        """Note the numbers up to this one for the batch that they went to."""
+        """Record the numbers up to this one for the batch that they went to."""
         if self.batch is not None:
             self.numbers.append(range(self.first, number))
             self.batch = None
@@ -144,11 +144,11 @@ class AuditedProducer:
         journal_fsync: float | None = 1.0,
         report_interval: float | None = 1.0,
     ) -> None:
-        """topic: gets the reports. server: this machine's name. now_ms: the wall clock.
-
-        journal: a local file, one for each producer, from which the next one reports what this one could not.
-        journal_fsync: the seconds after which a line of it is on the disk; 0: at once; None: whenever the system does.
-        report_interval: how often a thread looks for windows that are over, in seconds; None: only `send` looks.
+        """topic: the topic of the reports.
+        server: this machine's name.
+        journal: a local file of this producer, from which the next producer reports what this one did not report.
+        journal_fsync: the seconds after which a line is on the disk; 0: at once; None: when the system writes it.
+        report_interval: the seconds between two checks of a thread for ended windows; None: only `send` checks.
         Raises JournalInUse, and OSError if the journal can't be read or created.
         """
         if window_ms < 1:
@@ -163,7 +163,7 @@ class AuditedProducer:
         self._tails = {
             digits: [b"%0*d%b" % (digits, number, tail) for number in range(10**digits)] for digits in (1, _MOST_DIGITS)
         }
-        self._lock = producer._sender.lock  # so that a record's batch, its number and its window are one step
+        self._lock = producer._sender.lock  # so that a record gets its batch, number and window in one step
         self._add = producer._add
         self._stamping = producer._adding_by(self._add_stamped)
         self._stamping._now_ms = now_ms
@@ -171,7 +171,7 @@ class AuditedProducer:
         self._accumulator = producer._accumulator
         self._partitions = producer._partitions
         self._topics: dict[str, _Topic] = {}
-        self._windows: list[_Window] = []  # that are not reported yet
+        self._windows: list[_Window] = []  # the windows without a report
         self._reports = 0
         self._stopped = threading.Event()
         self._journal = None if journal is None else Journal(journal, fsync=journal_fsync)
@@ -180,14 +180,14 @@ class AuditedProducer:
 
     def _report_by(self, producer: Producer) -> None:
         """Send reports with the application's producer, unless that would change them or be part of a transaction."""
-        self._prepares = producer._prepares  # serializers or interceptors have to run
+        self._prepares = producer._prepares  # whether serializers or interceptors have to run
         is_transactional = producer.options.transactional_id is not None
         self._transactions = producer._core.transactions if is_transactional else None
         self._has_reporter = is_transactional or self._prepares
         self._reporter = None if self._has_reporter else producer
 
     def _begin(self, report_interval: float | None) -> None:
-        """Take what an earlier producer left, and start the thread that looks after windows and the journal."""
+        """Take the windows that an earlier producer left. Start the thread for reports and the journal."""
         self._recovered = [] if self._journal is None else [*self._journal.recovered]
         self._begun = bool(self._recovered)  # whether there may be a window to report
         intervals = [_JOURNAL_SECONDS] if self._journal is not None else []
@@ -213,7 +213,7 @@ class AuditedProducer:
         headers: Sequence[Header] = (),
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
-        """As `Producer.send`."""
+        """Send a message, as `Producer.send` does."""
         if partition is not None or headers or on_delivery is not None or self._prepares:
             delivery = self._stamping.send(
                 topic, value, key, partition=partition, timestamp=timestamp, headers=headers, on_delivery=on_delivery
@@ -221,7 +221,8 @@ class AuditedProducer:
             if self._begun:
                 self._report_once()
             return delivery
-        # As `self._stamping.send` with `_add_stamped`, whose calls cost as much as all that auditing adds to a message.
+        # This is `self._stamping.send` with `_add_stamped`, inlined: the calls would double the cost of auditing a
+        # message.
         with self._lock:
             if self._accumulator.buffered >= self._accumulator.limit:
                 self._producer._make_room()
@@ -239,7 +240,7 @@ class AuditedProducer:
             if batch is not state.batch:
                 self._join(state, batch, number)
             index = len(batch.records) - 1
-            if not index or batch.count:  # opened, or sealed
+            if not index or batch.count:  # a batch was opened, or sealed
                 self._sender.nudge(batch)
         if self._begun:
             self._report_once()
@@ -255,7 +256,7 @@ class AuditedProducer:
         timestamp: int,
         headers: Sequence[Header],
     ) -> Batch:
-        """As `Accumulator.add`, of a record with a stamp and a number, which is counted. The lock is held."""
+        """Stamp, number and count a record, then add it as `Accumulator.add` does. The lock is held."""
         state = self._topics.get(topic)
         if state is None:
             state = self._topics[topic] = _Topic()
@@ -276,7 +277,7 @@ class AuditedProducer:
         return batch
 
     def _look_at_clock(self, topic: str, state: _Topic) -> None:
-        """Encode the common part of the next stamps, if that is not done yet; begin another window when it is time."""
+        """Encode the common part of the next stamps, if the time has changed. Begin another window when it is time."""
         number, now = state.number, self._now_ms()
         if now == state.now and number < state.limit:
             return
@@ -305,7 +306,7 @@ class AuditedProducer:
             )  # fmt: skip
 
     def _join(self, state: _Topic, batch: Batch, number: int) -> None:
-        """The message of this number went to another batch than the one before it."""
+        """Record that the message of this number went to another batch than the one before it."""
         state.end_run(number)
         window = state.window
         if len(window.batches) > window.settle_at:
@@ -323,7 +324,7 @@ class AuditedProducer:
         self.report()
 
     def report(self, *, everything: bool = False) -> None:
-        """Send the reports of windows that have ended; with `everything` also of the current window."""
+        """Send the reports of windows that have ended; with `everything`, also that of the current window."""
         self._report_recovered()
         with self._lock:
             now = self._now_ms()
@@ -340,7 +341,7 @@ class AuditedProducer:
             try:
                 self._report(due[0])
             except BaseException:
-                with self._lock:  # they are for the next time
+                with self._lock:  # the next call reports them
                     self._windows = due + self._windows
                 raise
             del due[0]
@@ -363,14 +364,14 @@ class AuditedProducer:
                 raise
 
     def _send_report(self, report: Report, journal: int) -> None:
-        """Send a report. Once it has arrived its window is done with in the journal."""
+        """Send a report. Once the report has arrived, the journal forgets its window."""
         self._reports_producer().send(
             self._topic, report.encode(), key=report.producer.encode(), timestamp=report.window_start_ms,
             on_delivery=(lambda delivery: self._arrived(delivery, journal)) if journal else None,
         )  # fmt: skip
 
     def _reports_producer(self) -> Producer:
-        """Return the producer of reports, which is made for the first one unless it is the application's."""
+        """Return the producer that sends reports. It is made for the first report, unless it is the application's."""
         with self._lock:
             if self._reporter is None:
                 options = replace(
@@ -387,7 +388,7 @@ class AuditedProducer:
             self._journal.done(journal)
 
     def _note_given(self) -> None:
-        """Write the number of the last message of each topic to the journal."""
+        """Write the number of each topic's last message to the journal."""
         assert self._journal is not None
         with self._lock:
             for state in self._topics.values():

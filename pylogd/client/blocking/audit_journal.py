@@ -1,22 +1,22 @@
-"""A producer's local log of the messages that it was given and has not reported yet, which survives the process.
+"""A producer's local file of the messages that it has not reported yet, which survives the process.
 
     with Producer(...) as producer, AuditedProducer(producer, journal="/var/lib/app/audit.journal") as audited: ...
 
 Strategy: a text file that is appended to. Each line has the CRC-32 of what follows it:
 
     W {"id": 7, "first": 1000, ...}    a window began; its first message has number 1000
-    N 7 1234                           messages up to number 1234 were given to `send`
-    F 7 1000 1009                      these were not delivered, and the caller was told
+    N 7 1234                           the application called `send` for messages up to number 1234
+    F 7 1000 1009                      these messages were not delivered, and the application knows
     D 7                                the window's report is in the audit topic
 
-When the file is opened again, windows without `D` are those of a process that ended before it had reported: they are
-returned as reports with `recovered` set. They stay in the file until their own reports have arrived. The file is
-written anew with only these windows when it is opened, and when it is larger than a megabyte.
+When the file is opened again, a window without `D` belongs to a process that ended before it reported the window. Such
+windows are returned as reports with `recovered` set, and stay in the file until these reports have arrived. The file is
+rewritten with only the windows without `D` when it is opened, and when it is larger than a megabyte.
 
-Rules: what is after the first line that is not whole is ignored: it was being written when the machine stopped. A line
-is in the kernel when the call returns, so it survives the death of the process; `fsync` says when it survives that of
-the machine. If the file can't be written, that is logged once and the producer continues without it. One process at a
-time has the file (a lock on FILE.lock). Calls may come from any thread.
+Rules: reading stops at the first incomplete line, which was being written when the machine stopped. A line is in the
+kernel when the call returns, so it survives the end of the process; `fsync` says when it survives a crash of the
+machine. If the file can't be written, this is logged once, and the producer continues without a journal. Only one
+process at a time may open the file (a lock on FILE.lock). Any thread may call.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JournalInUse(PylogdError):
 
 @dataclass(slots=True)
 class JournalWindow:
-    """A window without a report: messages from number `first` up to `last`, which is `first - 1` if there are none."""
+    """A window without a report. It has messages from number `first` to `last`; without any, `last` is `first - 1`."""
 
     id: int
     producer: str
@@ -61,14 +61,14 @@ class JournalWindow:
     failed: list[tuple[int, int]] = field(default_factory=list)
 
     def report(self) -> Report:
-        """Return the report of a window whose producer can't make it any more."""
+        """Return a report of the window, whose producer has ended."""
         return Report(
             self.producer, self.server, self.topic, self.start, self.width, 0, _RECOVERED + self.id,
             self.first, self.last, tuple(self.failed), recovered=True,
         )  # fmt: skip
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines that have this window."""
+        """Yield the lines of the file for this window."""
         fields = ("id", "producer", "server", "topic", "start", "width", "first")
         yield "W " + json.dumps({name: getattr(self, name) for name in fields})
         if self.last >= self.first:
@@ -78,13 +78,18 @@ class JournalWindow:
 
 
 class Journal:
-    """An open journal. `recovered`: the windows that an earlier process left, oldest first."""
+    """An open journal.
+
+    recovered: the windows that an earlier process left, oldest first.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, fsync: float | None = 1.0) -> None:
         """Open or create the file.
 
-        fsync: seconds after which a line is on the disk at the latest; 0: before the call returns; None: whenever the
-        system writes it. Raises JournalInUse, and OSError if the file can't be read or created.
+        fsync: the seconds within which a line is on the disk; 0: before the call returns; None: when the system writes
+        it.
+
+        Raises JournalInUse, and OSError if the file can't be read or created.
         """
         if fsync is not None and fsync < 0:
             raise ValueError(f"fsync takes seconds, 0 or None, not {fsync}")
@@ -112,7 +117,7 @@ class Journal:
             self._syncer.start()
 
     def begin(self, producer: str, server: str, topic: str, start: int, width: int, first: int) -> int:
-        """Note a window of `width` milliseconds that begins at `start`. Return its number in the journal."""
+        """Record a window of `width` milliseconds that begins at `start`. Return its number in the journal."""
         with self._mutex:
             window = JournalWindow(self._next, producer, server, topic, start, width, first, first - 1)
             self._next += 1
@@ -121,7 +126,7 @@ class Journal:
         return window.id
 
     def given(self, window: int, number: int) -> None:
-        """Write down that the application has called `send` for the messages of a window up to this number."""
+        """Record that the application has called `send` for the messages of a window up to this number."""
         with self._mutex:
             found = self._windows.get(window)
             if found is not None and number > found.last:
@@ -129,7 +134,7 @@ class Journal:
                 self._append(f"N {window} {number}")
 
     def failed(self, window: int, runs: Sequence[tuple[int, int]]) -> None:
-        """Note messages whose delivery failed."""
+        """Record messages whose delivery failed."""
         with self._mutex:
             found = self._windows.get(window)
             if found is not None:
@@ -137,7 +142,7 @@ class Journal:
                 self._append(*(f"F {window} {first} {last}" for first, last in runs))
 
     def done(self, window: int) -> None:
-        """Note that the window's report has arrived. The window is forgotten."""
+        """Record that the window's report has arrived. The window is forgotten."""
         with self._mutex:
             if self._windows.pop(window, None) is not None:
                 self._append(f"D {window}")
@@ -170,7 +175,7 @@ class Journal:
             self._fail(error)
 
     def _rewrite(self) -> None:
-        """Replace the file by a file with only the windows that have no report."""
+        """Replace the file by one with only the windows that have no report."""
         draft = Path(f"{self._path}.new")
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
         data = b"".join(_line(line) for window in self._windows.values() for line in window.lines())

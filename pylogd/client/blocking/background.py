@@ -1,9 +1,9 @@
 """Run a consumer in the background while the application works on records.
 
-Strategy: a thread tries to take the loop's lock every few milliseconds. With it, the application is in no call, and the
-thread receives data and sends what is due, such as heartbeats. Without it, the application's call does so itself. So
-the thread costs nothing while the application polls in a tight loop: two threads that use one socket in turns would
-wait for each other's slice of the interpreter.
+Strategy: a thread tries to take the loop's lock every few milliseconds. If it gets the lock, the application is not in
+a call: then the thread receives data and sends what is due, such as heartbeats. Otherwise the application's call does
+both. So the thread costs nothing while the application polls in a tight loop. Two threads that used one socket in turns
+would wait for each other's slice of the interpreter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pylogd.client.blocking.loop import PollLoop
 
 _log = logging.getLogger(__name__)
-_PERIOD = 0.03  # seconds; meanwhile the socket buffers megabytes
+_PERIOD = 0.03  # seconds; the socket buffers megabytes in this time
 
 
 class Background:
@@ -23,7 +23,7 @@ class Background:
 
     def __init__(self, loop: PollLoop) -> None:
         """Nothing is started yet."""
-        #: set every time that the thread has run, for callers that do something periodically
+        #: set each time that the thread has run, for callers with periodic work
         self.ticked = False
         self._loop = loop
         self._stopped = threading.Event()
@@ -51,7 +51,7 @@ class Background:
         while not self._stopped.wait(_PERIOD):
             try:
                 self._loop.background(self._stopped)
-            except Exception:  # the application's next call continues from here
+            except Exception:  # the application's next call goes on from this state
                 _log.exception("unexpected error in the consumer's thread")
             self.ticked = True
         self._at_end()

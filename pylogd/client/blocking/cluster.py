@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """Connections to all brokers of a cluster, and its metadata. Times in seconds."""
+    """Connections to all brokers of a cluster, and its metadata. Times are in seconds."""
 
     def __init__(
         self,
@@ -38,8 +38,10 @@ class Cluster:
     ) -> None:
         """Pass options as `ClientOptions`, by name, or both. No connection is opened yet.
 
-        `retry_timeout`: how long a call is retried, `bootstrap_timeout` the same before any broker is known (by
-        default it is as long). Raises ValueError for an invalid address.
+        retry_timeout: how long a call is retried.
+        bootstrap_timeout: how long it is retried while no broker is known; default: `retry_timeout`.
+
+        Raises ValueError for an invalid address.
         """
         self.options = ClientOptions.of(options, settings)
         self.clock = clock or SystemClock()
@@ -74,7 +76,7 @@ class Cluster:
     # Requests
 
     def request(self, request: Any, *, node_id: int | None = None, timeout: float | None = None) -> Any:
-        """Send a request to a broker, or to any broker, and return the response. Retried if the connection fails."""
+        """Send a request to a broker, or to any broker, and return the response. Retry if the connection fails."""
         return self.run(self.evented.call(lambda: self.evented.send(question(request, node_id)), timeout))
 
     def send(self, asked: Question) -> Any:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _FOREVER = 3600.0
 _CLOSE_SECONDS = 10.0
 _CLOSE_SECONDS_AFTER_ERROR = 2.0
-_SHORTEST_LOCK_WAIT = 0.05  # seconds in which the background thread releases the lock
+_SHORTEST_LOCK_WAIT = 0.05  # seconds within which the background thread releases the lock
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Consumer:
 
     def _make_group(self, on_event: Callable[[], None]) -> ConsumerGroup:
         options, driver = self.options, self.cluster.evented.driver
-        if options.coordinator == "zookeeper":  # imported only here, since it imports Twisted
+        if options.coordinator == "zookeeper":  # imported only when it is needed, since it imports Twisted
             from pylogd.client.blocking.zookeeper_group import ZooKeeperGroup  # noqa: PLC0415
 
             return ZooKeeperGroup(options)
@@ -117,7 +117,7 @@ class Consumer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
-        else:  # the records of the last poll may not be processed
+        else:  # the application may not have processed the records of the last poll
             self.close(_CLOSE_SECONDS_AFTER_ERROR, _processed=False)
 
     def close(self, timeout: float = _CLOSE_SECONDS, *, _processed: bool = True) -> None:
@@ -226,7 +226,7 @@ class Consumer:
 
     @property
     def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
+        """The paused partitions."""
         with self._loop.lock:
             return self._consumer.core.paused()
 
@@ -296,7 +296,7 @@ class Consumer:
     # Reading
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterate over all records, as they are fetched, without end. Between two of them the consumer reports to its
+        """Iterate over all records, as they are fetched, without end. Between two records the consumer reports to its
         group, and commits. An iteration that ends leaves the next record to the next iteration or `poll`.
         """
         background, group = self._background, self._consumer.group
@@ -312,7 +312,7 @@ class Consumer:
                     if background.ticked:
                         background.ticked = False
                         self._look_between()
-                    if leased is not None and not leased.may_fetch:  # others may be reading the rest already
+                    if leased is not None and not leased.may_fetch:  # other members may be reading the rest
                         self._interrupt()
 
     def _open_next(self) -> Iterator[Record] | None:
@@ -333,7 +333,7 @@ class Consumer:
 
         Raises CorruptRecords; KafkaError for an error that a retry does not help, and with `auto_offset_reset="none"`
         also OFFSET_OUT_OF_RANGE and LogTruncation. If `retry_timeout` is set: raises the last error of a partition that
-        could not be read for so many seconds.
+        could not be read for that many seconds.
         """
         chunks = self.poll_chunks(timeout, max_records)
         if len(chunks) == 1:
@@ -341,11 +341,11 @@ class Consumer:
         return [record for _, records in chunks for record in records]
 
     def poll_chunks(self, timeout: float, max_records: int | None = None) -> list[Chunk]:
-        """As `poll`, but return the records grouped by partition."""
+        """Return the next records as `poll` does, but grouped by partition."""
         return self._consumer.take(max_records) if self._fill(timeout, max_records) else []
 
     def _fill(self, timeout: float, max_records: int | None = None) -> bool:
-        """Wait for records that can be handed out. Return whether to hand out what waits then."""
+        """Wait for records that can be returned. Return whether records may be returned now."""
         left = self._begin(timeout)
         if left is None:
             return False
@@ -358,9 +358,9 @@ class Consumer:
     def poll_columns(
         self, timeout: float = 0.0, *, headers: bool = False, max_bytes: int = 64 * 1024 * 1024
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """As `poll`, but return columns: (partition, `pyarrow.RecordBatch`) pairs. The columns are key, value, offset,
-        timestamp and timestampType, and with `headers=True` headers. No Python object is made for a record. Returns all
-        fetched records, up to `max_bytes` of uncompressed batches; the last batch is whole.
+        """Return the next records as columns: (partition, `pyarrow.RecordBatch`) pairs. The columns are key, value,
+        offset, timestamp and timestampType, and with `headers=True` headers. No Python object is made for a record.
+        Returns all fetched records, up to `max_bytes` of uncompressed batches; the last batch is whole.
         """
         left = self._begin(timeout)
         if left is None:

@@ -28,7 +28,7 @@ class Driver:
         self._sockets.close()
 
     def turn(self, until: float) -> None:
-        """Carry out effects, and wait for something to happen, at most until the clock says `until`."""
+        """Carry out effects, and wait for an event, at most until the clock says `until`."""
         self.perform()
         self.network.tick(self._clock.monotonic())
         due = self.network.next_time()

@@ -7,11 +7,11 @@
     for batch in batches:                                               # where the producer is
         send_encoded(producer, batch)
 
-Encoding and compressing are most of a producer's work. A program that writes in one transaction has one producer, but
-may have many processes with rows: each of them encodes its own, and the producer only numbers the batches.
+Most of a producer's work is to encode and compress. A program that writes in one transaction has one producer, but the
+rows may be in many processes. Each process encodes its own rows, and the producer only numbers the batches.
 `Producer.send_columns` does both in one process.
 
-Rules: rows become batches by the options of a producer (`columns`). An encoder sends no record.
+Rules: a producer's options decide how rows become batches (`columns`). An encoder sends no record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BatchEncoder:
     """Makes the batches that a producer with the same options would send."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **settings: Any) -> None:
-        """settings: the options of a producer. With a `transactional_id` the batches are transactional.
+        """Pass the options of a producer. With a `transactional_id` the batches are transactional.
 
         Raises ValueError for options that contradict each other.
         """
@@ -58,11 +58,11 @@ class BatchEncoder:
         self._cluster.close()
 
     def add(self, topic: str, rows: pa.RecordBatch, timestamp: int) -> None:
-        """Add rows. Arguments and errors as `ColumnEncoder.encode`; also raises what kept metadata from being read."""
+        """Add rows. Arguments and errors are those of `ColumnEncoder.encode`; may also raise errors of metadata."""
         self._found += self._encoder.encode(topic, rows, timestamp)
 
     def finish(self) -> list[EncodedBatch]:
-        """Return the batches of all rows, each partition's in the order of its rows."""
+        """Return the batches of all rows; those of a partition are in the order of its rows."""
         found, self._found = self._found, []
         return found
 
@@ -76,9 +76,9 @@ class BatchEncoder:
 
 
 def send_encoded(producer: Producer, batch: EncodedBatch) -> Delivery:
-    """Send a batch of an encoder, and return its delivery; the offset is that of its first record.
+    """Send a batch of an encoder. Return its delivery, which gets the offset of the first record.
 
-    It passes no serializer and no interceptor. Waits and raises as `Producer.send`; raises ValueError if the batch was
-    encoded for a producer with transactions and this one has none, or the other way round.
+    Serializers and interceptors are not called. Waits and raises as `Producer.send` does. Raises ValueError if only one
+    of the two, the batch and the producer, is transactional.
     """
     return producer._send_encoded(batch)

@@ -4,8 +4,8 @@ Strategy: `run` runs a coroutine to its end in the caller's thread. While it wai
 sockets and timers. Only `run` resumes coroutines, not timers or sockets, so that a listener that a coroutine calls may
 `run` another one.
 
-Rules: `lock` is held while anything of the loop runs; the background thread takes it only if it is free. An exception
-from outside (Ctrl-C) is raised once the loop is consistent again.
+Rules: `lock` is held while the loop runs; the background thread takes the lock only if it is free. An exception from
+outside (Ctrl-C) is raised once the loop is consistent again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PollLoop:
     """See the module."""
 
     def __init__(self, clock: Clock) -> None:
-        """`clock` has the time; tests give their own."""
+        """`clock` tells the time; tests pass their own."""
         self.lock = threading.RLock()
         self.clock = clock
         self.now = clock.monotonic
@@ -84,7 +84,7 @@ class PollLoop:
         self._numbers = itertools.count()
 
     def wake(self) -> None:
-        """End a wait. From any thread."""
+        """End a wait. Any thread may call this."""
         self._sockets.wakeup.set()
 
     def close(self) -> None:
@@ -94,13 +94,13 @@ class PollLoop:
     # `Loop`
 
     def later(self, seconds: float, call: Callable[[], object]) -> _Timer:
-        """Make a call after `seconds` seconds."""
+        """Call a function after `seconds` seconds."""
         timer = _Timer(call)
         heapq.heappush(self._timers, (self.now() + seconds, next(self._numbers), timer))
         return timer
 
     def from_thread(self, call: Callable[[], object]) -> None:
-        """Make a call in the thread that runs the loop. From any thread."""
+        """Call a function in the thread that runs the loop. Any thread may ask for it."""
         self._sockets.from_thread(call)
 
     def promise(self) -> PollPromise:
@@ -111,7 +111,7 @@ class PollLoop:
         """Return None: the caller's thread may wait for the disk."""
 
     def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> Transport:
-        """Connect to a link's address. `happened` is this loop's own."""
+        """Connect to a link's address. This loop calls its own `happened`."""
         return self._sockets.open(link, timeout)
 
     # Running
@@ -138,7 +138,7 @@ class PollLoop:
     def turn(self, longest: float) -> bool:
         """Make the calls that are due, and wait for sockets, at most `longest` seconds.
 
-        Returns whether anything was reported to a link; `happened` is for the caller to call.
+        Return whether anything was reported to a link; then the caller has to call `happened`.
         """
         timers = self._timers
         while timers and (timers[0][2].call is None or timers[0][0] <= self.now()):

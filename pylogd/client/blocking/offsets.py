@@ -17,12 +17,12 @@ def list_offsets(
     timeout: float | None = None,
     committed: bool = False,
 ) -> dict[TopicPartition, OffsetAndTime]:
-    """As `find_offsets`, blocking."""
+    """Call `find_offsets`, and block until it is done."""
     return cluster.run(find_offsets(cluster.evented, wanted, timeout, committed=committed))
 
 
 def end_offsets_for_epochs(
     cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout: float | None = None
 ) -> dict[TopicPartition, int | None]:
-    """As `find_end_offsets`, blocking."""
+    """Call `find_end_offsets`, and block until it is done."""
     return cluster.run(find_end_offsets(cluster.evented, wanted, timeout))

@@ -43,13 +43,13 @@ class Sender:
             options, network.metadata, monotonic=clock.monotonic, guard=self.lock, meters=network.meters,
             is_ready=lambda node: network.is_ready(node, PURPOSE), features=lambda: network.features,
         )  # fmt: skip
-        self.flushing = 0  # callers that wait for everything
-        self.needing_room = 0  # callers that wait for some of it
+        self.flushing = 0  # the number of callers that wait for all batches
+        self.needing_room = 0  # the number of callers that wait for space in the buffer
         self._network = network
         self._clock = clock
         self._driver: Driver | None = None
         self._thread: threading.Thread | None = None
-        self._turned_at = float("-inf")  # what was due later than that was not done yet
+        self._turned_at = float("-inf")  # the time of the last turn: later work is not done yet
         self._asleep_until: float | None = None
         self._called = False  # `start` was called since the last turn began
         self._ending = False
@@ -79,7 +79,7 @@ class Sender:
             self.start()
 
     def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """With the lock: wait until `done`; False if `timeout` seconds were over before. Raises Closed."""
+        """With the lock: wait until `done`. Return False if `timeout` seconds pass before. Raises Closed."""
         if threading.current_thread() is self._thread:
             raise ClientError("a callback of the producer may not wait for the producer")
         deadline = None if timeout is None else self._clock.monotonic() + timeout
@@ -91,18 +91,18 @@ class Sender:
             if self._abandoned:
                 assert self.core.failure is not None
                 raise self.core.failure
-            if not awake:  # once: the thread wakes all that wait at each of its turns
+            if not awake:  # once is enough: the thread wakes all waiting callers in each turn
                 self.start()
                 awake = True
             self.changed.wait(left)
         return True
 
     def all_told(self, before: float) -> bool:
-        """With the lock: whether every batch numbered lower has its result, and the callbacks have run."""
+        """With the lock: return whether every batch with a lower number has its result, and the callbacks have run."""
         return self.core.first_unfinished() >= before and not self._untold and not self._telling
 
     def let_end(self) -> None:
-        """End when every batch has its result. Without the lock, which a thread that collects garbage may hold."""
+        """End when every batch has its result. Takes no lock, since a thread that collects garbage may hold it."""
         self._ending = True
         self._rouse()
 
@@ -163,18 +163,18 @@ class Sender:
         return bool(self.flushing or self._ending or self._starved())
 
     def _starved(self) -> bool:
-        """Whether callers wait for space in the buffer that only open batches can free."""
+        """Whether callers wait for space in the buffer, and only open batches can free it."""
         return bool(self.needing_room and not self.core.queue.waiting and not self.core.in_flight)
 
     def _sleep_until(self, busy: bool) -> float:
-        """Return until when to wait for sockets; do not wait while there is work to do."""
+        """Return the time until which to wait for sockets; do not wait while there is work to do."""
         with self.lock:
             now = self._clock.monotonic()
             self._untold += self.core.take_results()
             if self.core.accumulator.sealed or self._untold or self._abandoned or busy:
                 return now
             if self._called or (self.core.accumulator.open and self._must_seal()):
-                return now  # a caller began to wait after this turn's look
+                return now  # a caller began to wait after this turn had checked
             due = self.core.next_time(self._turned_at)
             until = now + _LONG if due is None else due
             if until > now:

@@ -5,7 +5,7 @@ Host names are looked up in a thread of their own, since the system's resolver b
 tried one after the other. With TLS, OpenSSL may have decrypted more than was read, which no `poll` shows: such sockets
 are read again without waiting.
 
-Rules: one thread at a time, but for `wakeup` and `from_thread`, which may be called from any. Nothing waits outside
+Rules: one thread at a time; only `wakeup` and `from_thread` may be called from any thread. Nothing waits outside
 `wait`.
 """
 
@@ -30,12 +30,12 @@ from pylogd.client.evented.tls import context_of, tls_error
 from pylogd.errors import PylogdError
 
 _RECEIVE_SIZE = 64 * 1024
-_MAX_PARTS = 64  # of one gathered write; Linux allows 1024
-_READS = 16  # from one socket in one turn, so that others get theirs
+_MAX_PARTS = 64  # the most parts of one gathered write; Linux allows 1024
+_READS = 16  # the most reads from one socket in one turn, for fairness
 _JOINED_BYTES = 64 * 1024  # parts are joined up to this size before they are encrypted
-_LEAST_ADDRESS_SECONDS = 1.0  # seconds for each address of a name to answer
+_LEAST_ADDRESS_SECONDS = 1.0  # the least time for each address of a name to answer
 
-#: What a socket raises if it can't continue at once.
+#: The exceptions of a socket that can't continue at once.
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Address = tuple[socket.AddressFamily, Any]
@@ -87,14 +87,14 @@ class Transport:
         self.link.lost(BrokerUnavailable(f"{self.link.address}: can't connect: {reason}"), now)
 
     def go_on(self, now: float) -> None:
-        """Continue to connect, after something has happened to the socket."""
+        """Continue to connect, after an event of the socket."""
         if self._tls is None:
             self._finish_connecting(now)
         else:
             self._shake_hands(self._tls, now)
 
     def _finish_connecting(self, now: float) -> None:
-        """Take in that the socket is writable for the first time: it is connected, or the attempt failed."""
+        """Handle that the socket is writable for the first time: it is connected, or the attempt failed."""
         assert self.socket is not None
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -167,7 +167,7 @@ class Transport:
         return self._tls.send(pending[0])
 
     def write(self, parts: list[Any]) -> None:
-        """Write all parts, in order: now as much as the socket takes."""
+        """Write all parts, in order. Write at once as much as the socket takes."""
         self._sockets.write(self, parts)
 
     def close(self) -> None:
@@ -189,8 +189,8 @@ class Sockets:
         self._poll = select.poll()
         self._poll.register(self.wakeup, select.POLLIN)
         self._transports: dict[int, Transport] = {}
-        self._calls: deque[Callable[[], object]] = deque()  # from other threads
-        self._decrypted: set[Transport] = set()  # may have more to read than their sockets show
+        self._calls: deque[Callable[[], object]] = deque()  # calls from other threads
+        self._decrypted: set[Transport] = set()  # TLS may hold more received bytes than the sockets show
 
     def close(self) -> None:
         """Close all sockets. `wakeup.set` does nothing from then on."""
@@ -201,9 +201,9 @@ class Sockets:
     # Waiting
 
     def wait(self, until: float) -> bool:
-        """Wait for something to happen, at most until the clock says `until`, and report it to the links.
+        """Wait for events, at most until the clock says `until`, and report them to the links.
 
-        Returns whether anything happened. `wakeup` ends the wait, and counts as something.
+        Return whether there was an event. `wakeup` ends the wait, and counts as an event.
         """
         now = self._clock.monotonic()
         self._try_other_addresses(now)
@@ -240,7 +240,7 @@ class Sockets:
             self._calls.popleft()()
 
     def from_thread(self, call: Callable[[], object]) -> None:
-        """Make a call in `wait`. From any thread."""
+        """Have `wait` call a function. Any thread may ask for it."""
         self._calls.append(call)
         self.wakeup.set()
 
@@ -280,7 +280,7 @@ class Sockets:
         self._found(transport, addresses, failure)
 
     def _found(self, transport: Transport, addresses: list[Address], error: OSError | None) -> None:
-        """Have `wait` connect to the addresses of a host name. From any thread."""
+        """Have `wait` connect to the addresses of a host name. Any thread may ask for it."""
 
         def connect() -> None:
             if transport.link.state is LinkState.CONNECTING:
@@ -289,7 +289,7 @@ class Sockets:
         self.from_thread(connect)
 
     def write(self, transport: Transport, parts: list[Any]) -> None:
-        """Write all parts of a message, now as much as the socket takes."""
+        """Write all parts of a message. Write at once as much as the socket takes."""
         if transport.socket is None:
             return
         idle = not transport.pending
@@ -348,7 +348,7 @@ class Sockets:
                 rest = size == _RECEIVE_SIZE or link.receive_buffer() is not None
             else:
                 link.filled(size, now)
-                rest = False  # or little, for which `wait` comes back
+                rest = False  # a short read: `wait` comes back for the rest
             if not rest and not transport.encrypted:
                 return
         if transport.has_decrypted:

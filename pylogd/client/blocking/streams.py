@@ -1,6 +1,6 @@
 """Message streams for threads. `core/consumer/streams.py` has the rules.
 
-Strategy: a thread polls for all streams. A lock of each stream guards what it holds.
+Strategy: one thread polls for all streams. Each stream has a lock, which guards its records.
 
 Rules: one thread at a time for each stream. A stream continues after an iteration that was left, or interrupted.
 """
@@ -20,7 +20,7 @@ from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
 _POLL_SECONDS = 1.0
-_LOOK_SECONDS = 0.2  # how often to ask whether the claims hold again
+_LOOK_SECONDS = 0.2  # seconds between two checks whether the claims hold again
 
 
 class Source(Protocol):
@@ -35,7 +35,7 @@ class Source(Protocol):
         ...
 
     def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with these partitions."""
+        """Return records of these partitions again."""
         ...
 
     def wakeup(self) -> None:
@@ -75,7 +75,7 @@ class MessageStream(StreamQueue):
                     self._wait_for_claims()
 
     def _next_records(self) -> Iterator[Record] | None:
-        """Wait for records, and return an iterator that hands out those of one partition, or the rest of them.
+        """Wait for records. Return an iterator over the remaining records of one partition.
 
         Return None if there are none. Raises the consumer's error.
         """
@@ -99,7 +99,7 @@ class MessageStream(StreamQueue):
     def _wait_for_claims(self) -> None:
         """Wait until the group's claims hold again, or the present partition is revoked, or the consumer is closed.
 
-        Until then others may be reading the records that wait here.
+        Until then other members may be reading the records that wait here.
         """
         with self._changed:
             while not (self._cut or self._ended or self._may_fetch()):
@@ -124,7 +124,7 @@ class MessageStream(StreamQueue):
             super().drop_all()
 
     def move(self, partition: TopicPartition, offset: int) -> None:
-        """Drop the records of a partition, which is read on at `offset`."""
+        """Drop the records of a partition; reading continues at `offset`."""
         with self._changed:
             super().move(partition, offset)
 
@@ -134,7 +134,7 @@ class MessageStream(StreamQueue):
             return super().progress()
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the offset after the last record that was handed out, of each partition that has or had records."""
+        """Return, for each partition that has or had records, the offset after the last returned record."""
         with self._changed:
             return super().positions()
 
@@ -156,7 +156,9 @@ class Streams(StreamTable[MessageStream]):
         may_fetch: Callable[[], bool],
         lock: AbstractContextManager[object],
     ) -> None:
-        """As `StreamTable`; `source` is the consumer with its lock. Raises ValueError for less than one stream."""
+        """Pass the arguments of `StreamTable`, and the consumer with its lock. Raises ValueError for less than one
+        stream.
+        """
         super().__init__(
             counts, stream_of, lambda topic, number: MessageStream(topic, number, source.wakeup, may_fetch)
         )

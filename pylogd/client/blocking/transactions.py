@@ -49,7 +49,7 @@ class TransactionMethods:
         self._finish(self._core.transactions.prepare, timeout, "no producer id")
 
     def begin_transaction(self, timeout: float | None = None) -> None:
-        """Begin a transaction. Raises TransactionError if a transaction is open; raises as `init_transactions`."""
+        """Begin a transaction. Raises TransactionError if one is open, and the errors of `init_transactions`."""
         self.init_transactions(timeout)
         with self._sender.lock:
             self._core.begin_transaction()
@@ -60,8 +60,9 @@ class TransactionMethods:
         """Commit a consumer's offsets with the transaction: in each partition, the offset after the last returned
         record.
 
-        source: the consumer, or offsets by partition; offsets need `group`, the consumer's `group_metadata()`. Raises
-        TransactionAborted if the consumer is no longer a member of its group; ProducerFailed; RequestTimedOut;
+        source: the consumer, or offsets by partition; offsets need `group`, the consumer's `group_metadata()`.
+
+        Raises TransactionAborted if the consumer is no longer a member of its group; ProducerFailed; RequestTimedOut;
         ValueError if the consumer commits automatically.
         """
         offsets, metadata = as_offsets(source, group)
@@ -101,7 +102,7 @@ class TransactionMethods:
 
 
 class Transaction:
-    """One transaction, as `with` has it."""
+    """One transaction, for a `with` statement."""
 
     def __init__(self, producer: TransactionMethods, timeout: float | None) -> None:
         """It begins when the `with` statement is entered."""
@@ -124,7 +125,7 @@ class Transaction:
             self._abort()
 
     def _abort(self) -> None:
-        """Abort if possible. Other errors were raised to the application already."""
+        """Abort if possible. An error that prevents it was already raised to the application."""
         if not self._producer._core.transactions.can_abort:
             return
         try:
@@ -133,5 +134,5 @@ class Transaction:
             _log.warning("a transaction could not be aborted; the coordinator aborts it after its timeout: %s", error)
 
     def send_offsets(self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None) -> None:
-        """As `Producer.send_offsets`."""
+        """Call `Producer.send_offsets`."""
         self._producer.send_offsets(source, group, self._timeout)

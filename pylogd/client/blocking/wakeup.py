@@ -23,13 +23,13 @@ class Wakeup:
         return self._read
 
     def set(self) -> None:
-        """End the present wait, or else the next one. From any thread."""
-        with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+        """End the present wait, or else the next one. Any thread may call this."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes the reader too
             if not self._closed:
                 os.write(self._write, b"\0")
 
     def clear(self) -> None:
-        """Let the next wait wait again."""
+        """Empty the pipe, so that the next wait does not end at once."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._read, 4096)
 

@@ -3,8 +3,8 @@
 Strategy: `zookeeper.bridge.ZooKeeperMembership` works in a thread of its own; its events become those of a broker's
 group, and the committed offsets of an assignment are kept until they are looked up.
 
-Rules: imported only when the ZooKeeper coordinator is chosen, since it imports Twisted. The registries have offsets
-only: metadata and leader epochs are dropped.
+Rules: imported only when the ZooKeeper coordinator is chosen, since it imports Twisted. The registries have only
+offsets, so metadata and leader epochs are dropped.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pylogd.errors import PylogdError
 class ZooKeeperGroup:
     """A group by its id, joined by `subscribe`."""
 
-    #: a `poll` has to look for its events
+    #: `poll` has to check for events of this group
     wakes = False
-    #: claims are valid while a lease lasts
+    #: the member's claims are valid only while its lease lasts
     leased = True
 
     def __init__(self, options: ConsumerOptions) -> None:
@@ -45,7 +45,7 @@ class ZooKeeperGroup:
         self._on_commit: Callable[[Offsets], object] = lambda _: None
 
     def on_commit(self, call: Callable[[Offsets], object]) -> None:
-        """Have `call` called with offsets that were committed, by the next method of this group that is called."""
+        """Have `call` called with committed offsets. The next call of any method of this group makes the call."""
         self._on_commit = call
 
     def subscribe(self, topics: Topics) -> None:
@@ -76,7 +76,7 @@ class ZooKeeperGroup:
         """Do nothing: `close` has stopped it."""
 
     async def close(self, timeout: float) -> None:
-        """Leave within `timeout` seconds. Blocks, as all methods of this group."""
+        """Leave within `timeout` seconds. Like all methods of this group, this one blocks."""
         membership, self._membership = self._membership, None
         self._events.clear()
         self._came.clear()
@@ -154,7 +154,7 @@ class ZooKeeperGroup:
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
     ) -> None:
-        """Look up committed offsets: for a new assignment, those that came with it; otherwise the current ones."""
+        """Look up committed offsets. Those of a new assignment came with it; others are read now."""
         known = {p: self._offsets.pop(p) for p in partitions if p in self._offsets}
         try:
             if rest := [p for p in partitions if p not in known]:

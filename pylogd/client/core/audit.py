@@ -1,7 +1,7 @@
 """The data of audited producers: the stamp on each message, and the reports of delivered messages.
 
-Rules: both are read from topics that others may write to, so `decode` checks every field. Must not know: who sends,
-counts or compares.
+Rules: stamps and reports are read from topics that others may write to, so `decode` checks every field. This module
+must not know who sends, counts or compares messages.
 Source: the Kafka paper (NetDB 2011), section 3.3, "auditing".
 """
 
@@ -14,14 +14,14 @@ from typing import Any, Final, NamedTuple
 
 from pylogd.errors import PylogdError
 
-#: The header of a message that has its stamp.
+#: The name of the header with a message's stamp.
 HEADER: Final = "pylogd.audit"
 #: The topic to which producers report.
 AUDIT_TOPIC: Final = "pylogd-audit"
-#: How long a window is, in milliseconds.
+#: The length of a window in milliseconds.
 WINDOW_MS: Final = 60_000
 
-_MOST_NUMBERS: Final = 1 << 32  # in a report: more are not sent in any window
+_MOST_NUMBERS: Final = 1 << 32  # the most numbers in a report; no window has more messages
 _MOST: Final = (1 << 63) - 1
 
 
@@ -42,12 +42,12 @@ class Stamp(NamedTuple):
     number: int
 
     def encode(self) -> bytes:
-        """The header's value."""
+        """Return the header's value."""
         return f"{self.time_ms}/{self.producer}/{self.number}/{self.server}".encode()
 
     @classmethod
     def decode(cls, value: bytes) -> Stamp:
-        """The inverse. Raises NotStamped."""
+        """Return the stamp in a header's value. Raises NotStamped."""
         try:
             moment, producer, number, server = value.decode().split("/", 3)
             stamp = cls(int(moment), server, producer, int(number))
@@ -62,10 +62,10 @@ class Stamp(NamedTuple):
 class Report:
     """How many messages a producer delivered to a topic in a window, beyond its reports before this one.
 
-    first, last: the numbers that it gave to messages of the window, -1 for both where they are not known. failed: of
-    these the ranges, from the first to the last number, that were not delivered, or not known to be.
-    recovered: whether this was read from the log of a producer that ended without reporting: then `count` is 0, and of
-    its messages, `first` to `last` without `failed`, it is unknown which were delivered.
+    first, last: the first and last number of the producer's messages in the window; both are -1 if they are unknown.
+    failed: the ranges of these numbers (first and last) whose messages were not delivered, or are not known to be.
+    recovered: whether the report was made from the journal of a producer that ended without reporting. Then `count` is
+    0, and it is unknown which of the messages from `first` to `last`, except `failed`, were delivered.
     """
 
     producer: str
@@ -81,12 +81,12 @@ class Report:
     recovered: bool = False
 
     def encode(self) -> bytes:
-        """The message in the audit topic."""
+        """Return the report as a message of the audit topic."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, value: bytes | None) -> Report:
-        """The inverse. Fields that this version does not know are ignored. Raises InvalidReport."""
+        """Return the report in a message. Fields that this version does not know are ignored. Raises InvalidReport."""
         try:
             document = json.loads(value or b"")
             texts = {name: _checked(document[name], str) for name in ("producer", "server", "topic")}
@@ -116,7 +116,7 @@ def _ranges_of(pairs: Any) -> Iterator[tuple[int, int]]:
 
 
 def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return first and last of each run of numbers, in order."""
+    """Return the first and last number of each run of numbers, in order."""
     found: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if found and number == found[-1][1] + 1:

@@ -11,7 +11,7 @@ class Backoff:
     __slots__ = ("_delay", "_first", "_most", "_random")
 
     def __init__(self, first: float = 0.1, most: float = 1.0, rng: random.Random | None = None) -> None:
-        """`rng` is for tests that must know the jitter."""
+        """Tests pass `rng` to know the jitter."""
         self._first = first
         self._most = most
         self._delay = first

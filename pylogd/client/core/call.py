@@ -1,4 +1,4 @@
-"""A request of the core: what to send to which broker, and whom to report the outcome.
+"""A request of the core: the message, the broker to send it to, and the callbacks for the outcome.
 
 The parts of a client that decide (`producer`, `fetcher`, `participation`, `metadata_updater`) return calls; `network`
 sends each to the right connection and reports the outcome exactly once.
@@ -33,13 +33,16 @@ Target = int | Endpoint | None
 class Call:
     """A request to send, and callbacks for its outcome.
 
-    `api` is the request's message class and `build(version)` makes the message for the version that was negotiated,
-    at most `highest`; it may raise PylogdError. Exactly one of `answered(response, now)` and `failed(error, now)` is
-    called. `timeout` in seconds counts from `Network.send`. `purpose` names one of several connections to a broker, so
-    that a request whose answer waits for something delays no others; `exclusive` asks for a connection on which nothing
-    is in flight. With `expect_reply=False` (Produce with acks=0) `answered(None, now)` follows the write.
+    Exactly one of `answered(response, now)` and `failed(error, now)` is called.
+    api: the request's message class.
+    build: makes the message for the version that was negotiated, at most `highest`; may raise PylogdError.
+    timeout: in seconds, counted from `Network.send`.
+    purpose: names one of several connections to a broker, so that a request with a late answer delays no others.
+    exclusive: whether to use a connection on which nothing is in flight.
+    expect_reply: False for Produce with acks=0: `answered(None, now)` is called after the write.
 
-    `sent` tells whether bytes were handed to the transport, and `sent_at` when: if not, a failed request had no effect.
+    sent: whether bytes were handed to the transport; if not, a failed request had no effect.
+    sent_at: when they were.
     """
 
     api: type[Any]

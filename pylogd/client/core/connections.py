@@ -18,12 +18,13 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """The options of connections. Times in seconds; Kafka's names for settings that Kafka has.
+    """The options of connections. Times are in seconds. Settings that Kafka has too have its names.
 
-    `connect_timeout` is for one address and includes the ApiVersions exchange. With each failed attempt it doubles to
-    `connect_timeout_max` (KIP-601), and the broker is left alone for `reconnect_backoff`, doubling up to
-    `reconnect_backoff_max`. A connection that was not used for `connections_max_idle` is closed. Without metadata for
-    `rebootstrap_trigger` the client rebootstraps; None: never.
+    connect_timeout, connect_timeout_max: the limit for one address, including ApiVersions. It starts at the first value
+    and doubles with each failed attempt, up to the second (KIP-601).
+    reconnect_backoff, reconnect_backoff_max: the pause after a failed attempt, which doubles in the same way.
+    connections_max_idle: a connection that was not used for so long is closed.
+    rebootstrap_trigger: after so long without metadata the client rebootstraps; None: never.
     """
 
     client_id: str = "pylogd"
@@ -41,7 +42,7 @@ class ConnectionOptions:
 
 @dataclass(slots=True)
 class _Unreachable:
-    """When to try an address again, the error of the last attempt, and how many there were."""
+    """When to try an address again, the error of the last attempt, and the number of failed attempts."""
 
     backoff: Backoff
     until: float
@@ -83,7 +84,7 @@ class UnreachableAddresses:
             backoff = Backoff(options.reconnect_backoff, options.reconnect_backoff_max)
             found = self._addresses[address] = _Unreachable(backoff, 0.0, error)
         pause = found.backoff.next()
-        if isinstance(error, AuthenticationFailed):  # it will hardly succeed the next time
+        if isinstance(error, AuthenticationFailed):  # the next attempt will hardly succeed
             pause = max(pause, self._options.reconnect_backoff_max)
         found.until, found.error, found.failures = now + pause, error, found.failures + 1
         _log.info("%s; the next attempt is in %.2f s at the earliest", error, pause)

@@ -1,6 +1,6 @@
 """The exceptions of the client. An error code of a broker is a `KafkaError` (`pylogd.errors`).
 
-Errors of connections are in `pylogd.errors`, since brokers are clients of each other, and so is `is_retriable`, which
+Errors of connections are in `pylogd.errors`, since brokers are clients of each other. `pylogd.errors.is_retriable`
 alone decides whether a retry may help.
 """
 
@@ -56,7 +56,7 @@ class CorruptRecords(ClientError):
     """A fetched batch is damaged. To skip it, `seek` to `next_offset`, unless that is None."""
 
     def __init__(self, topic: str, partition: int, offset: int, next_offset: int | None, cause: str) -> None:
-        """The batch is at `offset`; `next_offset` is from its header, or None if that can't be read."""
+        """The batch is at `offset`. `next_offset` is from the batch's header, or None if the header can't be read."""
         super().__init__(f"{topic}-{partition}: at offset {offset}: {cause}")
         self.topic = topic
         self.partition = partition
@@ -133,9 +133,9 @@ class LogTruncation(KafkaError):
 
 
 class UnknownTopic(KafkaError):
-    """The topic does not exist. This error is not retried; the error of a topic that is being created is."""
+    """The topic does not exist. This error is not retried, unlike that of a topic that is being created."""
 
-    topic = ""  # the name that was asked for, if it is known
+    topic = ""  # the requested name, if it is known
 
     @property
     def retriable(self) -> bool:
@@ -153,13 +153,13 @@ class RebootstrapRequired(KafkaError):
 
 
 class DeliveryFailed(ClientError):
-    """Records were accepted by the producer, but were not written, or may not be.
+    """The producer accepted records that were not written, or may not have been written.
 
     The cause is the first record's error.
     """
 
     def __init__(self, records: int, cause: BaseException) -> None:
-        """`records` is how many."""
+        """`records` is the number of these records."""
         super().__init__(f"{records} records were not delivered: {cause}")
         self.records = records
         self.__cause__ = cause
@@ -213,7 +213,7 @@ class GroupProtocolUnsupported(UnsupportedByBroker):
     """The cluster does not support the newer group protocol (KIP-848), or has it turned off."""
 
     def __init__(self, cause: str) -> None:
-        """cause: the error from which the client knows."""
+        """cause: the error that shows it."""
         super().__init__(
             f'{cause}. group_protocol="consumer" needs brokers of Kafka 4.0 or pylogd, and the cluster\'s feature '
             f'group.version at 1 (pylogd features). Until then use group_protocol="classic"'

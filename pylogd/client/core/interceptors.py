@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def overridden(interceptors: Sequence[Any], base: type, method: str) -> list[Callable[..., Any]]:
-    """Return `method` of every interceptor that has its own, instead of that of `base`."""
+    """Return `method` of every interceptor that overrides the method of `base`."""
     default = getattr(base, method)
     return [getattr(each, method) for each in interceptors if getattr(type(each), method, default) is not default]
 

@@ -32,9 +32,9 @@ from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
 
-#: a connection that was not used for so long is checked before a request without a reply
+#: a connection that was not used for this time is checked before a request without a reply
 IDLE_CHECK_SECONDS = 1.0
-#: the share of a session's lifetime after which the client authenticates again, at random between both
+#: the client authenticates again after a share of the session's lifetime, at random between these two
 _SESSION_SHARES = 0.85, 0.95
 _NEVER = float("inf")
 
@@ -93,12 +93,12 @@ class Link:
     )  # fmt: skip
 
     def __init__(self, network: Connections, key: BrokerKey, purpose: str, host: str, port: int, now: float) -> None:
-        """A connection that is about to be opened."""
+        """The connection is about to be opened."""
         self.key, self.purpose, self.host, self.port = key, purpose, host, port
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.state = LinkState.CONNECTING
         self.error: PylogdError | None = None
-        #: for the face: whatever it opened
+        #: the face's transport
         self.transport: Any = None
         self.used_at = now
         self._network = network
@@ -106,9 +106,9 @@ class Link:
         self._negotiation = Negotiation(self.address)
         self._authentication: Authentication | None = None
         self._authenticate_at = _NEVER  # when to authenticate again
-        self._calls: deque[Call | None] = deque()  # awaited, in order; None for the link's own requests
+        self._calls: deque[Call | None] = deque()  # calls with awaited replies; None: a request of the link
         self._waiting: deque[Call] = deque()
-        self._without_reply: deque[Call] = deque()  # written to a transport that may still hold them
+        self._without_reply: deque[Call] = deque()  # calls that are written, but may not be sent yet
         self._congested = False
         #: how long connecting may take, in seconds
         self.connect_timeout = network.unreachable.connect_timeout((host, port))
@@ -125,12 +125,12 @@ class Link:
 
     @property
     def suspended(self) -> bool:
-        """Whether it was ready, and will be ready again if the broker answers the link's own requests."""
+        """Whether the link was ready, and will be again if the broker answers the link's own requests."""
         return self.state in _SUSPENDED
 
     @property
     def connections(self) -> Connections:
-        """The connections that it belongs to."""
+        """The connections of which the link is one."""
         return self._network
 
     @property
@@ -214,7 +214,7 @@ class Link:
         self._network.link_failed(self, error, now, close=False)
 
     def _hint(self) -> str:
-        """Return what may be wrong if the broker closes the connection before it has answered anything."""
+        """Return the likely cause if the broker closes the connection before it has answered anything."""
         if self.state is LinkState.NEGOTIATING and not self._network.options.security.uses_tls:
             return " before it answered; if the listener uses TLS, set the protocol SSL or SASL_SSL"
         return ""
@@ -229,7 +229,7 @@ class Link:
             self._suspend(LinkState.CHECKING, now)
         if self.state is LinkState.READY:
             self._write(call, now)
-        elif self.error is not None:  # there is nothing to authenticate with
+        elif self.error is not None:  # there are no credentials
             call.failed(self.error, now)
         else:
             self._waiting.append(call)
@@ -269,14 +269,14 @@ class Link:
             call.failed(RequestTimedOut(f"{self.address}: no connection in time"), now)
 
     def next_time(self, idle: float) -> float:
-        """When `late`, `expire_waiting` or the idle limit has something to do."""
+        """The next time at which `late`, `expire_waiting` or the idle limit applies."""
         if self.state is LinkState.READY:
             first = self._calls[0] if self._calls else None
             return self.used_at + idle if first is None else first.deadline
         return min([self._connect_deadline, *(call.deadline for call in self._waiting)])
 
     def shut(self, error: PylogdError) -> list[Call]:
-        """Mark it closed and return every call that it had."""
+        """Mark the link as closed, and return all of its calls."""
         if self.state is not LinkState.CONNECTING:
             self.meters.connections -= 1
             self._network.meters.closed.record(1)
@@ -289,7 +289,7 @@ class Link:
         return calls
 
     def take_waiting(self) -> list[Call]:
-        """Return the calls that wait on a connection that was ready before. Nothing of them was sent."""
+        """Return the calls that wait on a connection that was ready before. None of them was sent."""
         if not self.suspended:
             return []
         waiting, self._waiting = list(self._waiting), deque()

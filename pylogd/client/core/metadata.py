@@ -1,12 +1,11 @@
 """A client's metadata of a cluster: its brokers, topics and leaders. Without I/O, shared by all faces.
 
-Strategy: whoever drives it sends `request(...)` when something is not known or outdated, and gives the response to
-`learn`. Errors of brokers go to `note`, which forgets what they show to be outdated. `Retry` bounds the retries of a
-call.
+Strategy: the caller sends `request(...)` when metadata is unknown or outdated, and passes the response to `learn`. It
+passes errors of brokers to `note`, which forgets the metadata that they show to be outdated. `Retry` limits the retries
+of a call.
 
-Rules: no I/O, no clock; nothing here waits. A leader epoch that is older than one known before is not believed: it
-comes from a broker that stood still, or that has no connection, and its leader may be one that others have replaced
-(KIP-320).
+Rules: no I/O, no clock; nothing here waits. A leader epoch that is older than one known before is ignored: the broker
+that sent it was paused or is cut off, and the leader may have been replaced (KIP-320).
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from pylogd.wire.messages.metadata import (
 )
 from pylogd.wire.values import ZERO_UUID
 
-_CAN_ASK_NOT_TO_CREATE = 4  # the version of Metadata
+_CAN_ASK_NOT_TO_CREATE = 4  # since this version of Metadata
 _ALL_IS_NULL = 1
 _NO_LEADER: Final = -1
 _NO_EPOCH: Final = -1
 
-#: Where a broker listens: its key, host and port.
+#: A broker's address: its key, host and port.
 BrokerAddress = tuple[BrokerKey, str, int]
 
 #: Errors that show that the metadata is outdated.
@@ -76,13 +75,13 @@ class Metadata:
         self.bootstrap = list(bootstrap)
         self.auto_create_topics = auto_create_topics
         self.rebootstraps = rebootstraps
-        #: a broker has answered that everything known is to be forgotten (KIP-1102)
+        #: whether a broker has answered that the client must forget all metadata (KIP-1102)
         self.rebootstrap_required = False
         self.cluster_id: str | None = None
         self.controller_id = -1
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
-        self._epochs: dict[str, tuple[bytes, dict[int, int]]] = {}  # by topic: its id, and the highest epochs seen
+        self._epochs: dict[str, tuple[bytes, dict[int, int]]] = {}  # by topic: id and highest leader epochs
 
     # Requests
 
@@ -109,7 +108,9 @@ class Metadata:
         return [self.topics[topic.name] for topic in response.topics if topic.name is not None]
 
     def learn_each(self, response: MetadataResponse) -> dict[str, KafkaError]:
-        """Take in an answer, and return the errors of its topics by name. Raises KafkaError if all of it failed."""
+        """Apply an answer, and return the errors of its topics by name. Raises KafkaError if the request failed as a
+        whole.
+        """
         if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED and self.rebootstraps:
             self.rebootstrap_required = True
             raise RebootstrapRequired(ErrorCode.REBOOTSTRAP_REQUIRED)
@@ -124,14 +125,16 @@ class Metadata:
             if topic.error_code:
                 self.topics.pop(name, None)
                 if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    self._epochs.pop(name, None)  # it was deleted: another one of the name has another id
+                    self._epochs.pop(name, None)  # the topic was deleted: a new topic of this name has another id
                 errors[name] = self._error(topic)
             else:
                 self.topics[name] = self._believed(_read_topic(topic))
         return errors
 
     def _believed(self, topic: Topic) -> Topic:
-        """Return a topic without the leaders of epochs that are over. Without a topic id it may be another topic."""
+        """Return a topic without leaders of outdated epochs. A topic without an id may be another topic of the same
+        name.
+        """
         if topic.topic_id == ZERO_UUID:
             return topic
         topic_id, epochs = self._epochs.get(topic.name, (topic.topic_id, {}))
@@ -150,8 +153,8 @@ class Metadata:
     def _error(self, topic: MetadataResponseTopic) -> KafkaError:
         code = error_for(topic.error_code)
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.auto_create_topics:
-            # The table calls it retriable, since a topic that is being created may be unknown. A topic that nobody
-            # creates is reported at once.
+            # The error table calls this error retriable, since a topic that is being created may be unknown. If nobody
+            # creates the topic, the error is reported at once.
             error = UnknownTopic(code, f"there is no topic {topic.name!r}")
             error.topic = topic.name or ""
             return error
@@ -183,7 +186,7 @@ class Metadata:
         self._epochs.clear()
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the known leader epochs of partitions, by which a leader notices that it, or this client, is stale."""
+        """Return the known leader epochs of partitions. They show a leader that it, or this client, is outdated."""
         asked = set(partitions)
         topics = [self.topics[name] for name in {partition.topic for partition in asked} if name in self.topics]
         known = {
@@ -194,7 +197,7 @@ class Metadata:
     def partition(self, partition: TopicPartition) -> Partition | None:
         """Return a partition that has a leader; None if its topic is not known.
 
-        Raises KafkaError: LEADER_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION for one that its topic does not have.
+        Raises KafkaError: LEADER_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if the topic does not have the partition.
         """
         topic = self.topics.get(partition.topic)
         if topic is None:
@@ -207,11 +210,11 @@ class Metadata:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
 
     def forget(self, topic: str) -> None:
-        """Forget a topic, so that it is asked for again."""
+        """Forget a topic, so that it is requested again."""
         self.topics.pop(topic, None)
 
     def note(self, error: BaseException) -> None:
-        """Forget what an error shows to be outdated."""
+        """Forget the metadata that an error shows to be outdated."""
         if isinstance(error, BrokerUnavailable) or (isinstance(error, KafkaError) and error.code in _STALE):
             self.topics.clear()
 
@@ -226,7 +229,7 @@ class Retry:
 
     def pause(self, error: BaseException, now: float, most: float = float("inf")) -> float | None:
         """Return the seconds to wait before the next try after an error, or None to give up. `most` may shorten the
-        patience that was given.
+        retries further.
         """
         pause = self._backoff.next()
         if not is_retriable(error) or now + pause > self._began + min(self._patience, most):

@@ -1,7 +1,7 @@
 """Keep a client's metadata up to date: which topics to request, when, and how to apply the answers.
 
-Strategy: whoever needs a topic calls `want`; known topics are refreshed every `max_age` seconds. One request is in
-flight at a time, for all topics that are due. Its outcome is reported to `on_topic`, topic by topic.
+Strategy: a caller that needs a topic calls `want`. Known topics are refreshed every `max_age` seconds. At most one
+request is in flight, for all topics that are due. Its outcome is reported to `on_topic` for each topic.
 
 Rules: no I/O and no clock. A topic may be created by the broker only for a first `want` with `create=True`: a
 refresh never brings a deleted topic back. Retriable errors (no broker answers, no leader yet) are retried after a
@@ -20,14 +20,14 @@ from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 
-#: Seconds in which some brokers may not know a topic that was just created.
+#: Seconds for which some brokers may not know a new topic.
 SPREADING_SECONDS = 1.0
 
 
 class MetadataUpdater:
-    """Refreshes topics. Times in seconds.
+    """Refreshes topics. Times are in seconds.
 
-    `on_topic(name, topic, error, now)` is called for each topic that was asked for; either `topic` or `error` is None.
+    `on_topic(name, topic, error, now)` is called for each requested topic; either `topic` or `error` is None.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MetadataUpdater:
         self._asking = False
 
     def due(self, missing: Iterable[str], now: float) -> list[Call]:
-        """Return the request to send now, if any. `missing` are topics that are needed and not known."""
+        """Return the request to send now, if any. `missing` are needed topics that are unknown."""
         if self._asking or now < self._not_before:
             return []
         for topic in missing:
@@ -82,7 +82,10 @@ class MetadataUpdater:
         return [self._ask(topics, create)]
 
     def next_time(self, missing: bool) -> float | None:
-        """When a request is due if nothing happens before; `missing`: some topic that is needed is not known."""
+        """Return when a request is due, unless an event comes first.
+
+        missing: whether a needed topic is unknown.
+        """
         if self._asking:
             return None
         times = [learned + self._max_age for learned in self._learned_at.values()]
@@ -126,7 +129,7 @@ class MetadataUpdater:
             self._pause.reset()
 
     def _judge(self, name: str, error: KafkaError, now: float) -> KafkaError:
-        """Return the error to report of a topic: one that was just created may be unknown for a while."""
+        """Return the error to report for a topic. It is retriable while some brokers may not know a new topic yet."""
         known = self._learned_at.pop(name, None) is not None
         if isinstance(error, UnknownTopic) and not known:
             since = self._unknown_since.setdefault(name, now)

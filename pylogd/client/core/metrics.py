@@ -1,4 +1,4 @@
-"""Statistics of a client: meters that are updated once per request or batch, and snapshots of them.
+"""Statistics of a client: meters that are updated once per request or batch, and snapshots of the meters.
 
     window = Window(30.0)
     latency = window.meter()
@@ -12,8 +12,8 @@ Strategy: rates, averages and maxima are about a window of time, as with Kafka's
 it is called with every turn of the network, so that recording needs no clock.
 
 Rules: names and units are Kafka's, with an underscore for a hyphen: latencies are in milliseconds, rates per second.
-No I/O and no clock. Meters may be read from other threads than the one that records; a snapshot may then be ahead in
-one number of what another one says.
+No I/O and no clock. Any thread may read meters while another one records; then the numbers of a snapshot may differ by
+the latest events.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _log = logging.getLogger("pylogd.client.metrics")
 
 
 class Meter:
-    """A quantity: how often it was recorded and its sum, since the beginning and within the window."""
+    """A quantity: the number of its occurrences and their sum, since the beginning and within the window."""
 
     __slots__ = ("_base", "_highest", "_marks", "count", "total")
 
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0
-        self._highest = [0.0, 0.0]  # of the present sample period, and of the one before
-        self._base = self._marks = (0, 0.0)  # count and total when the window, and the present period, began
+        self._highest = [0.0, 0.0]  # the highest values of the present sample period and of the one before
+        self._base = self._marks = (0, 0.0)  # count and total at the beginning of the window and of the present period
 
     def record(self, value: float) -> None:
         """Count one occurrence of `value`."""
@@ -77,10 +77,10 @@ class Meter:
 
 
 class Window:
-    """The time that averages, maxima and rates are about: the present sample period and the one before it."""
+    """The time that averages, maxima and rates cover: the present sample period and the one before it."""
 
     def __init__(self, period: float = 30.0) -> None:
-        """`period` in seconds. It begins with the first `tick`."""
+        """`period` is in seconds. The first `tick` begins the first period."""
         self._period = period
         self._meters: list[Meter] = []
         self._base: float | None = None
@@ -111,7 +111,7 @@ class Window:
 
 
 class Statistics:
-    """Base class of snapshots: `as_dict` returns one with Kafka's names, as JSON can have it."""
+    """Base class of snapshots. `as_dict` returns a snapshot by Kafka's names, with values that JSON has."""
 
     __slots__ = ()
 
@@ -163,7 +163,7 @@ class BrokerMetrics(Statistics):
 class ClientMetrics(Statistics):
     """All connections of a client, and each broker by its id, or by (host, port) while only its address is known.
 
-    `window_seconds` is the time that rates, averages and maxima are about.
+    `window_seconds` is the time that rates, averages and maxima cover.
     """
 
     client_id: str
@@ -194,8 +194,8 @@ class BrokerMeters:
         self.address = address
         self.connections = 0
         self.in_flight = 0
-        self.sent = window.meter()  # bytes of requests
-        self.received = window.meter()  # bytes
+        self.sent = window.meter()  # the bytes of each request
+        self.received = window.meter()  # the received bytes
         self._latency: dict[str, Meter] = {}
         self._window = window
 
@@ -237,13 +237,13 @@ class BrokerMeters:
 
 
 class NetworkMeters:
-    """The counters of all connections of a client. The meters of its machines use `window` too."""
+    """The counters of all connections of a client. Other meters of the client use `window` too."""
 
     def __init__(self, client_id: str, period: float) -> None:
         """`period` is the sample period of the window, in seconds."""
         self.client_id = client_id
         self.window = Window(period)
-        self.created = self.window.meter()  # connections
+        self.created = self.window.meter()  # the opened connections
         self.closed = self.window.meter()
         self._brokers: dict[BrokerKey, BrokerMeters] = {}
 
@@ -284,7 +284,7 @@ class NetworkMeters:
 
 
 class StatisticsReporter:
-    """Calls the application with a snapshot every `interval` seconds. 0, or no callback: never."""
+    """Calls the application with a snapshot every `interval` seconds; never if it is 0 or there is no callback."""
 
     def __init__(
         self, interval: float, callback: Callable[[Any], None] | None, snapshot: Callable[[float], ClientMetrics]
@@ -299,7 +299,7 @@ class StatisticsReporter:
         self._due: float | None = None
 
     def next_time(self, now: float) -> float | None:
-        """When `report` has something to do; None if never."""
+        """Return when the next call of `report` is due; None if never."""
         if self._callback is None:
             return None
         if self._due is None:

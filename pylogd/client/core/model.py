@@ -25,10 +25,12 @@ class TopicPartition(NamedTuple):
 class Broker(NamedTuple):
     """A broker of the cluster, and its address.
 
-    The fields from `host_id` on are known only if it comes from `describe_cluster`, not from metadata.
-    host_id: the machine that it shares with the other brokers of this `host.id`; None if it names none. labels: those
-    that it carries (`broker.labels`). cordoned: it gets no new replicas. full: a volume of it has no room. room: how
-    many more partitions it may hold, None for no limit.
+    Only `describe_cluster` fills in the fields from `host_id` on; metadata does not.
+    host_id: the broker's `host.id`, which brokers on the same machine share; None if it has none.
+    labels: the labels that the broker carries (`broker.labels`).
+    cordoned: whether the broker gets no new replicas.
+    full: whether one of its volumes is full.
+    room: the number of partitions that it may still get; None for no limit.
     """
 
     node_id: int
@@ -44,7 +46,7 @@ class Broker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition in the metadata. `leader` is -1 if it has no leader."""
+    """A partition in the metadata. `leader` is -1 if the partition has no leader."""
 
     index: int
     leader: int
@@ -55,8 +57,10 @@ class Partition:
 
 
 class EligibleReplicas(NamedTuple):
-    """Who may lead a partition without being in sync (KIP-966): `eligible` brokers have all that is committed;
-    `last_known` ones had, until their machines stopped without warning.
+    """The brokers that may lead a partition without being in sync (KIP-966).
+
+    eligible: brokers that have all committed records.
+    last_known: brokers that had all of them until their machines stopped without warning.
     """
 
     eligible: tuple[int, ...]
@@ -147,8 +151,9 @@ _UNFINISHED = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
 class TransactionDescription(NamedTuple):
     """A transactional id with its present or last transaction.
 
-    timeout: milliseconds after which the coordinator aborts it. started: milliseconds since 1970, -1 before the first
-    transaction. partitions: those that are in the transaction.
+    timeout: milliseconds after which the coordinator aborts an open transaction.
+    started: the start of the transaction in milliseconds since 1970; -1 before the first transaction.
+    partitions: the partitions in the transaction.
     """
 
     transactional_id: str
@@ -169,11 +174,12 @@ class TransactionDescription(NamedTuple):
 class ActiveProducer(NamedTuple):
     """An idempotent producer that a partition remembers (KIP-664).
 
-    `last_sequence` is the sequence number of its last record and `last_timestamp` that record's time stamp in
-    milliseconds since 1970; -1 if it has none. `transaction_start` is the first offset of its open transaction, -1 if
-    none is open; `coordinator_epoch` that of the coordinator which ended its last transaction, -1 if there was none.
-    `awaited_until`: new replicas that began with the latest offset wait for this producer until then, in milliseconds
-    since 1970; -1 if they do not.
+    Each field is -1 if it does not apply. Times are in milliseconds since 1970.
+    last_sequence: the sequence number of the producer's last record.
+    last_timestamp: the time stamp of that record.
+    transaction_start: the first offset of the open transaction.
+    coordinator_epoch: the epoch of the coordinator that ended the producer's last transaction.
+    awaited_until: the time until which new replicas that began with the latest offset wait for this producer.
     """
 
     producer_id: int
@@ -215,7 +221,7 @@ class GroupMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group. `protocol` is what its members agreed on: of consumers, the assignor."""
+    """A group. `protocol` is the protocol that the members agreed on; for consumers it is the assignor."""
 
     group_id: str
     state: str
@@ -236,7 +242,8 @@ class GroupTotal(NamedTuple):
 class GroupTotals:
     """The members and the lag of groups, by group id.
 
-    silent: the brokers that did not answer. errors: of the groups that their coordinators did not describe.
+    silent: the brokers that did not answer.
+    errors: the errors of groups that were not described.
     """
 
     groups: dict[str, GroupTotal]
@@ -246,11 +253,12 @@ class GroupTotals:
 
 @dataclass(frozen=True, slots=True)
 class GroupsDescribed:
-    """Groups, their committed offsets and the ends of these logs.
+    """Groups, their committed offsets, and the log end offsets of these partitions.
 
-    groups, offsets: by group id. ends: without those of logs that were deleted, or whose leaders do not answer.
-    silent: the brokers that were needed and did not answer; their groups are missing. errors: of groups that are not
-    described, or whose offsets are not known.
+    groups, offsets: the groups and their committed offsets, by group id.
+    ends: the log end offsets, except those of deleted logs and of leaders that do not answer.
+    silent: needed brokers that did not answer; their groups are missing.
+    errors: the errors of groups without a description or without known offsets.
     """
 
     groups: dict[str, GroupDescription]
@@ -273,19 +281,19 @@ class LogEnds:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """The target of a reset of offsets: one of these; without any of them, the end of each log."""
+    """The target of a reset of offsets: at most one field is set. Without any, the target is the end of each log."""
 
     earliest: bool = False
     offset: int | None = None
     shift: int | None = None
-    timestamp: int | None = None  # milliseconds since 1970: the first record at or after it
-    offsets: Mapping[TopicPartition, int] | None = None  # of each partition
+    timestamp: int | None = None  # the first record at or after this time in milliseconds since 1970
+    offsets: Mapping[TopicPartition, int] | None = None  # an offset for each partition
 
 
 class LogDir(NamedTuple):
     """A data directory of a broker. Sizes are in bytes, -1 if unknown; `error` is the name of an error code or None.
 
-    cordoned: it takes no new partitions; False too if the broker can't tell.
+    cordoned: whether the directory takes no new partitions; False if the broker can't tell.
     """
 
     broker: int
@@ -298,10 +306,10 @@ class LogDir(NamedTuple):
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[v6]:port` or a host alone (port 9092). Raises ValueError."""
+    """Return host and port of `host:port`, `[v6]:port` or a host alone (port 9092). Raises ValueError."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or host.endswith(":") or (host.startswith("[") and not host.endswith("]")):
-        host, port = text.strip(), str(DEFAULT_PORT)  # no port, or an IPv6 address that is all colons
+        host, port = text.strip(), str(DEFAULT_PORT)  # the text has no port, or is a bare IPv6 address
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{text!r} is not HOST:PORT")

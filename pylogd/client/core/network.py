@@ -2,8 +2,8 @@
 
 Strategy: `Network.send` takes a `Call`, picks or opens the connection that it needs (`link`), and has it send the
 request once it is ready. What a face has to do is in `effects`: open, write to and close transports, and work for the
-authentication that may take long. A face reports to the `Link` of a connection what happens to it. `tick` fails what
-took too long; `next_time` says when to call it.
+authentication that may take long. A face reports the events of a connection to its `Link`. `tick` fails late calls;
+`next_time` returns when to call `tick`.
 
 A call to any broker uses a connection that is ready. Without one, known brokers and then the bootstrap addresses are
 tried; the next is tried as soon as one fails or has not answered within `HEDGE_SECONDS`, so that an unreachable host
@@ -47,20 +47,20 @@ class Network:
         self.options = options
         self.meters = NetworkMeters(options.client_id, options.metrics_sample_window)
         self.effects: deque[Open[Link] | Write[Link] | Close[Link] | Work[Link]] = deque()
-        self.written: list[Link] = []  # links with requests without a reply, for `count_written`
-        #: the memory of large replies, which connections that are opened from now on use again; None to allocate it
+        self.written: list[Link] = []  # links that have written requests without a reply, for `count_written`
+        #: buffers for large replies, which new connections reuse; None to allocate them
         self.memory: FrameMemory | None = None
-        #: for the face: what it made of the options for TLS
+        #: the face's TLS context
         self.tls: Any = None
         self._links: dict[tuple[BrokerKey, str], Link] = {}
         self.unreachable = UnreachableAddresses(options)
         #: the features that the cluster uses, by name, with their levels (KIP-584)
         self.features: Mapping[str, int] = {}
         self._features_epoch = -1
-        self._for_any_broker: deque[Call] = deque()  # calls for any broker, while none is ready
+        self._for_any_broker: deque[Call] = deque()  # calls for any broker, while no connection is ready
         self._candidates: deque[tuple[BrokerKey, str, int]] = deque()
         self._next_candidate_at = 0.0
-        self._metadata_wanted_since: float | None = None  # no Metadata request was answered since
+        self._metadata_wanted_since: float | None = None  # the time since which no Metadata request was answered
         self._closed = False
 
     @property
@@ -89,7 +89,7 @@ class Network:
         except PylogdError as error:
             call.failed(error, now)
             return
-        if call.exclusive and link.in_flight:  # a reply that nobody waits for any more would come first
+        if call.exclusive and link.in_flight:  # the reply to an abandoned request would come first
             self.link_failed(link, BrokerUnavailable(f"{link.address}: the connection was closed"), now)
             link = self._link(key, call.purpose, host, port, now)
         link.submit(call, now)
@@ -120,7 +120,7 @@ class Network:
             self.features, self._features_epoch = features, epoch
 
     def count_written(self, now: float) -> None:
-        """Complete requests without a reply whose bytes were sent. To be called after the effects were carried out."""
+        """Complete requests without a reply whose bytes were sent. Call this after the effects were carried out."""
         written, self.written = self.written, []
         for link in written:
             link.count_written(now)
@@ -128,7 +128,7 @@ class Network:
     # Time
 
     def tick(self, now: float) -> None:
-        """Fail what took too long, try the next address, and close idle connections."""
+        """Fail late calls, try the next address, and close idle connections."""
         self.meters.window.tick(now)
         due = self._rebootstrap_due()
         if self.metadata.rebootstrap_required or (due is not None and now >= due):
@@ -143,7 +143,7 @@ class Network:
             self._try_next(now)
 
     def _link_due(self, link: Link, now: float) -> None:
-        """Close a connection on which something took too long, or which is idle; fail calls that waited too long."""
+        """Close a connection that is late or idle; fail calls that waited too long."""
         late = link.late(now)
         if late is not None:
             self.link_failed(link, late, now)
@@ -153,7 +153,7 @@ class Network:
             self.abandon_link(link, now)
 
     def next_time(self) -> float | None:
-        """When `tick` has something to do, unless something happens before."""
+        """Return when to call `tick`, unless an event comes first."""
         idle = self.options.connections_max_idle
         times = [link.next_time(idle) for link in self._links.values()]
         times += [call.deadline for call in self._for_any_broker]
@@ -164,7 +164,7 @@ class Network:
         return min(times, default=None)
 
     def _rebootstrap_due(self) -> float | None:
-        """When the known brokers have been without an answer about metadata for too long."""
+        """Return when the known brokers will have failed to answer about metadata for too long."""
         trigger, since = self.options.rebootstrap_trigger, self._metadata_wanted_since
         return None if trigger is None or since is None or not self.metadata.brokers else since + trigger
 
@@ -181,12 +181,12 @@ class Network:
     def _link(self, key: BrokerKey, purpose: str, host: str, port: int, now: float) -> Link:
         """Return the connection to a broker for a purpose; open it if there is none.
 
-        Raises the error of the last attempt to open it, during the pause after it.
+        Raises the error of the last attempt to open it, during the pause after that attempt.
         """
         link = self._links.get((key, purpose))
         if link is not None and (link.host, link.port) == (host, port):
             return link
-        if link is not None:  # the broker listens elsewhere now
+        if link is not None:  # the broker has another address now
             self.abandon_link(link, now)
         error = self.unreachable.error((host, port), now)
         if error is not None:
@@ -221,7 +221,7 @@ class Network:
             self.unreachable.failed((link.host, link.port), error, now)
         for call in link.shut(error):
             call.failed(error, now)
-        for call in unsent:  # on another connection
+        for call in unsent:  # they are retried on another connection
             self.send(call, now)
         if self._for_any_broker and not self._closed:
             if not is_retriable(error):
@@ -251,7 +251,7 @@ class Network:
         while self._candidates:
             key, host, port = self._candidates.popleft()
             if (key, "") in self._links:
-                return  # being opened already
+                return  # a connection is being opened already
             try:
                 self._link(key, "", host, port, now)
             except PylogdError as failure:

@@ -13,7 +13,7 @@ from pylogd.client.core.security import NOT_SECURED, SecurityOptions
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """The options that all clients have. Times in seconds.
+    """The options that all clients have. Times are in seconds.
 
     client_id: the name of this client in the brokers' logs and quotas.
     request_timeout: how long to wait for the answer to a request.
@@ -61,7 +61,7 @@ class ClientOptions:
 
     @classmethod
     def of(cls, options: Self | None, settings: dict[str, Any]) -> Self:
-        """Return `options`, or the defaults, with single `settings` changed by name.
+        """Return `options`, or the defaults, with the values of `settings` in place of its own.
 
         Raises TypeError for an unknown option, ValueError for options that contradict each other.
         """

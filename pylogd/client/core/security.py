@@ -90,7 +90,7 @@ class SecurityOptions:
 
     @property
     def waits(self) -> bool:
-        """Whether an authentication step may block: it takes milliseconds, or it waits for another server."""
+        """Whether an authentication step may block: it computes for milliseconds, or waits for another server."""
         return self.sasl_mechanism != "PLAIN" or callable(self.sasl_password)
 
     def conversation(self, host: str) -> ClientConversation:

@@ -4,7 +4,8 @@ A serializer is a function of one argument, as in kafka-python and aiokafka, or 
 `serialize(topic, data)` for formats that depend on the topic. A deserializer is a function of one argument, or an
 object with `deserialize(topic, data)`.
 
-Rules: None is never passed to either: a record without a key stays one, and a tombstone stays a tombstone.
+Rules: None is never passed to a serializer or deserializer: a record without a key has none afterwards, and a tombstone
+stays a tombstone.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@
     async for record in consumer:
         print(record.offset, record.key, record.value)
 
-Everything runs on the reactor that is given as `reactor` (IReactorTCP, IReactorTime; by default the one of
-`twisted.internet`), and no thread is started but the reactor's own, which looks up host names. What this face shares
-with `pylogd.client.aio` is in `client/evented`, what all faces share in `client/core`; here is what is Twisted's.
+Everything runs on the reactor that is given as `reactor` (IReactorTCP, IReactorTime; by default that of
+`twisted.internet`). The only thread is the reactor's own, which looks up host names. `client/evented` has the code that
+this face shares with `pylogd.client.aio`, `client/core` the code that all faces share.
 """
 
 from pylogd.client.deferred.admin import Admin

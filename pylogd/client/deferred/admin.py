@@ -19,7 +19,7 @@ T = TypeVar("T")
 def _deferred(
     operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Admin, P], Deferred[T]]:
-    """Return an operation as a method that returns a Deferred, which may be cancelled."""
+    """Return an operation as a method that returns a Deferred, which the caller may cancel."""
 
     @wraps(operation)
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
@@ -29,7 +29,7 @@ def _deferred(
 
 
 class Admin:
-    """Administrative operations. An Admin has its own connections, unless it is given a `Cluster`. Times in seconds."""
+    """Administrative operations, on own connections unless a `Cluster` is given. Times are in seconds."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 """The consumer on Twisted: reads partitions that the caller chose or its group assigned.
 
-Strategy: `evented.EventedConsumer` does the work; what waits there is a Deferred here. Heartbeats and commits continue
+Strategy: `evented.EventedConsumer` does the work; its coroutines become Deferreds here. Heartbeats and commits continue
 whether the application polls or not; partitions are revoked and assigned only inside `poll`.
 
-Rules: as the blocking face's. One `poll`, or one iteration, at a time. Decoding runs on the reactor: `max_poll_records`
-bounds how long that takes at a time.
+Rules: those of the blocking face apply. Only one `poll`, or one iteration, may run at a time. Decoding runs on the
+reactor: `max_poll_records` bounds how long that takes at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 def _deferred(
     method: Callable[Concatenate[ConsumerMethods, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Consumer, P], Deferred[T]]:
-    """Return a coroutine method as one that returns a Deferred, which may be cancelled."""
+    """Return a coroutine method as a method that returns a Deferred, which the caller may cancel."""
 
     @wraps(method)
     def deferred(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
@@ -62,7 +62,7 @@ class Consumer:
         reactor: Any = None,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. Options are given as `ConsumerOptions`, by name, or both; `reactor` is `Cluster`'s.
+        """Pass options as `ConsumerOptions`, by name, or both. `reactor` is passed to `Cluster`.
 
         Raises TypeError for an unknown option, ValueError for options that contradict each other.
         """
@@ -121,7 +121,7 @@ class Consumer:
 
     @property
     def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
+        """The paused partitions."""
         return self._methods.paused
 
     def subscribe(
@@ -132,19 +132,22 @@ class Consumer:
         on_revoke: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> Deferred[None]:
-        """Join the group and read the partitions that it assigns. topics: names, or a pattern that must match the whole
-        name. The Deferred fires at once; `poll` gets the partitions.
+        """Join the group and read the partitions that it assigns.
 
-        In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
-        `on_revoke` with those that are revoked, while they may still be committed; `on_lost` (else `on_revoke`) with
-        those that others may be reading already. Each may return an awaitable. What they raise, `poll` fails with.
+        topics: names, or a pattern that must match the whole name. The Deferred fires at once; the partitions are
+        assigned during `poll`.
+
+        `poll` calls the listeners, which may return awaitables, and fails with what they raise.
+        on_assign: called with new partitions before their records are fetched, so it may call `seek`.
+        on_revoke: called with revoked partitions while their offsets can still be committed.
+        on_lost: called with partitions that other members may read already; default: `on_revoke`.
         """
         self._consumer.subscribe(topics, RebalanceListener(on_assign, on_revoke, on_lost))
         return succeed(None)
 
     def seek(self, partition: tuple[str, int], offset: Offset) -> Deferred[None]:
-        """Go on at `offset` in a partition that is assigned. It is done when this returns. An `OffsetAndMetadata` with
-        a leader epoch is checked against the log before anything is read from there.
+        """Continue at `offset` in an assigned partition, from now on. An `OffsetAndMetadata` with a leader epoch is
+        checked against the log before records are read.
         """
         return execute(self._consumer.seek, partition, offset)
 
@@ -190,13 +193,13 @@ class Consumer:
     poll_columns = _deferred(ConsumerMethods.poll_columns)
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate over all records, as they are fetched, without end. Between two of them the consumer reports to its
+        """Iterate over all records, as they are fetched, without end. Between two records the consumer reports to its
         group, and commits. An iteration that ends leaves the next record to the next iteration or `poll`.
         """
         return self._methods.__aiter__()
 
     def wakeup(self) -> None:
-        """End the `poll` in progress, or else the next one, as if its time were over."""
+        """End the `poll` in progress, or else the next one, as if its timeout had passed."""
         self._methods.wakeup()
 
     async def create_message_streams(

@@ -24,10 +24,10 @@ from pylogd.net.client import connection_error
 from pylogd.net.receiving import Receiver
 from pylogd.net.sending import send_now
 
-#: The most that one read takes from the socket.
+#: The most bytes of one read from the socket.
 _RECEIVE_BYTES = 1 << 19
 
-_CLOSE_SECONDS = 5.0  # in which what was written may be sent after `close`
+_CLOSE_SECONDS = 5.0  # the time after `close` in which written bytes may still be sent
 
 
 class TwistedPromise:
@@ -40,16 +40,16 @@ class TwistedPromise:
 
     @property
     def done(self) -> bool:
-        """Whether it has a value or an error, or was cancelled."""
+        """Whether the promise has a value or an error, or was cancelled."""
         return self._deferred.called
 
     def succeed(self, value: Any) -> None:
-        """Set the value, unless it is done."""
+        """Set the value, unless the promise is done."""
         if not self._deferred.called:
             self._deferred.callback(value)
 
     def fail(self, error: BaseException) -> None:
-        """Set an error, unless it is done."""
+        """Set an error, unless the promise is done."""
         if not self._deferred.called:
             self._deferred.errback(Failure(error))
 
@@ -66,7 +66,7 @@ class _Timer:
         self._call = call
 
     def cancel(self) -> None:
-        """Do not make the call. Has no effect after it was made."""
+        """Cancel the call, unless it was made already."""
         if self._call.active():
             self._call.cancel()
 
@@ -171,7 +171,7 @@ class TwistedTransport(Protocol):
         """Close when all written bytes were sent, and report no more events."""
         if self.transport is not None:
             if not self._closed:
-                self.transport.unregisterProducer()  # else `loseConnection` waits for the producer
+                self.transport.unregisterProducer()  # otherwise `loseConnection` waits for the producer
                 self.transport.loseConnection()
                 self._grace = self._reactor.callLater(_CLOSE_SECONDS, self.transport.abortConnection)
         elif self._attempt is not None:
@@ -180,7 +180,7 @@ class TwistedTransport(Protocol):
 
 
 class _InPlace:
-    """A link, as `net.receiving.Receiver` uses it to receive large frames in place."""
+    """A link in the form that `net.receiving.Receiver` uses to receive large frames in place."""
 
     __slots__ = ("_link", "_now", "receive_buffer")
 
@@ -198,7 +198,7 @@ class TwistedLoop:
     """A reactor as a `Loop`."""
 
     def __init__(self, reactor: Any) -> None:
-        """`reactor` is any of Twisted's."""
+        """`reactor` may be any of Twisted's reactors."""
         self.reactor = reactor
 
     def now(self) -> float:
@@ -209,11 +209,11 @@ class TwistedLoop:
     now_ms = staticmethod(wall_ms)
 
     def later(self, seconds: float, call: Callable[[], object]) -> _Timer:
-        """Make a call after `seconds` seconds."""
+        """Call a function after `seconds` seconds."""
         return _Timer(self.reactor.callLater(seconds, call))
 
     def from_thread(self, call: Callable[[], object]) -> None:
-        """Make a call in the reactor's thread soon. From any thread."""
+        """Call a function soon in the reactor's thread. Any thread may ask for it."""
         self.reactor.callFromThread(call)
 
     def promise(self) -> TwistedPromise:
@@ -221,7 +221,7 @@ class TwistedLoop:
         return TwistedPromise()
 
     def tls_reader(self, link: Link) -> Callable[[], Any] | None:
-        """Return a function that reads certificates and makes the TLS options; None if none are needed any more."""
+        """Return a function that reads certificates and makes the TLS options; None if no new options are needed."""
         connections = link.connections
         security = connections.options.security
         return partial(_make_tls, security) if security.uses_tls and connections.tls is None else None
@@ -242,7 +242,7 @@ def _endpoint(reactor: Any, host: str, port: int, timeout: float) -> Any:
 
 
 def _make_tls(options: SecurityOptions) -> Callable[[str], Any]:
-    """Read certificates and keys, and return the TLS options by host name. Waits. Raises TlsFailed."""
+    """Read certificates and keys, which may block. Return a function from host to TLS options. Raises TlsFailed."""
     try:
         from pylogd.net.client_tls import ClientTls  # noqa: PLC0415 - pyOpenSSL is optional
     except ImportError as error:

@@ -1,10 +1,10 @@
 """The producer on Twisted: `send` buffers a record and fires with its delivery, which has the result.
 
-Rules: the guarantees are the blocking face's (`blocking/producer.py`). The Deferred of `send` fires at once if the
-buffer has space. Otherwise it fires when there is space, in the order of the calls for a topic, or fails with
-BufferFull after `max_block` seconds. Any number of calls may wait: their records are not counted in `buffer_memory`, so
-a caller that does not wait for each `send` before the next limits their number, or sets `max_block=0`. Compression and
-encoding run on the reactor.
+Rules: the guarantees are those of the blocking face (`blocking/producer.py`). The Deferred of `send` fires at once if
+the buffer has space. Otherwise it fires when there is space, in the order of the calls for a topic, or fails with
+BufferFull after `max_block` seconds. Any number of calls may wait, and waiting records are not counted in
+`buffer_memory`. So a caller that does not wait for each `send` must limit their number, or set `max_block=0`.
+Compression and encoding run on the reactor.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Delivery(Outcome):
         self.index = index
 
     def result(self, timeout: float | None = None) -> Deferred[int]:
-        """Return a Deferred of the offset; it does not linger. Fails with the record's error, or RequestTimedOut."""
+        """Return a Deferred of the offset; the batch does not linger. Fails with the record's error, or
+        RequestTimedOut.
+        """
         return self._producer.result(self, timeout)
 
 
@@ -59,7 +61,7 @@ T = TypeVar("T")
 def _deferred(
     method: Callable[Concatenate[TransactionMethods, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Producer, P], Deferred[T]]:
-    """Return a coroutine method as one that returns a Deferred."""
+    """Return a coroutine method as a method that returns a Deferred."""
 
     @wraps(method)
     def deferred(self: Producer, /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
@@ -69,12 +71,12 @@ def _deferred(
 
 
 class Transaction(evented.Transaction):
-    """One transaction, as `async with` has it."""
+    """One transaction, for an `async with` statement."""
 
     def send_offsets(  # type: ignore[override]
         self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None
     ) -> Deferred[None]:
-        """As `Producer.send_offsets`."""
+        """Call `Producer.send_offsets`."""
         return Deferred.fromCoroutine(super().send_offsets(source, group))
 
 
@@ -89,7 +91,7 @@ class Producer:
         reactor: Any = None,
         **settings: Any,
     ) -> None:
-        """Options are given as `ProducerOptions`, by name, or both; `reactor` is `Cluster`'s.
+        """Pass options as `ProducerOptions`, by name, or both. `reactor` is passed to `Cluster`.
 
         Raises TypeError for an unknown option, ValueError for options that contradict each other.
         """
@@ -121,15 +123,16 @@ class Producer:
         headers: Sequence[Header] = (),
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Deferred[Delivery]:
-        """Send a record; fires with its delivery, which will have the result.
+        """Send a record. The Deferred fires with its delivery, which gets the result later.
 
-        value, key: bytes or None, or whatever the serializers accept. timestamp: in milliseconds since 1970, by default
-        now. on_delivery: called with the delivery once it is done.
+        value, key: bytes or None, or what the serializers accept.
+        timestamp: milliseconds since 1970; default: now.
+        on_delivery: called with the delivery once it is done.
 
-        Waits up to `max_block` seconds if the buffer is full or the topic not known yet. Fails with BufferFull;
-        KafkaError if there is no such topic or partition; what kept its metadata from being read; SerializationFailed;
-        Closed. Raises TypeError for a key or value that is no bytes. If the Deferred is cancelled before it fires, the
-        record is not sent.
+        Waits up to `max_block` seconds while the buffer is full or the topic's metadata is being fetched. Fails with
+        BufferFull; KafkaError if the topic or the partition does not exist; the error that prevented reading the
+        topic's metadata; SerializationFailed; Closed. Raises TypeError if the key or the value is not bytes. If the
+        Deferred is cancelled before it fires, the record is not sent.
         """
         if self._prepares:
             record = ProducerRecord(topic, value, key, partition, timestamp, headers)
@@ -146,10 +149,10 @@ class Producer:
         self, topic: str, records: Iterable[NewRecord | tuple[Any, Any]], *,
         partition: int | None = None, on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Deferred[Delivery]:  # fmt: skip
-        """Send records as one batch, which is written whole or not at all: (key, value) pairs or `NewRecord`s.
+        """Send (key, value) pairs or `NewRecord`s as one batch. The batch is written whole or not at all.
 
-        Without `partition`, the first record's key decides. The delivery's offset is the first record's. Waits and
-        fails as `send`; raises ValueError without any record.
+        Without `partition`, the key of the first record selects the partition. The delivery has the offset of the first
+        record. Waits and fails as `send` does; raises ValueError if there are no records.
         """
         taken = list(records)
         if not taken:
@@ -161,21 +164,25 @@ class Producer:
     ) -> Deferred[Sequence[Delivery]]:
         """Send each row of a `pyarrow.RecordBatch` as a record, and return their deliveries in the order of the rows.
 
-        Its columns are `value` (binary or string) and optionally `key` (the same), `partition` (int32), `timestamp` and
-        `headers` (list<struct<key: string, value: binary>>). They are not serialized. `partition`: of all rows, in
-        place of the column. Waits as `send` for each batch that they become, and fails as `send`; fails with KeyError
-        without a column `value`, ValueError for a header without a key, TypeError if the rows are no RecordBatch.
+        The columns are `value` (binary or string) and optionally `key` (binary or string), `partition` (int32),
+        `timestamp` and `headers` (list<struct<key: string, value: binary>>). Serializers are not applied. The argument
+        `partition` applies to all rows and overrides the column.
+
+        Waits as `send` does for each batch that the rows become, and fails with the same errors; also KeyError if there
+        is no column `value`, ValueError if a header has no key, TypeError if `rows` is not a RecordBatch.
         """
         return Deferred.fromCoroutine(self._producer.send_columns(topic, rows, partition))
 
     def copy(
         self, partition: TopicPartition, batch: memoryview, count: int, on_result: Callable[[BatchResult], None]
     ) -> bool:
-        """Send a batch of `count` records as another broker has it, but with this producer's numbers. Its records are
-        neither decoded nor compressed again.
+        """Send a batch of `count` records from another broker with this producer's numbers. The records are neither
+        decoded nor compressed again.
 
-        on_result: called once with the result. Returns False if the buffer is full or the topic not known yet. Raises
-        KafkaError if there is no such topic or partition; the error of the transaction if none is open; Closed.
+        on_result: called once with the result.
+
+        Returns False if the buffer is full or the topic is not known yet. Raises KafkaError if the topic or the
+        partition does not exist; the error of the transaction if none is open; Closed.
         """
         return self._producer.try_copy(partition, batch, count, on_result)
 
@@ -189,9 +196,9 @@ class Producer:
                 await producer.send("orders", b"...")
                 await transaction.send_offsets(consumer)
 
-        The end raises TransactionAborted if the transaction could not be committed and was aborted; ProducerFailed, as
-        ProducerFenced, if this producer can do nothing more; RequestTimedOut after `timeout` seconds (`max_block` by
-        default): then `commit_transaction` can be called again to wait for the outcome.
+        Leaving the block raises TransactionAborted if the transaction could not be committed and was aborted;
+        ProducerFailed (such as ProducerFenced) if this producer can't be used any more; RequestTimedOut after `timeout`
+        seconds (default: `max_block`). After RequestTimedOut, call `commit_transaction` again to wait for the outcome.
         """
         return Transaction(self._producer, timeout)
 
@@ -210,10 +217,10 @@ class Producer:
         )
 
     def flush(self, timeout: float | None = None) -> Deferred[None]:
-        """Send everything; fires when all of it has a result and callbacks have run.
+        """Send all queued records. The Deferred fires when each has a result and its callback has run.
 
-        Fails with `DeliveryFailed` if anything since the last flush was not written, with RequestTimedOut if `timeout`
-        seconds are over before. In a transaction, with TransactionAborted or ProducerFailed if it can't be committed.
+        Fails with `DeliveryFailed` if a record was not written since the last flush; with RequestTimedOut after
+        `timeout` seconds. In a transaction: fails with TransactionAborted or ProducerFailed if it can't be committed.
         """
         return self._within(Deferred.fromCoroutine(self._producer.flush()), timeout, "batches")
 
@@ -224,7 +231,7 @@ class Producer:
     def close(self, timeout: float | None = None) -> Deferred[None]:
         """Accept no more records, flush, and close, all within `timeout` seconds. An open transaction is aborted.
 
-        Fails as `flush`.
+        Fails with the same errors as `flush`.
         """
         if self._closed is not None:
             return succeed(None)

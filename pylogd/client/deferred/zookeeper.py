@@ -1,10 +1,10 @@
 """A consumer's part in a group in ZooKeeper, on Twisted.
 
-Strategy: passes the events of the coordinator (`client/zookeeper/coordinator.py`) to `poll`, one at a time, and has it
-release partitions once they were given up.
+Strategy: pass the events of the coordinator (`client/zookeeper/coordinator.py`) to `poll`, one at a time, and have the
+coordinator release partitions once they were given up.
 
-Rules: the store is this consumer's own: its claims end with its session. Records may be handed out only while
-`may_fetch`. Only what is owned can be committed.
+Rules: each consumer has its own store, so its claims end with its session. Records may be handed out only while
+`may_fetch` is true. Offsets can be committed only for owned partitions.
 """
 
 from __future__ import annotations
@@ -56,27 +56,27 @@ class ZooKeeperGroup:
         self._store: ZooKeeperStore | None = None
         self._coordinator: Coordinator | None = None
         self._events: deque[Event] = deque()
-        self._stopped: dict[Event, Deferred[None]] = {}  # what the coordinator waits for
-        self._offsets: dict[TopicPartition, int | None] = {}  # as they were when a partition was claimed
+        self._stopped: dict[Event, Deferred[None]] = {}  # fired once the partitions of an event are given up
+        self._offsets: dict[TopicPartition, int | None] = {}  # the committed offsets at the time of the claims
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._leaving = False
         self._on_commit: Callable[[Offsets], object] = lambda _: None
 
     def on_commit(self, call: Callable[[Offsets], object]) -> None:
-        """Have `call` called with offsets that were committed."""
+        """Have `call` called with committed offsets."""
         self._on_commit = call
 
-    #: an event wakes a `poll`
+    #: events wake a `poll`
     wakes = True
-    #: claims are valid while a lease lasts
+    #: the member's claims are valid only while its lease lasts
     leased = True
 
     def stream_of(self, partition: TopicPartition) -> int | None:
-        """Return None: the consumer chooses."""
+        """Return None: the consumer chooses the stream."""
         return None
 
     def stop(self) -> None:
-        """Stop; nothing more is sent."""
+        """Stop sending."""
         self._tasks.stop()
 
     @property
@@ -90,7 +90,7 @@ class ZooKeeperGroup:
         return self._coordinator is not None and self._coordinator.may_fetch
 
     def subscribe(self, topics: Iterable[str] | Mapping[str, int] | re.Pattern[str]) -> None:
-        """Join, to read these topics, each with a number of streams, or topics whose whole names match a pattern."""
+        """Join the group, for topics with a number of streams each, or for topics whose whole names match a pattern."""
         self._subscription = Subscription.of(topics)
         self._tasks.start(self._rejoin())
 
@@ -123,7 +123,7 @@ class ZooKeeperGroup:
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
     ) -> None:
-        """Look up the group's committed offsets; call `done` once, with them or with an error."""
+        """Look up the group's committed offsets. Call `done` once, with the offsets or with an error."""
         self._tasks.start(self._look_up(partitions, done))
 
     async def _look_up(
@@ -146,7 +146,7 @@ class ZooKeeperGroup:
         return {p: None if offset is None else OffsetAndMetadata(offset) for p, offset in found.items()}
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit in the background, and before a release."""
+        """Commit in the background, at the latest before a release."""
         if self._coordinator is not None:
             self._coordinator.store_offsets({partition: committed.offset for partition, committed in offsets.items()})
 
@@ -223,7 +223,7 @@ class ZooKeeperGroup:
             if store is not None:
                 await store.close()
 
-    # What the coordinator tells
+    # Reports of the coordinator
 
     def _tell(self, event: Event) -> None:
         self._events.append(event)
@@ -236,7 +236,7 @@ class ZooKeeperGroup:
         self._tell(Assign(self._assigned, frozenset(event.offsets)))
 
     def on_revoked(self, event: Revoked) -> Deferred[None] | None:
-        """Queue an event: partitions have to be given up. Fires once they are."""
+        """Queue an event: partitions have to be given up. The Deferred fires once they are."""
         self._assigned -= frozenset(event.partitions)
         for partition in event.partitions:
             self._offsets.pop(partition, None)

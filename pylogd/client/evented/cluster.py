@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class EventedCluster:
-    """Connections to all brokers of a cluster, and its metadata. Times in seconds."""
+    """Connections to all brokers of a cluster, and its metadata. Times are in seconds."""
 
     def __init__(
         self,
@@ -37,8 +37,10 @@ class EventedCluster:
         bootstrap_timeout: float | None,
         auto_create_topics: bool,
     ) -> None:
-        """`retry_timeout`: how long a call is retried, `bootstrap_timeout` the same before any broker is known (by
-        default it is as long). Raises ValueError for an invalid address.
+        """Calls are retried for `retry_timeout` seconds, or for `bootstrap_timeout` (default: the same) while no broker
+        is known.
+
+        Raises ValueError for an invalid address.
         """
         self.options = options
         self.loop = loop
@@ -53,11 +55,11 @@ class EventedCluster:
 
     @property
     def request_timeout(self) -> float:
-        """How long a request may go unanswered, in seconds."""
+        """How long to wait for an answer, in seconds."""
         return self.options.request_timeout
 
     def close(self) -> None:
-        """Close all connections; requests that wait fail with `Closed`."""
+        """Close all connections; waiting requests fail with `Closed`."""
         self.driver.close()
         for pause in list(self._pauses):
             pause.fail(Closed("the client is closed"))
@@ -90,7 +92,7 @@ class EventedCluster:
         self, question: Question, answered: Callable[[Any], None], failed: Callable[[PylogdError], None],
         timeout: float,
     ) -> Call:  # fmt: skip
-        """Send a request. One of `answered` and `failed` is called later, or at once."""
+        """Send a request. Either `answered` or `failed` is called, at once or later."""
         call = Call(
             question.api, question.build, lambda response, _: answered(response),
             lambda error, _: failed(error), timeout, question.target, highest=question.highest,

@@ -2,7 +2,7 @@
 
 Strategy: `PartitionsCore` and the group are driven whether the application polls or not, so that fetches, heartbeats
 and commits continue. Partitions are revoked and assigned only inside `poll`, so that nothing changes while the
-application works on records. `poll` returns what was fetched, or waits for it with a `Notifier`.
+application works on records. `poll` returns fetched records, or waits for them with a `Notifier`.
 
 Rules: a record is returned once, in the order of its partition, to one member of a group at a time. Errors that retries
 do not help are raised by `poll`, and the next `poll` continues at the same position. The records of one `poll` count as
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: for `assign`: partitions are read on and on
+#: for `assign`: partitions are read without end
 NO_ENDS: Final[Mapping[tuple[str, int], int]] = MappingProxyType({})
 
 _CALLBACK_PERIOD = 1.0  # seconds after which an iteration reports to the group, and commits
-_SLICE_SECONDS = 0.02  # an iteration yields records for so long before the loop does other work
-_SESSION_SECONDS = 1.0  # for brokers to answer that they have closed fetch sessions
-_LOOK_SECONDS = 0.2  # how often to look for events of a group that does not wake a `poll`
+_SLICE_SECONDS = 0.02  # an iteration lets the loop do other work after this time
+_SESSION_SECONDS = 1.0  # the time for brokers to answer that they have closed fetch sessions
+_LOOK_SECONDS = 0.2  # seconds between checks for events of a group that does not wake a `poll`
 
 
 class EventedConsumer(OffsetMethods):
@@ -101,15 +101,15 @@ class EventedConsumer(OffsetMethods):
         self._woken = self._refused = self.closing = False
         self._polls = OneAtATime()
         self._look_at = self._yielded_at = 0.0
-        self._without_position = 0  # partitions that had no position at the last turn
-        self._has_found = False  # a position, since the last turn
+        self._without_position = 0  # the number of partitions without a position at the last turn
+        self._has_found = False  # whether a position was found since the last turn
         driver.add(self)
 
     async def close(self, timeout: float, *, processed: bool = True) -> None:
         """Stop reading and leave the group, within `timeout` seconds.
 
-        With `auto_commit="after"`, first commit the offsets of processed records. processed: whether the records of the
-        last poll count as processed.
+        With `auto_commit="after"`, first commit the offsets of processed records.
+        processed: whether the records of the last poll count as processed.
         """
         if self.closing:
             return
@@ -167,7 +167,8 @@ class EventedConsumer(OffsetMethods):
         """Read these partitions and no others. A mapping gives their offsets.
 
         Otherwise partitions that were read before continue at their positions, and new ones begin at their start
-        offsets. until: offsets at which to stop fetching.
+        offsets.
+        until: offsets at which to stop fetching.
         """
         if self.rebalancing is not None and self.rebalancing.assignment.subscribed:
             raise ValueError("this consumer has subscribed, so its group assigns the partitions; unsubscribe first")
@@ -187,12 +188,12 @@ class EventedConsumer(OffsetMethods):
                 fresh.append(partition)
         self.core.starts.add(fresh)
         self._driver.soon()
-        if fresh and not self.core.starts.has_group:  # so that a wrong name raises here
+        if fresh and not self.core.starts.has_group:  # a wrong name raises here
             await self._until_positioned(fresh, self._call_seconds)
 
     @property
     def _call_seconds(self) -> float:
-        """How long a call that sends requests may take."""
+        """How long a call that sends requests may take, in seconds."""
         patience = self.options.retry_timeout
         return 60.0 if patience is None else patience
 
@@ -204,9 +205,9 @@ class EventedConsumer(OffsetMethods):
             await self._notifier.wait(deadline)
 
     def subscribe(self, topics: Topics | Iterable[str], listener: RebalanceListener) -> None:
-        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern.
+        """Read the partitions that the group assigns of these topics, or of topics whose whole names match a pattern.
 
-        Nothing more is handed out of other topics, although the group takes their partitions away later.
+        Records of other topics are no longer returned, although the group takes their partitions away only later.
         """
         assignment, group = self.in_group()
         if self.reader.positions and not assignment.subscribed:
@@ -235,7 +236,7 @@ class EventedConsumer(OffsetMethods):
         return self.rebalancing.assignment, self.rebalancing.group
 
     def seek(self, partition: tuple[str, int], offset: Offset) -> None:
-        """Go on at `offset` in a partition that is assigned; one with a leader epoch is validated first (KIP-320)."""
+        """Continue at `offset` in an assigned partition; an offset with a leader epoch is validated first (KIP-320)."""
         chosen = TopicPartition(*partition)
         found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
         if found.offset < 0:
@@ -280,17 +281,16 @@ class EventedConsumer(OffsetMethods):
         return self.take(max_records)
 
     def take(self, max_records: int | None = None) -> list[Chunk]:
-        """Hand out the records that wait in the buffer, at most `max_records`."""
+        """Return buffered records, at most `max_records`."""
         return self.reader.buffer.take(self._limit(max_records)) if self._may_hand_out else []
 
     def _limit(self, max_records: int | None) -> int:
         return self.options.max_poll_records if max_records is None else max_records
 
     async def fill(self, timeout: float, max_records: int | None = None) -> None:
-        """Do what is due between two records, and wait for records in the buffer, at most `timeout` seconds.
+        """Do the work that is due between two records, and wait for buffered records, at most `timeout` seconds.
 
-        Records that wait there already are handed out before others are read. What was handed out before counts as
-        processed.
+        Buffered records are handed out before others are read. Records that were handed out before count as processed.
         """
         await self._alone(partial(self._fill, timeout, self._limit(max_records)))
 
@@ -308,7 +308,7 @@ class EventedConsumer(OffsetMethods):
     async def poll_columns(
         self, timeout: float, *, headers: bool, max_bytes: int
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """As `poll_chunks`, but as columns."""
+        """Return the same as `poll_chunks`, as columns."""
         chunks = await self._alone(partial(self._poll_columns, timeout, headers, max_bytes))
         for partition, _, columns in chunks:
             self._meters.consumed(partition, columns.num_rows)
@@ -339,7 +339,7 @@ class EventedConsumer(OffsetMethods):
         return chunks
 
     def _put_back(self, chunks: list[ColumnChunk]) -> None:
-        """Read columns again that nobody gets."""
+        """Have undelivered columns read again."""
         for partition, offset in begins_of(chunks).items():
             self.core.rewind(partition, offset)
 
@@ -351,8 +351,8 @@ class EventedConsumer(OffsetMethods):
         return self.reader.buffer.open_next() if self._may_hand_out else None
 
     def look_between(self) -> None:
-        """Between two records of an iteration: report to the group, and commit. If there is something to do that needs
-        `fill`, no more records are handed out before it.
+        """Between two records of an iteration: report to the group, and commit. If `fill` is needed, no more records
+        are handed out before it.
         """
         now = self._loop.now()
         if self.rebalancing is None or now < self._look_at:
@@ -376,7 +376,7 @@ class EventedConsumer(OffsetMethods):
                     yield record
                     if group is not None and now() >= self._look_at:
                         self.look_between()
-                    if leased is not None and not leased.may_fetch:  # others may be reading the rest already
+                    if leased is not None and not leased.may_fetch:  # other members may be reading the rest
                         self.reader.buffer.interrupt()
             if self._loop.now() - self._yielded_at > _SLICE_SECONDS:
                 await self._yield()
@@ -399,16 +399,16 @@ class EventedConsumer(OffsetMethods):
         return streams
 
     def wakeup(self) -> None:
-        """End the `poll` that is in progress, or else the next one, as if its time were over."""
+        """End the `poll` in progress, or else the next one, as if its timeout had passed."""
         self._woken = True
         self._notifier.notify()
 
     def wake_poll(self) -> None:
-        """As `wakeup`, from another thread; the loop has to be woken too."""
+        """Call `wakeup` from another thread; the loop has to be woken too."""
         self._woken = True
 
     def closing_soon(self) -> None:
-        """End the `poll` that is in progress with Closed, from another thread; the loop has to be woken too."""
+        """End the `poll` in progress with Closed, from another thread; the loop has to be woken too."""
         self._refused = True
 
     def _check_open(self) -> None:
@@ -430,7 +430,7 @@ class EventedConsumer(OffsetMethods):
             polled(False)
 
     async def _read(self, timeout: float, gather: Callable[[], T]) -> T | None:
-        """Return what `gather` returns, once that is not empty; otherwise after `timeout`, or when woken."""
+        """Return the result of `gather` once it is not empty; otherwise after `timeout`, or when woken."""
         deadline = self._loop.now() + timeout
         while True:
             self._check_open()
@@ -463,7 +463,7 @@ class EventedConsumer(OffsetMethods):
         return self.group is not None and self.group.has_event
 
     def call_listener(self, callback: RebalanceCallback, partitions: list[TopicPartition]) -> Awaitable[Any] | None:
-        """Call a listener; a face may do it in its own way."""
+        """Call a listener; a face may override this."""
         found: Awaitable[Any] | None = callback(partitions)
         return found
 
@@ -481,12 +481,12 @@ class EventedConsumer(OffsetMethods):
         return self.core.turn(now)
 
     def next_time(self, now: float) -> float | None:
-        """When to call `turn` if nothing happens before."""
+        """Return when to call `turn`, unless an event comes first."""
         times = [self.core.next_time(now), self._statistics.next_time(now)]
         return min((time for time in times if time is not None), default=None)
 
     def settle(self) -> None:
-        """Wake callers that wait, if something has happened for them."""
+        """Wake waiting callers for whom something has changed."""
         waiting = len(self.core.starts.waiting)
         found = self._has_found or waiting != self._without_position
         self._has_found, self._without_position = False, waiting

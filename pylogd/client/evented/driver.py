@@ -1,10 +1,10 @@
 """Drive machines of the core on an event loop: send their calls, keep time, report answers.
 
-Strategy: a machine (a producer, a consumer, a group member) returns from `turn` what to send and from `next_time` when
-to call it again. After anything happened to a connection all machines get a turn, so that requests that an answer makes
-possible are sent at once; `settle` then wakes callers that wait. One timer serves all machines.
+Strategy: `turn` of a machine (a producer, a consumer, a group member) returns the requests to send, and `next_time`
+returns when to call `turn` again. After each event of a connection all machines get a turn, so that requests that an
+answer makes possible are sent at once; then `settle` wakes waiting callers. One timer serves all machines.
 
-Rules: everything runs on the loop's thread. Turns do not nest: what happens during a turn causes another one after it.
+Rules: everything runs on the loop's thread. Turns do not nest: an event during a turn causes another turn after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pylogd.client.evented.loop import Loop, Timer
 from pylogd.client.evented.worker import in_thread, work
 from pylogd.errors import PylogdError
 
-_MOST_ROUNDS = 100  # of one turn: with more, something is sent and fails again and again
+_MOST_ROUNDS = 100  # the most rounds of one turn; with more, a request fails again and again
 
 
 class Machine(Protocol):
@@ -32,11 +32,11 @@ class Machine(Protocol):
         ...
 
     def next_time(self, now: float) -> float | None:
-        """When to call `turn` if nothing happens before."""
+        """Return when to call `turn`, unless an event comes first."""
         ...
 
     def settle(self) -> None:
-        """Wake callers that wait for something that has happened."""
+        """Wake callers whose event has happened."""
         ...
 
     def reset(self) -> None:
@@ -53,12 +53,12 @@ class Driver:
         self.loop = loop
         self.closed = False
         self._machines: list[Machine] = []
-        self._unopened: list[Link] = []  # while certificates and keys are read
+        self._unopened: list[Link] = []  # links that wait for certificates and keys to be read
         self._timer: Timer | None = None
         self._wakes_at = 0.0
-        self._turned_at = float("-inf")  # what is due later than that was not done yet
+        self._turned_at = float("-inf")  # the time of the last turn: later work is not done yet
         self.turning = self._again = self._is_soon = False
-        self._interrupted = False  # by an exception from outside, in a turn
+        self._interrupted = False  # whether an exception from outside has interrupted a turn
 
     def add(self, machine: Machine) -> None:
         """Drive a machine from now on."""
@@ -99,7 +99,7 @@ class Driver:
         self.soon()
 
     def soon(self) -> None:
-        """Take a turn once the code that runs now has returned."""
+        """Take a turn once the running code has returned."""
         if self.turning:
             self._again = True
         elif not (self.closed or self._is_soon):
@@ -125,7 +125,7 @@ class Driver:
                 for machine in list(self._machines):
                     for call in machine.turn(now):
                         self.network.send(call, now)
-                        self._again |= not call.sent  # it may have failed
+                        self._again |= not call.sent  # the call may have failed
                 self._perform()
                 for machine in list(self._machines):
                     machine.settle()
@@ -180,7 +180,7 @@ class Driver:
             self._again = True
 
     def _open(self, link: Link) -> None:
-        """Open a connection; the first one with TLS once certificates and keys are read, in a thread."""
+        """Open a connection. For the first one with TLS, a thread reads certificates and keys before."""
         read = self.loop.tls_reader(link)
         if read is None:
             link.transport = self.loop.open(link, link.connect_timeout, self.turn)
@@ -194,7 +194,7 @@ class Driver:
         links, self._unopened = self._unopened, []
         for link in links:
             if link.state is not LinkState.CONNECTING:
-                continue  # closed meanwhile
+                continue  # the link was closed meanwhile
             if error is None:
                 self._open(link)
             else:

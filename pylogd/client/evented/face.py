@@ -1,6 +1,6 @@
 """The methods that the consumers on asyncio and on Twisted share, and that only pass on their arguments.
 
-On asyncio they are coroutine methods of the consumer itself; on Twisted each is one that returns a Deferred.
+On asyncio they are coroutine methods of the consumer; on Twisted they become methods that return Deferreds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FOREVER = 3600.0
 
 
 class ConsumerMethods:
-    """Methods of a consumer, as coroutines. Times in seconds."""
+    """Methods of a consumer, as coroutines. Times are in seconds."""
 
     def __init__(self, consumer: EventedConsumer) -> None:
         """`consumer` does the work."""
@@ -38,7 +38,7 @@ class ConsumerMethods:
 
     @property
     def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
+        """The paused partitions."""
         return self._consumer.core.paused()
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
@@ -145,7 +145,7 @@ class ConsumerMethods:
     # Reading
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate over all records, as they are fetched, without end. Between two of them the consumer reports to its
+        """Iterate over all records, as they are fetched, without end. Between two records the consumer reports to its
         group, and commits. An iteration that ends leaves the next record to the next iteration or `poll`.
         """
         return self._consumer.records(_FOREVER)
@@ -155,7 +155,7 @@ class ConsumerMethods:
 
         Raises CorruptRecords; KafkaError for an error that a retry does not help, and with `auto_offset_reset="none"`
         also OFFSET_OUT_OF_RANGE and LogTruncation. If `retry_timeout` is set: raises the last error of a partition that
-        could not be read for so many seconds.
+        could not be read for that many seconds.
         """
         chunks = await self._consumer.poll_chunks(timeout, max_records)
         if len(chunks) == 1:
@@ -163,17 +163,17 @@ class ConsumerMethods:
         return [record for _, records in chunks for record in records]
 
     async def poll_chunks(self, timeout: float = 0.0, max_records: int | None = None) -> list[Chunk]:
-        """As `poll`, but return the records grouped by partition."""
+        """Return the next records as `poll` does, but grouped by partition."""
         return await self._consumer.poll_chunks(timeout, max_records)
 
     async def poll_columns(
         self, timeout: float = 0.0, *, headers: bool = False, max_bytes: int = 64 * 1024 * 1024
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """As `poll`, but as columns: for each partition `pyarrow.RecordBatch`es with key, value, offset, timestamp and
-        timestampType, without a Python object for a record.
+        """Return the next records as columns: for each partition `pyarrow.RecordBatch`es with key, value, offset,
+        timestamp and timestampType. No Python object is made for a record.
         """
         return await self._consumer.poll_columns(timeout, headers=headers, max_bytes=max_bytes)
 
     def wakeup(self) -> None:
-        """End the `poll` in progress, or else the next one, as if its time were over."""
+        """End the `poll` in progress, or else the next one, as if its timeout had passed."""
         self._consumer.wakeup()

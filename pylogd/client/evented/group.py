@@ -1,7 +1,7 @@
 """A consumer's part in a group, on an event loop: membership and commits.
 
 Strategy: a `Participation` is driven like any other machine, whether the application polls or not. The application's
-coroutines carry out its events, and wait with a `Notifier` for commits.
+coroutines carry out the events of the group, and wait for commits with a `Notifier`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pylogd.errors import ErrorCode, PylogdError
 class ConsumerGroup(Protocol):
     """A consumer's part in a group, with any kind of coordinator."""
 
-    #: whether an event wakes a `poll`; else it has to look for events periodically
+    #: whether an event wakes a `poll`; otherwise `poll` has to check for events periodically
     wakes: bool
     #: whether `may_fetch` may become false while records are handed out
     leased: bool
 
     def on_commit(self, call: Callable[[Offsets], object]) -> None:
-        """Have `call` called with offsets that were committed, in the application's or the loop's thread."""
+        """Call `call` with committed offsets from now on, in the application's or the loop's thread."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class ConsumerGroup(Protocol):
         ...
 
     def subscribe(self, topics: Topics) -> None:
-        """Be a member that reads these topics."""
+        """Become a member that reads these topics."""
         ...
 
     async def leave(self) -> None:
@@ -89,16 +89,16 @@ class ConsumerGroup(Protocol):
         ...
 
     async def close(self, timeout: float) -> None:
-        """Commit what waits, and leave the group."""
+        """Commit the waiting offsets, and leave the group."""
         ...
 
     def stop(self) -> None:
-        """Stop; nothing more is sent."""
+        """Stop sending."""
         ...
 
 
 class BrokerGroup:
-    """A group by its id, and this consumer's membership in it if it subscribes. Times in seconds."""
+    """A group by its id, and this consumer's membership in it if it subscribes. Times are in seconds."""
 
     wakes = True
     leased = False
@@ -113,9 +113,9 @@ class BrokerGroup:
         on_event: Callable[[], None],
         unheard: Callable[[TopicPartition, PylogdError], None],
     ) -> None:
-        """`on_event` is called when `next_event` has one, `unheard` with each commit that failed in the background.
-
-        `stable`: look-ups wait for offsets that a transaction may still change.
+        """on_event: called when `next_event` has an event.
+        unheard: called with each commit that failed in the background.
+        stable: whether look-ups wait for offsets that a transaction may still change.
         """
         self._driver = driver
         self._loop = driver.loop
@@ -128,7 +128,7 @@ class BrokerGroup:
         driver.add(self)
 
     def on_commit(self, call: Callable[[Offsets], object]) -> None:
-        """Have `call` called with offsets that were committed."""
+        """Have `call` called with committed offsets."""
         self._part.on_commit = call
 
     @property
@@ -147,7 +147,7 @@ class BrokerGroup:
         return True
 
     def stream_of(self, partition: TopicPartition) -> int | None:
-        """Return None: the consumer chooses."""
+        """Return None: the consumer chooses the stream."""
         return None
 
     def subscribe(self, topics: Topics) -> None:
@@ -178,9 +178,10 @@ class BrokerGroup:
     # Offsets
 
     def metadata(self) -> GroupMetadata:
-        """Return in whose name offsets are committed at the moment: no member's, if it has not subscribed.
+        """Return the group member with which offsets are committed now; it names no member if the consumer has not
+        subscribed.
 
-        Raises CommitFailed for one that has subscribed and is not, or no longer, a member.
+        Raises CommitFailed if the consumer has subscribed and is not a member now.
         """
         found = self._part.member.identity
         if self._part.subscribed and found.generation == NO_GENERATION:
@@ -229,7 +230,7 @@ class BrokerGroup:
         self._driver.soon()
 
     async def close(self, timeout: float) -> None:
-        """Commit what waits and leave the group, both within `timeout`."""
+        """Commit the waiting offsets and leave the group, both within `timeout`."""
         deadline = self._loop.now() + timeout
         self._driver.soon()
         while self._part.queue and self._loop.now() < deadline and self.member.error is None:
@@ -259,7 +260,7 @@ class BrokerGroup:
         return self._part.due(now)
 
     def next_time(self, now: float) -> float | None:
-        """When to call `turn` if nothing happens before."""
+        """Return when to call `turn`, unless an event comes first."""
         return self._part.next_time(now)
 
     def settle(self) -> None:

@@ -14,7 +14,7 @@ class Timer(Protocol):
     """A scheduled call."""
 
     def cancel(self) -> None:
-        """Do not make the call. Has no effect after it was made."""
+        """Cancel the call, unless it was made already."""
         ...
 
 
@@ -23,15 +23,15 @@ class Promise(Protocol[T]):
 
     @property
     def done(self) -> bool:
-        """Whether it has a value or an error, or its coroutine was cancelled."""
+        """Whether the promise has a value or an error, or its coroutine was cancelled."""
         ...
 
     def succeed(self, value: T) -> None:
-        """Set the value, unless it is done."""
+        """Set the value, unless the promise is done."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Set an error, unless it is done."""
+        """Set an error, unless the promise is done."""
         ...
 
     def __await__(self) -> Generator[Any, Any, T]: ...
@@ -45,7 +45,7 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Close it, and report nothing more."""
+        """Close the connection, and report no more events."""
         ...
 
 
@@ -61,11 +61,11 @@ class Loop(Protocol):
         ...
 
     def later(self, seconds: float, call: Callable[[], object]) -> Timer:
-        """Make a call after `seconds` seconds; with 0, as soon as the running code has returned."""
+        """Call a function after `seconds` seconds; with 0, as soon as the running code has returned."""
         ...
 
     def from_thread(self, call: Callable[[], object]) -> None:
-        """Make a call in the loop's thread soon. From any thread; has no effect once the loop has ended."""
+        """Call a function soon in the loop's thread. Any thread may ask for it. Do nothing if the loop has ended."""
         ...
 
     def promise(self) -> Promise[Any]:
@@ -73,12 +73,12 @@ class Loop(Protocol):
         ...
 
     def tls_reader(self, link: Link) -> Callable[[], Any] | None:
-        """Return a call that reads certificates and keys; its result must be in `connections.tls` before `open`.
+        """Return a function that reads certificates and keys; its result must be in `connections.tls` before `open`.
 
-        None: nothing has to be read, or the loop's thread may wait for the disk.
+        None means that nothing has to be read, or that the loop's thread may wait for the disk.
         """
         ...
 
     def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> Transport:
-        """Connect to `link`'s address and report to it what happens; call `happened` after each report."""
+        """Connect to `link`'s address, and report its events to `link`; call `happened` after each report."""
         ...

@@ -6,10 +6,10 @@ from pylogd.client.evented.loop import Loop, Promise
 
 
 class Notifier:
-    """Wakes coroutines that wait for something to happen, or for a time."""
+    """Wakes coroutines that wait for an event or for a time."""
 
     def __init__(self, loop: Loop) -> None:
-        """Nobody waits yet."""
+        """No coroutine waits yet."""
         self._loop = loop
         self._waiting: list[Promise[None]] = []
 

@@ -1,6 +1,6 @@
 """The offsets of a consumer on an event loop: looked up, committed, and handed over to transactions.
 
-Rules: times are in seconds. What waits is a coroutine.
+Rules: times are in seconds. Methods that wait are coroutines.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ class OffsetMethods:
     def _progress(self, assignment: GroupAssignment) -> Mapping[TopicPartition, int]:
         """Return the offsets after all returned records; in an iteration, including the current record.
 
-        With auto_commit "before", return what is committed already, which is ahead of an iteration.
+        With auto_commit "before", return the committed offsets, which are ahead of an iteration.
         """
         return assignment.progress() if self.options.auto_commit != "before" else self.core.reader.positions
 
     # Transactions
 
     def group_metadata(self) -> GroupMetadata:
-        """Return in whose name the offsets of this consumer are committed at the moment. Raises ValueError, Closed."""
+        """Return the group member with which offsets are committed now. Raises ValueError, Closed."""
         return self.in_group()[1].metadata()
 
     def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
@@ -120,10 +120,10 @@ class OffsetMethods:
     async def seek_to_committed(self) -> None:
         """Seek all assigned partitions to the group's committed offsets: records returned since then are read again.
 
-        Where nothing is committed, reading starts as with a new assignment.
+        A partition without a committed offset starts as with a new assignment.
         """
         self.in_group()
-        # With "before", records that were not handed out are committed already.
+        # With auto_commit "before", records that were not handed out are committed already.
         waiting = self.core.reader.buffer.positions() if self.options.auto_commit == "before" else {}
         self.core.start_again([partition for partition in self.core.assignment if partition not in waiting])
         for partition, offset in waiting.items():

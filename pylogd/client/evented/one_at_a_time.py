@@ -1,4 +1,4 @@
-"""Let one coroutine run at a time, also if a signal handler raises between any two instructions."""
+"""Let one coroutine run at a time, even if a signal handler raises between any two instructions."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The producer on an event loop: what `aio.Producer` and `deferred.Producer` have in common.
+"""The producer on an event loop: the code that `aio.Producer` and `deferred.Producer` share.
 
-Strategy: a record is added at once if the buffer has space and its topic is known. Otherwise its `send` waits until
-both are so, or until `max_block` seconds after the call are over: first for its topic's metadata, together with the
-other calls for this topic, then for space, in one queue for all topics.
+Strategy: a record is added at once if the buffer has space and its topic is known. Otherwise its `send` waits, at most
+`max_block` seconds: first for its topic's metadata, together with the other calls for this topic, then for space, in
+one queue for all topics.
 
-Rules: the guarantees are the core's (`core/producer`). The calls for one topic are served in their order; a topic
-without metadata delays no other topic. Any number of calls may wait: a record that waits belongs to the caller who
-waits for its `send`, and is not counted in `buffer_memory`.
+Rules: the guarantees are those of the core (`core/producer`). The calls for one topic are served in their order; a
+topic without metadata delays no other topic. Any number of calls may wait; waiting records are not counted in
+`buffer_memory`.
 """
 
 from __future__ import annotations
@@ -50,15 +50,18 @@ class _Waiting:
 
     def __init__(self, topic: str, partition: int | None, add: Callable[[], Any], learned: int) -> None:
         self.topic, self.partition, self.add = topic, partition, add
-        self.learned = learned  # how many times its topic's metadata had been received
+        self.learned = learned  # the number of times that its topic's metadata was received before
         self.timer: Timer | None = None
         self.promise: Promise[Any]
-        self.queue: deque[_Waiting]  # that it is in
+        self.queue: deque[_Waiting]  # the queue that it is in
         self.ended = False
 
 
 class EventedProducer(Generic[D]):
-    """See the module. `D` is the face's class of deliveries. `prepares`: records are to be sent by `send_prepared`."""
+    """See the module. `D` is the face's class of deliveries.
+
+    prepares: whether records must be sent by `send_prepared`.
+    """
 
     def __init__(self, driver: Driver, options: ProducerOptions, deliver: Callable[[Batch, int], D]) -> None:
         """`deliver` makes a delivery of a batch and an index in it."""
@@ -75,11 +78,11 @@ class EventedProducer(Generic[D]):
         self._accumulator = self._core.accumulator
         self._partitions = self._core.partitions
         self._column_encoder = ColumnEncoder(options, self._known_partitions)
-        self._unknown: dict[str, deque[_Waiting]] = {}  # by topic: those that wait for metadata, and those behind them
-        self._waiting: deque[_Waiting] = deque()  # for space
+        self._unknown: dict[str, deque[_Waiting]] = {}  # by topic: calls that wait for metadata, and calls after them
+        self._waiting: deque[_Waiting] = deque()  # calls that wait for space
         self._flushes: list[tuple[float, Promise[None]]] = []
         self._operations: list[tuple[Operation, Promise[None]]] = []
-        self._told = 0  # failed records that a flush has reported
+        self._told = 0  # the number of failed records that a flush has reported
         driver.add(self)
 
     # Sending
@@ -94,7 +97,7 @@ class EventedProducer(Generic[D]):
         headers: Sequence[Header],
         on_delivery: Callable[[D], None] | None,
     ) -> D | None:
-        """Add a record if that is possible at once; return None if it would have to wait."""
+        """Add a record if this is possible at once. Return None if the record would have to wait."""
         count = self._partitions.get(topic)
         if self._waiting or topic in self._unknown or self._accumulator.buffered >= self._accumulator.limit:
             return None
@@ -108,11 +111,11 @@ class EventedProducer(Generic[D]):
     def try_copy(
         self, partition: TopicPartition, batch: memoryview, count: int, on_result: Callable[[BatchResult], None]
     ) -> bool:
-        """Add an encoded batch of `count` records from another broker, if that is possible at once. Return whether it
+        """Add an encoded batch of `count` records from another broker, if this is possible at once. Return whether it
         was added.
 
-        A topic that is not known is asked for: a later call may succeed. Raises KafkaError if there is no such topic or
-        partition, and what `refusal` says.
+        Metadata of an unknown topic is requested, so a later call may succeed. Raises KafkaError if the topic or the
+        partition does not exist, and `refusal` if there is one.
         """
         core, accumulator = self._core, self._accumulator
         if (refusal := core.refusal) is not None:
@@ -125,7 +128,7 @@ class EventedProducer(Generic[D]):
             if problem is not None and not is_retriable(problem):
                 raise problem
             return False
-        if partition.partition >= known:  # it may have been added since
+        if partition.partition >= known:  # the partition may have been added since
             core.want(partition.topic)
             self._driver.soon()
         check_partition(partition.topic, partition.partition, known)
@@ -145,7 +148,7 @@ class EventedProducer(Generic[D]):
         headers: Sequence[Header],
         on_delivery: Callable[[D], None] | None,
     ) -> D:
-        """Add a record as soon as that is possible."""
+        """Add a record as soon as possible."""
 
         def add() -> D:
             batch = self._core.add(topic, partition, key, value, timestamp, headers)
@@ -156,7 +159,7 @@ class EventedProducer(Generic[D]):
     async def send_prepared(
         self, record: ProducerRecord, on_delivery: Callable[[D], None] | None, *, serialize: bool = True
     ) -> D:
-        """Add a record as interceptors and serializers make it, as soon as that is possible."""
+        """Call interceptors and serializers for a record, then add it as soon as possible."""
         record = self._hooks.prepare(record, serialize=serialize)
         topic, value, key, partition, timestamp, headers = record
         try:
@@ -176,7 +179,7 @@ class EventedProducer(Generic[D]):
         partition: int | None,
         on_delivery: Callable[[D], None] | None,
     ) -> D:
-        """Add records as one batch, as soon as that is possible."""
+        """Add records as one batch, as soon as possible."""
         taken = as_new_records(records, self._loop.now_ms())
         if self.prepares:
             taken = self._hooks.prepare_set(topic, taken, partition)
@@ -196,18 +199,20 @@ class EventedProducer(Generic[D]):
         return Deliveries(self._deliver, [await self._send_encoded(each) for each in encoded], encoded.order)
 
     def _known_partitions(self, topic: str, partition: int | None) -> int:
-        """Return the number of partitions of a topic that is known. Raises KafkaError if it does not have this one."""
+        """Return the number of partitions of a known topic. Raises KafkaError if it does not have this partition."""
         count = self._partitions[topic]
         if partition is not None:
             check_partition(topic, partition, count)
         return count
 
     async def _partition_count(self, topic: str, partition: int | None) -> int:
-        """Return the number of a topic's partitions once it is known. Raises KafkaError if this one is missing."""
+        """Return the number of a topic's partitions once it is known. Raises KafkaError if it does not have this
+        partition.
+        """
         return await self._wait(topic, partition, lambda: self._partitions[topic])
 
     async def _send_encoded(self, batch: EncodedBatch) -> Batch:
-        """Add an encoded batch as soon as that is possible."""
+        """Add an encoded batch as soon as possible."""
         topic, partition, encoded = batch
         transactional = self._options.transactional_id is not None
 
@@ -259,10 +264,10 @@ class EventedProducer(Generic[D]):
         if waiting.timer is not None:
             waiting.timer.cancel()
         queue = waiting.queue
-        queue.remove(waiting)  # at once if it is the first one, as it mostly is
+        queue.remove(waiting)  # found at once, since it is mostly the first one
         if not queue and self._unknown.get(waiting.topic) is queue:
             del self._unknown[waiting.topic]
-        self._driver.soon()  # the next one may be possible
+        self._driver.soon()  # the next call may be served now
 
     def _blocked(self, waiting: _Waiting) -> None:
         """Fail a record that has waited too long."""
@@ -299,7 +304,7 @@ class EventedProducer(Generic[D]):
             self._end_wait(waiting)
 
     def _queue_known(self, topic: str) -> None:
-        """Let the calls for a topic wait for space, as far as its metadata has arrived; fail them if it never will."""
+        """Let the calls for a topic wait for space if its metadata has arrived; fail them if it never will."""
         queue = self._unknown[topic]
         while queue:
             waiting = queue[0]
@@ -316,7 +321,7 @@ class EventedProducer(Generic[D]):
         self._unknown.pop(topic, None)
 
     def _hopeless(self, waiting: _Waiting) -> PylogdError | None:
-        """Return why a topic will not become known, if so."""
+        """Return why a topic will never become known; None if it may."""
         problem = self._core.problem_with(waiting.topic)
         return problem if problem is not None and not is_retriable(problem) else None
 
@@ -324,14 +329,14 @@ class EventedProducer(Generic[D]):
         delivery = self._deliver(batch, index)
         if on_delivery is not None:
             batch.listeners += (delivery, on_delivery)
-        if not index or batch.count:  # opened, or sealed
+        if not index or batch.count:  # a batch was opened, or sealed
             self._driver.soon()
         return delivery
 
     # Waiting
 
     async def result(self, delivery: Outcome) -> int:
-        """Wait until a record has its result, without lingering. Raises why it was not written."""
+        """Wait until a record has its result, without lingering. Raises the error if it was not written."""
         if not delivery.done:
             batch = delivery.batch
             if self._accumulator.open.get(batch.partition) is batch:
@@ -345,7 +350,7 @@ class EventedProducer(Generic[D]):
         return delivery.offset
 
     async def flush(self) -> None:
-        """Send everything and wait until all of it has a result. Raises DeliveryFailed; of a transaction, its error."""
+        """Send all records, and wait until each has a result. Raises DeliveryFailed, or an error of the transaction."""
         promise: Promise[None] = self._loop.promise()
         self._flushes.append((self._accumulator.next_number, promise))
         self._driver.soon()
@@ -403,7 +408,7 @@ class EventedProducer(Generic[D]):
         self._admit()
 
     def countdown(self, timeout: float | None) -> Callable[[], float | None]:
-        """Return a function that returns how much is left of `timeout` seconds, which begin now; None: no limit."""
+        """Return a function that returns the seconds left of a timeout that begins now; None: no limit."""
         begun = self._loop.now()
         return lambda: None if timeout is None else max(0.0, begun + timeout - self._loop.now())
 
@@ -426,7 +431,7 @@ class EventedProducer(Generic[D]):
         return self._core.turn(now, seal_all=bool(self._flushes) or self._starved())
 
     def next_time(self, now: float) -> float | None:
-        """Return when to call `turn` if nothing happens before."""
+        """Return when to call `turn`, unless an event comes first."""
         return self._core.next_time(now)
 
     def settle(self) -> None:
@@ -462,9 +467,9 @@ class EventedProducer(Generic[D]):
                 promise.succeed(None)
 
     def reset(self) -> None:
-        """Drop all requests in flight: each has failed with its connection."""
+        """Do nothing: each request in flight has failed with its connection."""
 
     def _starved(self) -> bool:
-        """Whether records wait for space that only open batches can free."""
+        """Whether records wait for space, and only open batches can free it."""
         core = self._core
         return bool(self._waiting) and not core.has_room() and not core.queue.waiting and not core.in_flight

@@ -1,7 +1,7 @@
 """Carry out the decisions of a group's coordinator: give up and take on partitions, and commit offsets meanwhile.
 
-Rules: all of it happens in the application's own calls, one event at a time. Before partitions are given up, what is
-processed is committed and the listener is called; the group hears of it only when that is done.
+Rules: everything happens in the application's own calls, one event at a time. Before partitions are given up, processed
+records are committed and the listener is called; the group is told only after that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pylogd.errors import PylogdError
 
 
 class Rebalancing:
-    """The part of a consumer that follows its group. Times in seconds."""
+    """The part of a consumer that follows its group. Times are in seconds."""
 
     def __init__(
         self,
@@ -58,7 +58,10 @@ class Rebalancing:
         assignment.commit_if_due(now)
 
     async def give_up(self, partitions: list[TopicPartition], *, lost: bool = False) -> None:
-        """Stop reading partitions, after a commit and a call of the listener. `lost`: others may read them already."""
+        """Stop reading partitions, after a commit and a call of the listener.
+
+        lost: whether other members may read them already.
+        """
         assignment = self.assignment
         try:
             if not lost:
@@ -79,16 +82,16 @@ class Rebalancing:
     def processed(self, *, polled: bool = True) -> Mapping[TopicPartition, int]:
         """Return the offsets to commit before partitions are given up.
 
-        With auto_commit "before", records may be committed that an iteration or a stream has not handed out: the
-        positions are committed again, so that the next owner reads these records. polled: whether the records of the
-        last poll are processed.
+        With auto_commit "before", records may be committed that an iteration or a stream has not handed out. Then the
+        positions are committed again, so that the next owner reads these records.
+        polled: whether the records of the last poll are processed.
         """
         if self._commits_after:
             return self.assignment.processed(polled=polled)
         return self.assignment.positions() if self._commits_before else {}
 
     def forget(self, partition: TopicPartition) -> None:
-        """Read a partition no more."""
+        """Stop reading a partition."""
         self._core.forget(partition)
         self.assignment.forget([partition])
 
@@ -113,5 +116,5 @@ class Rebalancing:
         """Record the offsets at which partitions start: the committed ones, and the others."""
         assignment = self.assignment
         assignment.note_committed(committed)
-        if assignment.subscribed and not self.group.wakes and reset:  # so that a later owner starts there too
+        if assignment.subscribed and not self.group.wakes and reset:  # so that a later owner starts at the same offset
             assignment.commit_soon({partition: OffsetAndMetadata(offset) for partition, offset in reset.items()})

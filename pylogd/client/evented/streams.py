@@ -17,7 +17,7 @@ from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
 _POLL_SECONDS = 1.0
-_LOOK_SECONDS = 0.2  # how often to ask whether the claims hold again
+_LOOK_SECONDS = 0.2  # seconds between two checks whether the claims hold again
 
 
 class MessageStream(StreamQueue, AsyncIterator[Record]):
@@ -63,7 +63,7 @@ class MessageStream(StreamQueue, AsyncIterator[Record]):
     async def _wait_for_claims(self) -> None:
         """Wait until the group's claims hold again, or the present partition is revoked, or the consumer is closed.
 
-        Until then others may be reading the records that wait here.
+        Until then other members may be reading the records that wait here.
         """
         while self._present is not None and not self._cut and not self._may_fetch():
             if self._ended:
@@ -103,7 +103,7 @@ class Streams(StreamTable[MessageStream]):
         stream_of: Callable[[TopicPartition], int | None],
         counts: Mapping[str, int],
     ) -> None:
-        """As `StreamTable`; the others are methods of the consumer. Raises ValueError for less than one stream."""
+        """Pass arguments of `StreamTable`, and methods of the consumer. Raises ValueError for less than one stream."""
         super().__init__(counts, stream_of, lambda topic, number: MessageStream(loop, topic, number, wakeup, may_fetch))
         self._poll = poll
         self._pause = pause

@@ -1,7 +1,7 @@
-"""TLS of the standard library for the faces that use it, from a client's options.
+"""Make TLS contexts of the standard library from a client's options, for the blocking face and asyncio.
 
-Rules: certificates and keys are read when a client first connects, on event loops in a thread. Errors name the option,
-and never repeat a key.
+Rules: certificates and keys are read when a client first connects; an event loop reads them in a thread. Errors name
+the option, and never repeat a key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pylogd.errors import PylogdError
 _TEXT = "-----BEGIN "
 _SUFFIXES = (".pem", ".crt")
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-#: OpenSSL's reasons for what retries do not help.
+#: OpenSSL's reasons for errors that a retry can't solve.
 _HOPELESS = (
     "CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "UNSUPPORTED_PROTOCOL",
     "PROTOCOL_VERSION", "BAD_RECORD_TYPE", "NO_SHARED_CIPHER", "UNKNOWN_PSK", "HTTP_REQUEST", "RECORD_LAYER_FAILURE",
@@ -28,7 +28,7 @@ _HOPELESS = (
 
 
 def read_pem(value: str, option: str) -> bytes:
-    """Return PEM data that is a text, a file, or all files of a directory. Raises TlsFailed if it can't be read."""
+    """Return PEM data from a text, a file, or all files of a directory. Raises TlsFailed if it can't be read."""
     if _TEXT in value:
         return value.encode()
     try:
@@ -40,7 +40,7 @@ def read_pem(value: str, option: str) -> bytes:
 
 
 def context_of(link: Link) -> ssl.SSLContext | None:
-    """Return the TLS context for a connection, None for plain TCP; made once for a client. Raises TlsFailed."""
+    """Return the TLS context for a connection; None for plain TCP. It is made once for a client. Raises TlsFailed."""
     connections = link.connections
     if connections.tls is None and connections.options.security.uses_tls:
         connections.tls = make_context(connections.options.security)
@@ -49,7 +49,7 @@ def context_of(link: Link) -> ssl.SSLContext | None:
 
 
 def make_context(security: SecurityOptions) -> ssl.SSLContext:
-    """Return a context for connections with these options. Raises TlsFailed for what can't be read."""
+    """Return a context for connections with these options. Raises TlsFailed if a file can't be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = security.ssl_check_hostname
     context.minimum_version = _VERSIONS[security.ssl_min_version]
@@ -82,7 +82,7 @@ def _load_own(context: ssl.SSLContext, security: SecurityOptions) -> None:
 
 @contextlib.contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """Give data the path of a file that is only in memory, which is all that `ssl` reads keys from."""
+    """Give the path of a file in memory with this data, because `ssl` reads keys only from files."""
     descriptor = os.memfd_create("pem")
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -93,7 +93,7 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 
 def tls_error(address: str, error: BaseException) -> PylogdError:
-    """Return the client's error for an error of `ssl`: TlsFailed if a retry does not help."""
+    """Return the client's error for an error of `ssl`: TlsFailed if a retry can't solve it."""
     text = f"{address}: no TLS connection: {_reason(error)}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailed(f"{text}; check ssl_ca, and that the certificate names the host")

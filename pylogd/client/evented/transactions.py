@@ -1,7 +1,7 @@
 """Transactions of the producers on event loops: the code that they share, as coroutines.
 
-Rules: what waits, waits up to `max_block` seconds unless it is told otherwise, and raises RequestTimedOut then. What
-was asked for continues: the same call can be repeated to wait again.
+Rules: a method waits up to `timeout` seconds, by default `max_block`, then raises RequestTimedOut. The operation that
+it started continues: repeat the same call to wait for its result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class TransactionMethods:
-    """The methods of a producer that concern transactions, as coroutine methods. Times in seconds."""
+    """The methods of a producer that concern transactions, as coroutine methods. Times are in seconds."""
 
     def __init__(self, producer: EventedProducer[Any]) -> None:
         """`producer` does the work."""
@@ -34,37 +34,39 @@ class TransactionMethods:
                 await producer.send("orders", b"...")
                 await transaction.send_offsets(consumer)
 
-        The end raises TransactionAborted if the transaction could not be committed and was aborted; ProducerFailed, as
-        ProducerFenced, if this producer can do nothing more; RequestTimedOut after `timeout` seconds (`max_block` by
-        default): then `commit_transaction` can be called again to wait for the outcome.
+        Leaving the block raises TransactionAborted if the transaction could not be committed and was aborted;
+        ProducerFailed (such as ProducerFenced) if this producer can't be used any more; RequestTimedOut after `timeout`
+        seconds (default: `max_block`). After RequestTimedOut, call `commit_transaction` again to wait for the outcome.
         """
         return Transaction(self._producer, timeout)
 
     async def init_transactions(self, timeout: float | None = None) -> None:
-        """Get a producer id. Earlier producers with this transactional id are fenced, and their transactions ended.
+        """Get a producer id. Fence earlier producers with this transactional id, and end their transactions.
 
-        `begin_transaction` does so too, if it was not done. Raises ProducerFailed, RequestTimedOut.
+        Optional: `begin_transaction` does this if it was not done before. Raises ProducerFailed, RequestTimedOut.
         """
         await self._producer.finish(self._producer.transactions.prepare, timeout, "no producer id")
 
     async def begin_transaction(self, timeout: float | None = None) -> None:
-        """Begin a transaction. Raises TransactionError if one is open, and as `init_transactions`."""
+        """Begin a transaction. Raises TransactionError if one is open, and the errors of `init_transactions`."""
         await self._producer.begin_transaction(timeout)
 
     async def send_offsets(
         self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None, timeout: float | None = None
     ) -> None:
-        """Commit a consumer's offsets with the transaction: the offsets after the last returned records.
+        """Commit a consumer's offsets with the transaction: in each partition, the offset after the last returned
+        record.
 
-        In place of a consumer, offsets with the `group_metadata` of their consumer. Raises TransactionAborted if the
-        consumer is no longer a member of its group, ProducerFailed, RequestTimedOut, ValueError for a consumer that
-        commits by itself.
+        source: the consumer, or offsets by partition; offsets need `group`, the consumer's `group_metadata()`.
+
+        Raises TransactionAborted if the consumer is no longer a member of its group; ProducerFailed; RequestTimedOut;
+        ValueError if the consumer commits automatically.
         """
         await _send_offsets(self._producer, source, group, timeout)
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
-        """Send everything and commit. Raises TransactionAborted if only `abort_transaction` is possible now, and
-        ProducerFailed. After RequestTimedOut the outcome is open: call it again.
+        """Send all queued records and commit. Raises TransactionAborted if `abort_transaction` is the only call that is
+        possible now; ProducerFailed. After RequestTimedOut the outcome is unknown: call this method again.
         """
         await _commit(self._producer, timeout)
 
@@ -78,7 +80,7 @@ class TransactionMethods:
 
 
 class Transaction:
-    """One transaction, as `async with` has it."""
+    """One transaction, for an `async with` statement."""
 
     def __init__(self, producer: EventedProducer[Any], timeout: float | None) -> None:
         """It begins when the `async with` statement is entered."""
@@ -100,14 +102,14 @@ class Transaction:
             await self._abort()
 
     async def _abort(self) -> None:
-        """Abort if possible. Other errors were raised to the application already."""
+        """Abort if possible. An error that prevents it was already raised to the application."""
         try:
             await self._producer.abort_open(self._timeout)
         except PylogdError as error:
             _log.warning("a transaction could not be aborted; the coordinator aborts it after its timeout: %s", error)
 
     async def send_offsets(self, source: OffsetsSource | Offsets, group: GroupMetadata | None = None) -> None:
-        """As `Producer.send_offsets`."""
+        """Call `Producer.send_offsets`."""
         await _send_offsets(self._producer, source, group, self._timeout)
 
 

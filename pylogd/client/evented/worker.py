@@ -10,12 +10,12 @@ from pylogd.client.core.effects import Work
 from pylogd.client.core.link import Link
 
 T = TypeVar("T")
-#: Makes a call in the loop's thread, from any thread.
+#: A function that any thread may use to have a call made in the loop's thread.
 FromThread = Callable[[Callable[[], None]], object]
 
 
 def in_thread(call: Callable[[], T], done: Callable[[T | None, BaseException | None], None], loop: FromThread) -> None:
-    """Make a call in a thread, and report its result or its exception to `done` in the loop's thread.
+    """Make a call in a new thread. In the loop's thread, report its result or exception to `done`.
 
     The thread does not keep the process from ending.
     """
@@ -33,5 +33,5 @@ def in_thread(call: Callable[[], T], done: Callable[[T | None, BaseException | N
 
 
 def work(effect: Work[Link], loop: FromThread, now: Callable[[], float]) -> None:
-    """Carry out an effect, and report the outcome to its link."""
+    """Make the call of a `Work` effect, and report the outcome to its link."""
     in_thread(effect.call, lambda outcome, failure: effect.link.worked(outcome, failure, now()), loop)

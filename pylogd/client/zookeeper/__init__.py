@@ -4,9 +4,9 @@ This is the consumer group of the Kafka paper (section 3.2, Algorithm 1), with t
 consumer of a group reads the other members and the partitions, computes its own share, and claims it.
 `docs/zookeeper-consumers.md` has the guarantee, the registries and the state table.
 
-Modules: `assignment` computes shares, `registries` has paths and formats, `view` what a consumer knows of its group,
-`claims` what it writes, `lease` how long its claims hold, `coordinator` the state machine (with Deferreds and a given
-clock), `bridge` the same for blocking callers, in a thread with an event loop of its own.
+Modules: `assignment` computes the share of a consumer, `registries` has paths and formats, `view` has the consumer's
+view of its group, `claims` makes its writes, and `lease` measures how long its claims hold. `coordinator` is the state
+machine (with Deferreds and a given clock). `bridge` runs it for blocking callers, in a thread with its own event loop.
 
 The blocking interface is `bridge.ZooKeeperMembership`:
 
@@ -29,7 +29,7 @@ The blocking interface is `bridge.ZooKeeperMembership`:
     membership.close(timeout)                     # commits what was stored, releases, leaves; bounded. The caller
                                                   # has stopped fetching before
 
-Rules for the caller: one thread; carry out events in their order; an offset is that of the next record to read, as in
-Kafka; where `offsets` has None, look up the start (`membership.initial`) and store it at once, so that a later owner
-begins there too.
+Rules for the caller: use one thread; carry out events in their order. An offset is that of the next record to read, as
+in Kafka. Where `offsets` has None, look up the start (`membership.initial`) and store it at once, so that a later owner
+begins at the same offset.
 """

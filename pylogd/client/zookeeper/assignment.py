@@ -1,10 +1,11 @@
 """Assign partitions to consumers: the range assignment of Algorithm 1, as a pure function.
 
-Strategy: a topic's partitions in order are divided into as many ranges as its group has streams, and the streams in
-order of their names get one range each; the first ones have one partition more if there is a remainder (as in Kafka
+Strategy: a topic's partitions, in order, are divided into as many ranges as its group has streams. The streams, in
+order of their names, get one range each. If there is a remainder, the first ranges have one partition more (as in Kafka
 0.8; the paper does not say). Every consumer computes the same from the same registries, without a coordinator.
 
-Rules: the ranges of a topic are disjoint, cover it, and differ by one partition at most. Must not know: the tree.
+Rules: the ranges of a topic are disjoint, cover all partitions, and differ by one partition at most. Must not know: the
+tree.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def stream_name(consumer: str, stream: int) -> str:
 
 
 def cut(partitions: Iterable[int], streams: Iterable[str]) -> dict[str, list[int]]:
-    """Return the partitions of a topic for each of its streams; more streams than partitions get none."""
+    """Return the partitions of a topic for each of its streams. Excess streams get none."""
     ordered = sorted(set(partitions))
     takers = sorted(set(streams))
     if not takers:
@@ -39,7 +40,8 @@ def share_of(
 ) -> dict[TopicPartition, int]:
     """Return the partitions of one consumer, with the number of the stream that reads each.
 
-    `topics` has the partitions of each topic, `members` the number of streams of each consumer by topic.
+    topics: the partitions of each topic.
+    members: the number of streams of each consumer, by topic.
     """
     share: dict[TopicPartition, int] = {}
     for topic, count in members.get(consumer, {}).items():

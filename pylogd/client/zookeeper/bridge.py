@@ -1,13 +1,13 @@
 """The coordinator for blocking callers, in a thread with its own loop and its own connection to ZooKeeper.
 
-Strategy: the caller's thread and the loop's share nothing but queues. What the coordinator says is put into one and
-fetched by `poll`; what the caller says is run in the loop. The package's docstring has the shape and the caller's
-rules.
+Strategy: the caller's thread and the loop's thread share only queues. Events of the coordinator are put into a queue
+and fetched by `poll`; requests of the caller are run in the loop. The package's docstring has the interface and the
+rules for callers.
 
-Rules: the caller's waits are interrupted by Ctrl-C at once, and bounded where the shape says so. Nothing here touches a
-reactor of the user's. A caller that does not poll keeps its partitions as long as it is connected.
+Rules: Ctrl-C interrupts the caller's waits at once, and waits are bounded where the interface says so. No reactor of
+the user is touched. A caller that does not poll keeps its partitions as long as it is connected.
 
-Must not know: how partitions are shared, how records are fetched.
+Must not know: how partitions are assigned, how records are fetched.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from pylogd.metadata.zookeeper import ZooKeeperStore
 
 T = TypeVar("T")
 
-#: Of the time that `close` has, what leaving the group may take; the rest is for ending the session.
+#: The share of `close`'s time for leaving the group; the rest is for ending the session.
 _LEAVING: Final = 0.6
-#: How long a start that failed or was interrupted waits for its end, and for the reason, in seconds.
+#: The seconds that a failed or interrupted start waits for its end, and for the reason.
 _GIVING_UP: Final = 5.0
 
 
 class ZooKeeperMembership:
-    """One consumer's membership in a group. For one thread, but for `may_fetch`."""
+    """One consumer's membership in a group. Only one thread may use it, except for `may_fetch`."""
 
     def __init__(
         self,
@@ -59,9 +59,13 @@ class ZooKeeperMembership:
         operation_timeout: float = 30.0,
         settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`connect` is `host:port,host:port/chroot`, where the brokers of the topics are registered. `initial` is for
-        the caller, see the package. `operation_timeout` bounds commits and looks at offsets, in seconds. `settings`:
-        see `security`. Raises ValueError.
+        """Nothing is connected yet. Raises ValueError.
+
+        connect: `host:port,host:port/chroot`, where the brokers of the topics are registered.
+        initial: is only for the caller; see the package.
+        operation_timeout: the limit for commits and look-ups of offsets, in seconds.
+
+        settings: see `security`.
         """
         if initial not in ("smallest", "largest"):
             raise ValueError(f"initial is smallest or largest, not {initial!r}")
@@ -78,7 +82,7 @@ class ZooKeeperMembership:
         self._events: queue.SimpleQueue[Assigned | Revoked | None] = queue.SimpleQueue()
         self._commits: queue.SimpleQueue[dict[TopicPartition, int]] = queue.SimpleQueue()
         self._failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-        self._stopping: dict[Revoked, Deferred[None]] = {}  # of the loop's thread
+        self._stopping: dict[Revoked, Deferred[None]] = {}  # used only by the loop's thread
         self._store: ZooKeeperStore | None = None
         self._coordinator: Coordinator | None = None
         self._running = self._leaving = False
@@ -99,7 +103,7 @@ class ZooKeeperMembership:
             raise
 
     def poll(self, timeout: float = 0.0) -> list[Assigned | Revoked]:
-        """Return what happened to the consumer's share since the last call; wait up to `timeout` seconds for something.
+        """Return the events since the last call. Wait up to `timeout` seconds for the first event.
 
         Raises the errors that the coordinator reports to `on_failed`, mostly `RebalanceFailed`; the next call
         continues.
@@ -137,16 +141,16 @@ class ZooKeeperMembership:
 
     @property
     def may_fetch(self) -> bool:
-        """Whether records may be handed out at this moment. From any thread."""
+        """Whether records may be handed out at this moment. Any thread may ask."""
         return self._running and self._coordinator is not None and self._coordinator.may_fetch
 
     @property
     def consumer(self) -> str:
-        """The consumer's name in the registries; another one after each loss of its session. "" while it has none."""
+        """The consumer's name in the registries, which changes with each loss of its session; "" while it has none."""
         return "" if self._coordinator is None else self._coordinator.consumer
 
     def store(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store how far records were processed, for the next periodic commit or the release of the partition."""
+        """Store the offsets of processed records, for the next periodic commit or the release of the partition."""
         if self._coordinator is not None:
             self._loop.callFromThread(self._coordinator.store_offsets, dict(offsets))
 
@@ -161,9 +165,9 @@ class ZooKeeperMembership:
         return self._ask(lambda: self._joined().committed(wanted), self._timeout)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Commit what was stored, release, leave and end the session, as far as that can be done in so many seconds.
-        The caller has stopped fetching; events without `done` count as carried out. A session that could not be ended
-        expires in ZooKeeper.
+        """Commit stored offsets, release partitions, leave the group and end the session, as far as `timeout` seconds
+        allow. The caller must have stopped fetching; events without `done` count as carried out. A session that could
+        not be ended expires in ZooKeeper.
         """
         if not self._running:
             return
@@ -238,7 +242,7 @@ class ZooKeeperMembership:
         if stopped is not None:
             stopped.callback(None)
 
-    # -- what the coordinator says
+    # -- reports of the coordinator
 
     def on_assigned(self, event: Assigned) -> None:
         """See `IConsumer`."""
@@ -249,7 +253,7 @@ class ZooKeeperMembership:
         stopped: Deferred[None] | None = None
         if not self._leaving:
             self._stopping[event] = stopped = Deferred()
-        self._events.put(event)  # only now: the application's thread may have it at once
+        self._events.put(event)  # last, since the application's thread may take the event at once
         return stopped
 
     def on_failed(self, error: BaseException) -> None:

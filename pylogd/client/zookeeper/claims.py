@@ -1,15 +1,14 @@
 """The writes of a consumer: its registration, its claims of partitions, its committed offsets.
 
-Strategy: every write is one `multi` that begins with a check of the consumer's own registration, whose name is made
-anew for every registration. Claims and registration end with the session, so a late write of a consumer whose session
-has ended is refused by ZooKeeper. A claim is all or nothing: after a collision nothing of it remains. The last commit
-and the release are one write.
+Strategy: every write is one `multi` that begins with a check of the consumer's own registration, which has a new name
+each time. Claims and registration end with the session, so ZooKeeper refuses a late write of a consumer whose session
+has ended. A claim succeeds as a whole, or a collision undoes all of it. The last commit and the release are one write.
 
-Rules: one write at a time, so that a commit that is retried never overtakes a release. Whether a write that was not
-answered took effect is found out by `settle` before anything else is claimed: a read behind an acknowledged write of
-the same session sees all that was written before. Offsets are committed only of partitions that are held.
+Rules: one write at a time, so that a retried commit never overtakes a release. Before the next claim, `settle` finds
+out whether an unanswered write took effect: a read after an acknowledged write of the same session sees all earlier
+writes. Offsets are committed only for held partitions.
 
-Must not know: which partitions are whose share, the caller.
+Must not know: which partitions a consumer should have; the caller.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from pylogd.metadata.together import all_of
 
 T = TypeVar("T")
 
-#: Partitions in one write at most, so that it fits into a request (ZooKeeper's `jute.maxbuffer`, 1 MB).
+#: The most partitions in one write, so that it fits into a request (ZooKeeper's `jute.maxbuffer`, 1 MB).
 WRITE_PARTITIONS: Final = 500
 
 
@@ -58,8 +57,9 @@ class Collision(StoreError):
 class Claims:
     """The registration, claims and offsets of one consumer.
 
-    `consumer`: its name in the registries, "" while it has none. `registered`: whether the name is known to be there.
-    `held`: the claimed partitions, with the name of the stream that reads each.
+    consumer: the consumer's name in the registries; "" while it has none.
+    registered: whether the name is known to be in the registries.
+    held: the claimed partitions, with the name of the stream that reads each.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Claims:
         new_name: Callable[[], str],
         on_commit: Callable[[dict[TopicPartition, int]], object] = lambda _: None,
     ) -> None:
-        """`on_commit` is called with offsets that were committed."""
+        """`on_commit` is called with committed offsets."""
         self._on_commit = on_commit
         self._store = store
         self._clock = clock
@@ -80,10 +80,10 @@ class Claims:
         self._new_name = new_name
         self.group = paths.group
         self._lock = DeferredLock()
-        self._names: set[str] = set()  # under which there may be a registration
+        self._names: set[str] = set()  # names that may be registered
         self._ensured: set[str] = set()
-        self._with_offset: set[TopicPartition] = set()  # whose offset has a node, as far as is known
-        self._uncertain: dict[TopicPartition, int | None] = {}  # may be claimed in the tree, and the offset to commit
+        self._with_offset: set[TopicPartition] = set()  # partitions whose offset is known to have a node
+        self._uncertain: dict[TopicPartition, int | None] = {}  # partitions that may be claimed, and offsets to commit
         self.consumer = ""
         self.registered = False
         self.held: dict[TopicPartition, str] = {}
@@ -96,8 +96,8 @@ class Claims:
         self._uncertain.clear()
 
     def unregistered(self) -> None:
-        """Forget the registration, which is gone though the session may live: the next one gets another name. A
-        registration whose outcome is not known keeps its name, so that it is not left behind as a dead member.
+        """Forget the registration, which is gone although the session may live: the next one gets another name. The
+        name of a registration with an unknown outcome is remembered, so that no dead member is left behind.
         """
         if self.registered:
             self.consumer, self.registered = "", False
@@ -115,7 +115,7 @@ class Claims:
             sent = self._clock.seconds()
             path, document = self._paths.member(consumer), encode_member(subscription, now_ms)
             try:
-                with suppress(NodeExists):  # made by a write of this session that was not answered
+                with suppress(NodeExists):  # the node was made by an unanswered write of this session
                     await self._store.create(path, document, ephemeral=True)
             except NoNode:
                 self._ensured.clear()
@@ -126,7 +126,7 @@ class Claims:
         return self._alone(register)
 
     def unregister(self) -> Deferred[None]:
-        """Leave the group, once nothing is held."""
+        """Leave the group, once no partition is held."""
 
         async def unregister() -> None:
             if self.consumer:
@@ -136,11 +136,11 @@ class Claims:
         return self._alone(unregister)
 
     def prove(self) -> Deferred[None]:
-        """Prove by a write that the session lives. Raises `NotRegistered`."""
+        """Prove that the session lives, by a write. Raises `NotRegistered`."""
         return self._alone(self._prove)
 
     def claim(self, wanted: Mapping[TopicPartition, int]) -> Deferred[None]:
-        """Claim partitions, each for a stream by its number, all or none. Raises `Collision`."""
+        """Claim all of these partitions or none, each for a stream by its number. Raises `Collision`."""
 
         async def claim() -> None:
             await self._ensure({path for p in wanted for path in self._parents(p)})
@@ -162,7 +162,7 @@ class Claims:
         return self._alone(lambda: self._give_back(partitions, offsets))
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> Deferred[None]:
-        """Commit offsets. Raises `NotOwner`, and commits none, unless all their partitions are held."""
+        """Commit offsets. Raises `NotOwner`, and commits none, unless all of their partitions are held."""
 
         async def commit() -> None:
             strangers = [p for p in offsets if p not in self.held]
@@ -174,7 +174,7 @@ class Claims:
         return self._alone(commit)
 
     async def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the committed offsets; None for partitions without one, or with that of a deleted topic of that name.
+        """Return the committed offsets; None for partitions without one, or with the offset of a deleted topic.
 
         Raises `CorruptMetadata` for an invalid offset.
         """
@@ -188,7 +188,7 @@ class Claims:
     def forget_offsets(self, partitions: Collection[TopicPartition]) -> Deferred[None]:
         """Delete the offsets of held partitions whose topic was deleted.
 
-        One that was committed before the consumer learned of that may be newer than the next topic of that name.
+        An offset that was committed before the consumer learned of it may be newer than a new topic of the same name.
         """
 
         async def forget_offsets() -> None:
@@ -228,15 +228,15 @@ class Claims:
 
         return self._alone(settle)
 
-    # -- the inside; all of it runs alone
+    # -- internal; one of these runs at a time
 
     def _alone(self, work: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> Deferred[T]:
         result: Deferred[T] = self._lock.run(lambda: Deferred.fromCoroutine(work()))
         return result
 
     async def _lay(self, ghosts: Iterable[str]) -> None:
-        """Delete registrations under earlier names. One that was asked for in a session may be made in the next one,
-        and would be a member that claims nothing.
+        """Delete registrations under earlier names. A registration that was requested in one session may be made in the
+        next session, and would be a member that claims nothing.
         """
         for name in sorted(ghosts):
             with suppress(NoNode):
@@ -272,7 +272,7 @@ class Claims:
             raise NotRegistered("the consumer is not registered")
         consumer = self.consumer
         member = self._paths.member(consumer)
-        committed = {p: offsets[p] for p in partitions if p in offsets}  # what is written now; `offsets` may change
+        committed = {p: offsets[p] for p in partitions if p in offsets}  # a copy, since `offsets` may change
         for left in reversed(range(3 * len(partitions) + 2)):
             operations = [
                 Check(member),
@@ -302,7 +302,7 @@ class Claims:
                 return
 
     def _proven(self, consumer: str, sent: float) -> None:
-        """Extend the lease after an acknowledged write. Raises SessionExpired if the session has ended since."""
+        """Extend the lease after an acknowledged write. Raises SessionExpired if the session has ended meanwhile."""
         if consumer != self.consumer:
             raise SessionExpired("the session ended after the write")
         self._lease.proven(sent)
@@ -322,7 +322,7 @@ class Claims:
         elif isinstance(failed, SetData) and isinstance(error, NoNode):
             self._with_offset.discard(partition)
         elif isinstance(failed, Delete) and isinstance(error, NoNode):
-            del owners[partition]  # somebody else deleted it
+            del owners[partition]  # another client deleted it
         else:
             return False
         return True

@@ -1,12 +1,12 @@
 """The coordinator of one consumer: Algorithm 1 of the Kafka paper as a state machine over a metadata store.
 
-Strategy: `states` has the table; here is what is done in each state, by one coroutine a state, one after the other.
-Watches, the session and the caller only set a flag and wake the sleeper, so nothing is decided while a step runs.
+Strategy: `states` has the table. This module has the work of each state, one coroutine a state; only one runs at a
+time. Watches, the session and the caller only set a flag and wake the sleeper, so nothing is decided while a step runs.
 
 Rules:
 
 - A partition is released only after the caller has stopped fetching it (its Deferred fired), together with the last
-  commit. It is assigned only after it was claimed and its offset was read behind the claim.
+  commit. It is assigned only after it was claimed, and its offset was read after the claim.
 - Partitions that stay in the consumer's share stay claimed, and are fetched while others change their owners. A claim
   that collides changes nothing; the consumer then waits until the owner releases the partition, or for the back-off
   with jitter, reads the registries, and tries again. After `max_retries` back-offs in a row the listener is told.
@@ -55,19 +55,22 @@ class IConsumer(Protocol):
         """Fetch these partitions from now on."""
 
     def on_revoked(self, event: Revoked) -> Deferred[None] | None:
-        """Stop fetching these partitions, and commit. Return None if that is done, or a Deferred that fires when it
-        is; the partitions are released even if it fails.
+        """Stop fetching these partitions, and commit. Return None if both are done, or a Deferred that fires when they
+        are. The partitions are released even if it fails.
         """
 
     def on_failed(self, error: BaseException) -> None:
-        """Report what keeps the consumer from its share; it is tried again."""
+        """Report the error that prevents the consumer from claiming its share; the claim is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Times are in seconds. Kafka 0.8's names: zookeeper.session.timeout.ms (as the server granted it),
-    auto.commit.interval.ms (None: stored offsets go out only with releases), rebalance.max.retries and
-    rebalance.backoff.ms.
+    """The settings of a consumer. Times are in seconds.
+
+    session_timeout: zookeeper.session.timeout.ms of Kafka 0.8, with the server's value.
+    commit_interval: auto.commit.interval.ms; None commits stored offsets only with releases.
+    max_retries: rebalance.max.retries.
+    backoff: rebalance.backoff.ms.
     """
 
     session_timeout: float = 6.0
@@ -79,7 +82,7 @@ class GroupSettings:
 class Coordinator:
     """One consumer's membership in a group, on a store that is started.
 
-    `new_name` makes the names that it registers under, `rng` the jitter; both are for tests that must know them.
+    `new_name` makes the names under which it registers, `rng` the jitter; tests replace both.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Coordinator:
         new_name: Callable[[], str] | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`on_commit` is called with offsets that were committed. Raises ValueError for an impossible group name."""
+        """`on_commit` is called with committed offsets. Raises ValueError for an invalid group name."""
         paths = GroupPaths(group)
         self.settings = settings or GroupSettings()
         self._store = store
@@ -110,7 +113,7 @@ class Coordinator:
         self._claims = Claims(store, clock, paths, self._lease, name, on_commit)
         self._share: dict[TopicPartition, int] = {}
         self._assigned: set[TopicPartition] = set()
-        self._created: dict[TopicPartition, int | None] = {}  # of what is held: see `GroupView.created`
+        self._created: dict[TopicPartition, int | None] = {}  # for held partitions: see `GroupView.created`
         self._stored: dict[TopicPartition, int] = {}
         self._stopping: list[Deferred[None]] = []
         self._blocked: set[str] = set()
@@ -136,7 +139,7 @@ class Coordinator:
 
     @property
     def consumer(self) -> str:
-        """The name under which it is registered, "" if it is not."""
+        """The name under which the consumer is registered; "" if it is not."""
         return self._claims.consumer
 
     @property
@@ -144,10 +147,10 @@ class Coordinator:
         """The partitions that the caller fetches."""
         return frozenset(self._assigned)
 
-    # -- what the caller does
+    # -- calls of the consumer
 
     def start(self) -> Deferred[None]:
-        """Join the group; fires once it is registered."""
+        """Join the group. The Deferred fires once the consumer is registered."""
         assert self.state is CoordinatorState.CLOSED and not self._closing
         self._machine.handle(Event.STARTED)
         self._forget = self._store.on_session(self._session)
@@ -160,7 +163,7 @@ class Coordinator:
         return registered
 
     def close(self) -> Deferred[None]:
-        """Revoke, commit, release and leave the group. Fires when that is done, or has failed."""
+        """Revoke, commit, release and leave the group. The Deferred fires when this is done, or has failed."""
         left: Deferred[None] = Deferred()
         if self.state is CoordinatorState.CLOSED:
             left.callback(None)
@@ -171,7 +174,7 @@ class Coordinator:
         return left
 
     def store_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store how far records were processed, for the next periodic commit or the release of the partition.
+        """Store the offsets of processed records, for the next periodic commit or the release of the partition.
         Partitions that are not owned are ignored.
         """
         self._stored.update((p, offset) for p, offset in offsets.items() if p in self._claims.held)
@@ -220,7 +223,7 @@ class Coordinator:
         self._closed()
 
     def _overruled(self, event: Event) -> Event:
-        """Return what happened meanwhile, if it overrules the outcome of the step, else that."""
+        """Return the event that happened meanwhile, if it overrules the outcome of the step; otherwise the outcome."""
         if self.state is CoordinatorState.LEAVING:
             return Event.LEFT
         if self._closing:
@@ -329,7 +332,7 @@ class Coordinator:
         CoordinatorState.LEAVING: _leave,
     }
 
-    # -- what happens between the steps
+    # -- events between the steps
 
     def _session(self, state: SessionState) -> None:
         self._connected = self._reconnected = state is SessionState.CONNECTED
@@ -370,30 +373,30 @@ class Coordinator:
     # -- helpers
 
     async def _give_back(self, partitions: Collection[TopicPartition]) -> None:
-        """Release partitions with a last commit of what was stored for them."""
+        """Release partitions with a last commit of their stored offsets."""
         outdated = self._outdated()
-        if outdated:  # what was read, and maybe committed since, is of no use to a later topic
+        if outdated:  # offsets of a deleted topic do not fit a later topic
             await self._claims.forget_offsets(outdated)
         stored = {p: self._stored.pop(p) for p in partitions if p in self._stored}
         await self._claims.release(partitions, {p: offset for p, offset in stored.items() if p not in outdated})
 
     def _not_mine(self) -> list[TopicPartition]:
-        """Return the partitions held that are not in the share, are for another stream, have an earlier name, or are of
-        a deleted topic whose name another topic has now.
+        """Return the held partitions that are not in the share, or are in it for another stream or name, or whose topic
+        was deleted and created again.
         """
         names = {p: stream_name(self._claims.consumer, stream) for p, stream in self._share.items()}
         outdated = self._outdated()
         return [p for p, name in self._claims.held.items() if names.get(p) != name or p in outdated]
 
     def _outdated(self) -> set[TopicPartition]:
-        """Return the partitions held of topics that were deleted since they were claimed."""
+        """Return the held partitions of topics that were deleted since the claim."""
         created = self._view.created
         return {p for p in self._claims.held if p in self._created and self._created[p] != created.get(p.topic)}
 
     async def _stop(self, partitions: Iterable[TopicPartition]) -> None:
         """Have the caller stop fetching partitions.
 
-        They are not assigned from now on, even if the session continues.
+        These partitions are not assigned from now on, even if the session continues.
         """
         stopped = tuple(sorted(partitions))
         self._assigned.difference_update(stopped)
@@ -401,7 +404,7 @@ class Coordinator:
             await self._told(Revoked(stopped))
 
     def _told(self, event: Revoked) -> Deferred[None]:
-        """Tell the caller to stop; fires when it has, and never fails."""
+        """Tell the caller to stop. The Deferred fires when the caller has stopped, and never fails."""
 
         async def tell() -> None:
             stopped = self._listener.on_revoked(event)
@@ -419,7 +422,7 @@ class Coordinator:
         return self.settings.backoff * self._random.uniform(0.5, 1.5)
 
     def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do `work` periodically; errors of the store are ignored, since it is done again."""
+        """Do `work` periodically. Errors of the store are ignored, since the work is repeated."""
 
         async def once() -> None:
             try:
@@ -438,7 +441,7 @@ class Coordinator:
         log.error(what, exc_info=failure.value)
 
     def _crashed(self, failure: Failure) -> None:
-        """An error of the program: fetch nothing any more."""
+        """Stop fetching after an error of the program."""
         self._logged(failure, "the coordinator of a consumer failed")
         self._machine.handle(Event.CRASHED)
         assert failure.value is not None

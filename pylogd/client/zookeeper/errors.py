@@ -9,7 +9,7 @@ from pylogd.client.core.model import TopicPartition
 
 
 class ZooKeeperUnavailable(ClientError):
-    """ZooKeeper did not answer. Whether a write was done is not known."""
+    """ZooKeeper did not answer. It is unknown whether a write was done."""
 
     retriable = True
 

@@ -16,8 +16,8 @@ from pylogd.client.core.model import TopicPartition
 class Assigned:
     """Partitions were claimed: fetch them.
 
-    `offsets`: the committed offset of each (the next record to read), None where the group has none. `streams`: which
-    of this consumer's streams reads each, from 0.
+    offsets: the committed offset of each partition (the next record to read); None if the group has none.
+    streams: the number of the consumer's stream that reads each partition, from 0.
     """
 
     offsets: Mapping[TopicPartition, int | None]
@@ -28,8 +28,8 @@ class Assigned:
 class Revoked:
     """Stop fetching partitions, commit processed records, and acknowledge; then the partitions are released.
 
-    `lost`: the session expired, and the claims with it. Another consumer may be reading them already; nothing can be
-    committed any more.
+    lost: whether the session, and the claims with it, have expired. Then other consumers may be reading the partitions
+    already, and nothing can be committed any more.
     """
 
     partitions: tuple[TopicPartition, ...]

@@ -1,4 +1,4 @@
-"""An event loop in a thread: the part of a reactor that a metadata store and a coordinator need, without globals.
+"""An event loop in a thread, without globals: the part of a reactor that a metadata store and a coordinator need.
 
 The application may run any other reactor, or none. Where the system supports it (Linux: CLOCK_BOOTTIME), time passes
 while the machine sleeps: a lease must not outlast a session because a laptop was closed.
@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 log = logging.getLogger(__name__)
 
-#: The clock of `seconds`.
+#: The clock that `seconds` reads.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -42,7 +42,7 @@ class Loop:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the calls that were queued before. From any thread."""
+        """End the thread after the queued calls. Any thread may call this."""
         self._queue.put(None)
 
     def join(self, timeout: float) -> None:
@@ -50,11 +50,11 @@ class Loop:
         self._thread.join(timeout)
 
     def seconds(self) -> float:
-        """See `IReactorTime`. From any thread."""
+        """See `IReactorTime`. Any thread may call this."""
         return time.clock_gettime(_CLOCK)
 
     def callLater(self, delay: float, callable: Callable[..., Any], *args: Any, **kwargs: Any) -> IDelayedCall:
-        """See `IReactorTime`. In the loop's thread."""
+        """See `IReactorTime`. Only the loop's thread may call this."""
         due = self.seconds() + max(0.0, delay)
         call = DelayedCall(due, callable, args, kwargs, _nothing, self._moved, self.seconds)
         heapq.heappush(self._timers, (due, next(self._numbers), call))
@@ -90,7 +90,7 @@ class Loop:
             if call.cancelled or call.called:
                 continue
             if call.getTime() > due:
-                self._moved(call)  # it was delayed
+                self._moved(call)  # the call was delayed
                 continue
             call.called = 1
             _safely(lambda call=call: call.func(*call.args, **call.kw))  # type: ignore[misc]

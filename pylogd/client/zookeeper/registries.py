@@ -32,8 +32,8 @@ BLACK_LIST: Final = "black_list"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer reads: `topics`, with the number of streams of each, at least 1. With a `kind` other than STATIC
-    there is one pattern in place of the topics, and the whole name has to match (WHITE_LIST) or not (BLACK_LIST).
+    """The topics that a consumer reads, each with its number of streams, at least 1. With a `kind` other than STATIC
+    there is one pattern in place of the topics; whole names must match it (WHITE_LIST) or must not (BLACK_LIST).
 
     Patterns never match internal topics.
     """

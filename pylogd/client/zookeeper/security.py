@@ -1,6 +1,6 @@
-"""How a consumer's connection to ZooKeeper is secured, from settings with the names that a broker's have.
+"""Read how to secure a consumer's connection to ZooKeeper, from settings with the names of a broker's settings.
 
-Without credentials the nodes that a consumer makes can be changed by everybody. `zookeeper.set.acl` protects them; then
+Without credentials everybody can change the nodes that a consumer makes. `zookeeper.set.acl` protects the nodes; then
 all members of a group need the same credentials.
 """
 

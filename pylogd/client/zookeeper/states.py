@@ -1,6 +1,6 @@
-"""The states of a consumer whose group is in ZooKeeper, and what leads from one to the next.
+"""The states of a consumer whose group is in ZooKeeper, and the events that change them.
 
-docs/state-machines.md has the diagram. Must not know: how anything is done.
+docs/state-machines.md has the diagram. Must not know: how the work of a state is done.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from pylogd.machine import MachineTable
 
 
 class CoordinatorState(Enum):
-    """The state of a consumer. It fetches its partitions in all states but CLOSED, while its lease is valid."""
+    """The state of a consumer. The consumer fetches its partitions in all states except CLOSED, while its lease is
+    valid.
+    """
 
     JOINING = "Registers itself."
     READING = "Reads the registries, and computes its share."
@@ -50,7 +52,7 @@ class Event(Enum):
     CRASHED = "An error of the program."
 
 
-#: In every state of a member.
+#: Events in every state of a member.
 _ALWAYS = {
     Event.UNREGISTERED: CoordinatorState.JOINING,
     Event.CUT: CoordinatorState.INTERRUPTED,

@@ -4,8 +4,8 @@ Strategy: every node is read once with a watch, and again only after its watch w
 others read the list of members and the new member's node. A member's node never changes, so it is read once. After a
 change of the live brokers the topics are read again.
 
-Rules: what is here may be older than the tree; claims decide. `changed` is called for every watch that is called, and
-nothing is read until `refresh` is called.
+Rules: the view may be older than the tree; claims decide. `changed` is called whenever a watch is called; nothing is
+read until `refresh` is called.
 
 Must not know: claims, offsets.
 """
@@ -34,7 +34,7 @@ from pylogd.metadata.together import all_of
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: Of a member whose node can't be decoded: it subscribes to nothing.
+#: The subscription of a member whose node can't be decoded: nothing.
 _NOTHING = Subscription({})
 
 
@@ -50,7 +50,7 @@ class GroupView:
         self._changed = changed
         self._members: dict[str, Subscription] = {}
         self._partitions: dict[str, list[int]] = {}
-        #: The number of the transaction that created a topic's node: it tells topics of one name apart.
+        #: The number of the transaction that created a topic's node. It distinguishes topics of the same name.
         self.created: dict[str, int] = {}
         self._round = 0
         self._stale: set[str] = set()  # paths to read again
@@ -59,12 +59,12 @@ class GroupView:
 
     @property
     def members(self) -> dict[str, dict[str, int]]:
-        """For each consumer, the number of its streams by topic."""
+        """The number of streams of each consumer, by topic."""
         return {name: wants.streams(self._partitions) for name, wants in self._members.items()}
 
     @property
     def partitions(self) -> dict[str, list[int]]:
-        """The partitions of each subscribed topic; none while the topic does not exist."""
+        """The partitions of each subscribed topic; none if the topic does not exist."""
         return self._partitions
 
     @property
@@ -83,7 +83,7 @@ class GroupView:
             self._stale.add(TOPICS)
 
     async def refresh(self) -> None:
-        """Read the changes. After an error of the store, the next call reads the rest."""
+        """Read the changes. After an error of the store, the next call continues."""
         stale, self._stale = self._stale, set()
         try:
             if BROKERS in stale:
@@ -147,13 +147,13 @@ class GroupView:
         try:
             return decode_member(path, (await self._store.get(path)).data)
         except NoNode:
-            return None  # gone again; the watch on the list is called
+            return None  # the node is gone again, and the watch on the list will be called
         except CorruptMetadata as error:
             log.error("ignoring a consumer: %s", error)
             return _NOTHING
 
     async def _missing(self, path: str) -> None:
-        """Watch a node that did not exist; if it does by now, read it at the next `refresh`."""
+        """Watch a node that did not exist. If it exists by now, read it at the next `refresh`."""
         if await self._watching(path, self._store.exists) is not None:
             self._watched.discard(path)
             self._stale.add(path)

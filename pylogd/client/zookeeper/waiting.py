@@ -7,7 +7,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 
 class Sleeper:
-    """Sleep for a time, or until `wake` is called. A `wake` without a sleeper ends the next sleep at once."""
+    """Sleep for a time, or until `wake` is called. If nobody sleeps, `wake` ends the next sleep at once."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Take a broker out of service for a while, and back: what `pylogd brokers maintenance` does."""
+"""Take a broker out of service for a while, and back, like `pylogd brokers maintenance`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Placement = dict[TopicPartition, tuple[int, ...]]
 _BEGIN, _END = "begin", "end"
 _LOOK_SECONDS: Final = 0.5
 _PATIENCE: Final = 15.0
-#: What a broker says if an election has nothing to do.
+#: A broker's answer if no election is needed.
 _AS_WANTED: Final = (ErrorCode.ELECTION_NOT_NEEDED,)
 
 
@@ -51,7 +51,7 @@ class Maintenance:
         return [Field("do", "Maintenance", "choice", _END if cordoned else _BEGIN, hint, choices=(_BEGIN, _END))]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return which partitions others will lead, or it again, by the last sample. The broker checks the rest."""
+        """Return the changes of leaders, by the last sample. The broker checks everything else."""
         node, do = _node(cluster, asked), asked.form.get("do", "")
         if do not in (_BEGIN, _END):
             raise Refused(422, "Choose to begin or to end the maintenance.")
@@ -77,9 +77,10 @@ class Maintenance:
 
 
 class _Change(NamedTuple):
-    """The changes of a maintenance. targets: replicas in their new order.
+    """The changes of a maintenance.
 
-    elected: partitions that get another leader.
+    targets: the replicas of partitions in their new order.
+    elected: the partitions that get another leader.
     """
 
     targets: Placement
@@ -89,7 +90,7 @@ class _Change(NamedTuple):
 
 
 def _change(sample: Sample, node: int, do: str) -> _Change:
-    """Return the changes, by a sample that must not change. Takes seconds with 200,000 partitions: use a thread."""
+    """Return the changes, by a sample that must not change. It takes seconds with 200,000 partitions: use a thread."""
     current = {
         TopicPartition(name, index): Assigned(tuple(replicas))
         for name, topic in sorted(sample.topics.items())
@@ -122,7 +123,7 @@ def _leader(sample: Sample, place: TopicPartition) -> str:
 
 
 def _warning(sample: Sample, node: int) -> str:
-    """Return what can't be used while a broker is down: partitions of which no other replica is in sync."""
+    """Return the partitions without another in-sync replica, which can't be used while a broker is down."""
     alone = [
         f"{name}-{index}"
         for name, topic in sample.topics.items()
@@ -136,7 +137,7 @@ def _warning(sample: Sample, node: int) -> str:
 
 
 def _leads(sample: Sample, node: int) -> list[TopicPartition]:
-    """Return the partitions that a broker leads and another one could."""
+    """Return the partitions that a broker leads and another broker could lead."""
     return [
         TopicPartition(name, index)
         for name, topic in sample.topics.items()
@@ -146,7 +147,7 @@ def _leads(sample: Sample, node: int) -> list[TopicPartition]:
 
 
 async def _reordered(cluster: WatchedCluster, targets: Placement) -> None:
-    """Wait until partitions have their replicas in another order. Raises PylogdError."""
+    """Wait until the new order of partitions' replicas is in effect. Raises PylogdError."""
     if not targets:
         return
     end = cluster.seconds() + _PATIENCE
@@ -155,7 +156,7 @@ async def _reordered(cluster: WatchedCluster, targets: Placement) -> None:
 
 
 async def _elect(cluster: WatchedCluster, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, KafkaError]:
-    """Elect the preferred leaders. Return the partitions that have another one still, with the reason."""
+    """Elect the preferred leaders. Return the partitions that still have another leader, with the reason."""
     if not targets:
         return {}
     outcome = await cluster.admin.elect_leaders(targets)

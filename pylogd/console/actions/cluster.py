@@ -29,7 +29,11 @@ _QUOTAS: Final = (
 
 
 class OnCluster:
-    """The fields that these actions share. heading: of their pages. after: the page to show afterwards."""
+    """The fields that these actions share.
+
+    heading: the heading of their pages.
+    after: the page to show afterwards.
+    """
 
     section = "admin"
     secret = False
@@ -97,7 +101,7 @@ class MoveReplicas(OnCluster):
 
 
 class Throttle(OnCluster):
-    """Change how fast replicas that are not in sync are copied."""
+    """Change the rate at which replicas that are not in sync are copied."""
 
     path, name, heading, after = "/throttle", "throttle moves", "Throttle moves", "/reassignments"
 
@@ -272,7 +276,7 @@ class RemoveAcl(OnCluster):
         ]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return the access control lists that match what was entered. Raises Refused."""
+        """Return the access control lists that match the entered values. Raises Refused."""
         principal, name = (asked.form.get(part, "").strip() or None for part in ("principal", "name"))
         resource = asked.form.get("resource", "ANY")
         if resource not in RESOURCES or (principal is None and name is None):
@@ -316,7 +320,7 @@ def _resource(acl: Acl) -> list[str]:
 
 
 def _throttle_lines(cluster: WatchedCluster, rate: int | None, topics: Sequence[str]) -> str:
-    """Return commands of Kafka, which pylogd's brokers understand too: `pylogd` throttles only new moves."""
+    """Return commands of Kafka's tools, which pylogd's brokers support too: `pylogd` throttles only new moves."""
     server = ["kafka-configs.sh", "--bootstrap-server", cluster.options.bootstrap, "--alter"]
     lines = []
     for node in cluster.sampler.last.brokers:

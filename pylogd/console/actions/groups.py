@@ -31,7 +31,7 @@ class OnGroup:
 
 
 class ResetOffsets(OnGroup):
-    """Move what a group has committed."""
+    """Change a group's committed offsets."""
 
     path = "/groups/{group}/reset"
     name = "reset group offsets"
@@ -136,7 +136,7 @@ class DeleteGroup(OnGroup):
         return [name_field("group")]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return the committed offsets that are lost. Raises Refused."""
+        """Return the committed offsets that will be lost. Raises Refused."""
         group = find_brokers_group(cluster, asked.parts["group"])
         check_name(asked, "group", group.group_id)
 

@@ -1,4 +1,4 @@
-"""The log of actions: who did what to which cluster, when, from where, and with which outcome.
+"""The log of actions: the user, the action, the cluster, the time, the address, and the outcome.
 
 Each action is a line of the console's own log, and a JSON object in a file if there is one. The file is only appended
 to, in a thread; an action whose line can't be written is not carried out.
@@ -24,17 +24,22 @@ class ActionLog:
     """Appends a JSON line for each step of an action to a file, in a thread."""
 
     def __init__(self, reactor: Any, path: Path | None, now_ms: Callable[[], int]) -> None:
-        """path: the file; None to write no file. The log of the process has each action in any case."""
+        """`path` is the file; None for no file. The log of the process has each action in any case."""
         self._path = path
         self._now_ms = now_ms
         self._pool = ThreadPool(reactor, 1, "console-action-log")
 
     def stop(self) -> None:
-        """End the thread that writes, after the lines that it was given."""
+        """End the thread that writes, after the queued lines."""
         self._pool.stop()
 
     async def write(self, asked: PageRequest, action: str, command: str, outcome: str) -> None:
-        """Note an action. outcome: `begun`, `done` or an error. Raises Refused if it can't be noted."""
+        """Log an action.
+
+        outcome: `begun`, `done` or an error.
+
+        Raises Refused if it can't be logged.
+        """
         host = str(getattr(asked.request.getClientAddress(), "host", ""))
         cluster = asked.parts.get("cluster", "")
         log.info(

@@ -37,7 +37,7 @@ class Produce(OnTopic):
         ]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return the message that is written, and where to. Raises Refused."""
+        """Return the message to write, and its destination. Raises Refused."""
         form, name = asked.form, asked.parts["topic"]
         topic = find_topic(cluster, name)
         chosen = form.get("partition", "").strip()
@@ -87,7 +87,7 @@ class Replay(OnTopic):
         ]  # fmt: skip
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return the message that is written again, masked as on other pages, and where to. Raises Refused."""
+        """Return the message to write again, masked as on other pages, and its destination. Raises Refused."""
         source, target = find_topic(cluster, asked.parts["topic"]), asked.form.get("target", "").strip()
         place = TopicPartition(source.name, number(asked.form, "partition", 0, len(source) - 1))
         offset = number(asked.form, "offset", 0, 2**62)
@@ -130,7 +130,7 @@ async def send(
     cluster: WatchedCluster, topic: str, key: bytes | None, value: bytes | None,
     headers: list[tuple[str, bytes | None]] | list[tuple[str, bytes]], partition: int | None,
 ) -> str:  # fmt: skip
-    """Write a message; return where it is. Raises PylogdError."""
+    """Write a message. Return its partition and offset. Raises PylogdError."""
     producer = Producer(cluster.cluster)
     try:
         delivery = await producer.send(topic, value, key, partition=partition, headers=headers)

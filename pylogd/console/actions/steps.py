@@ -1,7 +1,7 @@
 """The steps of an action: a form, the plan (a dry run, and the command that does the same), and the outcome.
 
-Strategy: an `Action` says which fields its form has and makes a `Plan` of what was entered; all pages are the same for
-all actions. The plan is made anew when it is confirmed, so what is done is what the cluster allows then.
+Strategy: an `Action` has the fields of its form, and makes a `Plan` from the entered values; all actions share the same
+pages. The plan is made again when it is confirmed, so that it fits the state of the cluster at this time.
 
 Rules: GET changes nothing. Only a confirmed POST runs a plan; it is logged before and after.
 """
@@ -27,7 +27,11 @@ _MOST_ROWS: Final = 1000
 
 
 class Field(NamedTuple):
-    """An input. kind: `text`, `number`, `area`, `choice` or `password`. hint: what to write."""
+    """An input.
+
+    kind: `text`, `number`, `area`, `choice` or `password`.
+    hint: advice on the value.
+    """
 
     name: str
     label: str
@@ -40,10 +44,14 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of an action. line: the equivalent command. run: carries the action out, and returns a text for people.
+    """The plan of an action.
 
-    columns, rows: the dry run. warning: what can't be undone. logged: the line for the log, if values must not be in
-    it.
+    line: the equivalent command.
+    run: carries the action out, and returns a text for users.
+
+    columns, rows: the result of the dry run, as a table.
+    warning: the changes that can't be undone.
+    logged: the line for the log, if it must not have values.
     """
 
     line: str
@@ -55,14 +63,19 @@ class Plan:
 
 
 class Action(Protocol):
-    """An action. path: below the cluster's. name: for the log. section: of the navigation."""
+    """An action.
+
+    path: the path below the cluster's path.
+    name: the name in the log.
+    section: the section of the navigation.
+    """
 
     path: str
     name: str
     section: str
-    #: the lowest role that may do it
+    #: the lowest role that may carry the action out
     role: Role
-    #: whether the form has secrets, which must not be in another page: it is carried out without showing the plan
+    #: whether the form has secrets, which no other page may have: then no plan is shown before it is carried out
     secret: bool
 
     def title(self, asked: PageRequest) -> str:
@@ -84,7 +97,10 @@ class Action(Protocol):
 
 @dataclass
 class ActionPages:
-    """The pages of all actions: form, plan and outcome. log: where each action is written before and after it."""
+    """The pages of all actions: form, plan and outcome.
+
+    log: the log, which gets each action before and after it.
+    """
 
     view: View
     log: ActionLog
@@ -140,7 +156,7 @@ def command(cluster: WatchedCluster, *words: object) -> str:
 
 
 def number(form: Mapping[str, str], name: str, lowest: int, highest: int = 2**31 - 1) -> int:
-    """Return a number that was entered. Raises Refused."""
+    """Return an entered number. Raises Refused."""
     text = form.get(name, "").strip()
     digits = text.removeprefix("-")
     if not digits.isdecimal() or len(digits) > 18 or not lowest <= int(text) <= highest:
@@ -149,7 +165,10 @@ def number(form: Mapping[str, str], name: str, lowest: int, highest: int = 2**31
 
 
 def name_field(kind: str) -> Field:
-    """Return the input in which the user writes the name of the object to delete. kind: `topic` or `group`."""
+    """Return the input in which the user writes the name of the object to delete.
+
+    kind: `topic` or `group`.
+    """
     return Field("typed", f"Write the {kind}'s name", hint="to show that you mean this one", required=True)
 
 

@@ -172,7 +172,7 @@ class DeleteTopic(OnTopic):
         return [name_field("topic")]
 
     async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return what is lost: partitions, records, bytes, and the groups that read the topic. Raises Refused."""
+        """Return the losses: partitions, records, bytes, and the groups that read the topic. Raises Refused."""
         topic = find_topic(cluster, asked.parts["topic"])
         check_name(asked, "topic", topic.name)
 

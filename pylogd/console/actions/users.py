@@ -13,11 +13,11 @@ from pylogd.console.roles import Role
 from pylogd.security.sasl.scram import SCRAM_MECHANISMS
 
 _BOTH: Final = "both"
-_FEWEST: Final = 8  # characters
+_FEWEST: Final = 8  # the fewest characters of a password
 
 
 class SetUser(OnCluster):
-    """Add a user, or change a password. The password is in no page, no command and no log."""
+    """Add a user, or change a password. No page, command or log has the password."""
 
     path, name, heading, after = "/set-user", "set user", "Add a user or change a password", "/users"
     secret = True

@@ -12,7 +12,11 @@ from pylogd.console.web import Route, route
 
 
 class Access:
-    """The pages that need no login. log_in: opens a session for a user. log_out: ends it."""
+    """The pages that need no login.
+
+    log_in: opens a session for a user.
+    log_out: ends the session.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class Access:
         ]
 
     def static(self, asked: PageRequest) -> Answer:
-        """Return a packaged file; its path has a mark of its content, so browsers may keep it."""
+        """Return a packaged file. Its path has a hash of its content, so browsers may keep it."""
         found = self._view.static.get(asked.parts["name"])
         if found is None:
             raise Refused(404, "There is no such file.")

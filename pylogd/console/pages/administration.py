@@ -1,6 +1,6 @@
-"""Reassignments, quotas, users, ACLs and schemas, and the settings of topics: asked for when a page is opened.
+"""Reassignments, quotas, users, ACLs, schemas, and the settings of topics, which are requested when a page is opened.
 
-Rules: what a cluster does not answer, because it is too old, or has no authorizer, is shown as not known, with its
+Rules: data that a cluster does not have, because it is too old or has no authorizer, is shown as unknown, with the
 reason.
 """
 
@@ -32,7 +32,11 @@ Row = Sequence[str]
 
 
 class Link(NamedTuple):
-    """A link to an action. where: below the cluster's path. role: the lowest one that may do it."""
+    """A link to an action.
+
+    where: the path below the cluster's path.
+    role: the lowest role that may use it.
+    """
 
     text: str
     where: str
@@ -68,7 +72,7 @@ class Administration:
         return self._view.page("admin.html", asked, self._view.cluster(asked), "admin")
 
     async def reassignments(self, asked: PageRequest) -> Answer:
-        """Return a page with the moves of replicas that are under way, and how much of each is copied."""
+        """Return a page with the moves of replicas in progress, and their progress."""
         cluster = self._view.cluster(asked)
 
         async def rows() -> Sequence[Row]:
@@ -86,7 +90,7 @@ class Administration:
         return await self._table(asked, "Reassignments", columns, rows, links, live=True)
 
     async def quotas(self, asked: PageRequest) -> Answer:
-        """Return a page with all quotas: of whom, which, and how much."""
+        """Return a page with all quotas: the entity, the name and the value of each."""
         cluster = self._view.cluster(asked)
 
         async def rows() -> Sequence[Row]:
@@ -130,7 +134,7 @@ class Administration:
         return await self._table(asked, "ACLs", columns, rows, links)
 
     async def topic_settings(self, asked: PageRequest) -> Answer:
-        """Return a page with the settings that a topic sets itself, or with `all=1` those of all origins."""
+        """Return a page with the settings that are set for a topic; with `all=1`, with all of its settings."""
         cluster = self._view.cluster(asked)
         name = find_topic(cluster, asked.parts["topic"]).name
         everything = asked.options.get("all") == "1"
@@ -186,7 +190,10 @@ class Administration:
         self, asked: PageRequest, title: str, columns: Sequence[str], rows: Callable[[], Awaitable[Sequence[Row]]],
         links: Sequence[Link], *, section: str = "admin", **more: Any,
     ) -> Answer:  # fmt: skip
-        """Return a page with one list. rows: asks the cluster for it."""
+        """Return a page with one list.
+
+        rows: asks the cluster for the rows.
+        """
         found: Sequence[Row] = []
         problem = ""
         try:
@@ -211,7 +218,7 @@ def _nodes(nodes: Iterable[int]) -> str:
 
 
 def entity_text(entity: QuotaEntity) -> str:
-    """Return whose quota it is, as people say it."""
+    """Return the entity of a quota in words."""
     parts = zip(("user", "client id", "ip"), entity, strict=True)
     return ", ".join(f"{kind} {name if name != DEFAULT_ENTITY else '(default)'}" for kind, name in parts
                      if name is not None)  # fmt: skip
@@ -220,9 +227,7 @@ def entity_text(entity: QuotaEntity) -> str:
 async def _copied(
     cluster: WatchedCluster, moves: dict[TopicPartition, Reassignment]
 ) -> dict[TopicPartition, int]:  # fmt: skip
-    """Return how many bytes the slowest new replica of each partition has; partitions without a known size are left
-    out.
-    """
+    """Return the bytes of each partition's slowest new replica, without partitions whose size is unknown."""
     found: dict[TopicPartition, int] = {}
     nodes = {node for move in moves.values() for node in move.adding}
     for node in sorted(nodes):
@@ -238,7 +243,7 @@ async def _copied(
                             place = TopicPartition(topic.name, one.partition_index)
                             found[place] = min(found.get(place, one.partition_size), one.partition_size)
         except PylogdError:
-            continue  # this broker's replicas stay unknown
+            continue  # the sizes of this broker's replicas stay unknown
     return found
 
 

@@ -26,8 +26,8 @@ class Brokers:
         return self._view.page("brokers.html", asked, self._view.cluster(asked), "brokers")
 
     async def broker(self, asked: PageRequest) -> Answer:
-        """Return a page with a broker's share of the cluster, and its settings as it tells them now: those that differ
-        from their defaults, or with `all=1` all. Raises Refused for a broker that is not in the last sample.
+        """Return a page with a broker's share of the cluster, and its present settings: those that differ from their
+        defaults, or with `all=1` all. Raises Refused for a broker that is not in the last sample.
         """
         cluster = self._view.cluster(asked)
         node = asked.parts["node"]

@@ -28,7 +28,10 @@ _MOST_MEMBERS: Final = 500
 
 
 class OffsetRow(NamedTuple):
-    """A partition of which a group has committed an offset. end, lag, seconds: None if not known."""
+    """A partition in which a group has committed an offset.
+
+    end, lag, seconds: the log's end, and the lag in records and in seconds; None if unknown.
+    """
 
     topic: str
     partition: int
@@ -62,7 +65,7 @@ class Groups:
         ]
 
     def groups(self, asked: PageRequest) -> Answer:
-        """Return a page with the groups, filtered and sorted as asked; by default those furthest behind come first."""
+        """Return a page with the groups, filtered and sorted on request; by default the furthest behind come first."""
         cluster = self._view.cluster(asked)
         groups = cluster.sampler.last.groups.values()
         listing = Listing(groups, COLUMNS, lambda one: one.group_id, asked.options, "seconds")
@@ -84,7 +87,7 @@ class Groups:
         return self._view.page("group.html", asked, cluster, "groups", group=group, listing=listing, chart=chart)
 
     async def members(self, asked: PageRequest) -> Answer:
-        """Return a page with the members of a group. Its coordinator is asked for them now: samples only count them."""
+        """Return a page with the members of a group. Its coordinator is asked for them: samples only count members."""
         cluster = self._view.cluster(asked)
         group = find_group(cluster, asked.parts["group"])
         described: GroupDescription | None = None
@@ -122,7 +125,7 @@ def find_brokers_group(cluster: WatchedCluster, name: str) -> GroupState:
 
 
 def offset_rows(cluster: WatchedCluster, group: GroupState) -> list[OffsetRow]:
-    """Return what a group has committed, with the lag of each partition."""
+    """Return a group's committed offsets, with the lag of each partition."""
     sample, now, rows = cluster.sampler.last, cluster.seconds(), []
     for name, committed in group.committed.items():
         for index, end, offset in ends_of(sample, name, committed):

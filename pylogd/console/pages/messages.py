@@ -48,7 +48,7 @@ class MessagePages:
         )  # fmt: skip
 
     async def export(self, asked: PageRequest) -> Answer:
-        """Return the messages that pass the filters as a file, a JSON object a line."""
+        """Return the messages that pass the filters as a file with a JSON object a line."""
         cluster = self._view.cluster(asked)
         topic = find_topic(cluster, asked.parts["topic"])
         wanted = Wanted.of(topic.name, asked.options, MOST_EXPORTED)
@@ -85,12 +85,12 @@ class MessagePages:
 
 
 def _given(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a search as they were given, for links and forms."""
+    """Return the options of a search in their original form, for links and forms."""
     return {name: options[name] for name in _FIELDS if options.get(name)}
 
 
 def command(cluster: WatchedCluster, wanted: Wanted) -> str:
-    """Return the command that shows the same messages; filters are left to other programs."""
+    """Return the command that shows the same messages, without filters, which are left to other programs."""
     words = ["pylogd", "consume", wanted.topic, "--bootstrap-server", cluster.options.bootstrap]
     if wanted.partition is not None:
         words += ["--partition", str(wanted.partition)]

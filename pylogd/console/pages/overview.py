@@ -1,4 +1,4 @@
-"""The clusters, and how each of them is."""
+"""The clusters and the health of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Overview:
         ]
 
     def home(self, asked: PageRequest) -> Answer:
-        """Return a page with all clusters; of a single one, an answer that leads to it."""
+        """Return a page with all clusters; if there is only one, an answer that leads to it."""
         if len(self._view.clusters) == 1:
             return redirect(path("c", next(iter(self._view.clusters))))
         return self._view.page("home.html", asked)

@@ -1,4 +1,4 @@
-"""The services beside a cluster: mirrors, the audit, and tables that topics are loaded into, as they were last read."""
+"""The services beside a cluster: mirrors, the audit, and tables, from their last readings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _BEHIND_COLUMNS: Final = {
 
 
 class TableRow(NamedTuple):
-    """A table in the list of tables. lag: records that it is behind its topics; None if unknown."""
+    """A table in the list of tables.
+
+    lag: the number of records in its topics that it does not have; None if unknown.
+    """
 
     table: TableState
     lag: int | None
@@ -61,7 +64,7 @@ class ServicePages:
         ]
 
     def mirrors(self, asked: PageRequest) -> Answer:
-        """Return a page with the routes, how far they are, and the processes that copy them."""
+        """Return a page with the routes, their progress, and the processes that copy them."""
         cluster = self._view.cluster(asked)
         found = None if cluster.mirrors is None else cluster.mirrors.last
         return self._page("mirrors.html", asked, cluster, cluster.mirrors, found=found)
@@ -122,5 +125,8 @@ class ServicePages:
     def _page(
         self, template: str, asked: PageRequest, cluster: WatchedCluster, reading: Repeated[Any] | None, **values: Any
     ) -> Answer:
-        """Return a page about a reading. reading: None if the configuration does not name it."""
+        """Return a page about a reading.
+
+        reading: the last reading; None if the configuration does not name the service.
+        """
         return self._view.page(template, asked, cluster, _SECTION, reading=reading, **values)

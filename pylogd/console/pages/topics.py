@@ -26,7 +26,7 @@ COLUMNS: Final = {
 
 
 class PartitionRow(NamedTuple):
-    """A partition as its topic's page shows it."""
+    """A partition in the form for its topic's page."""
 
     number: int
     leader: int
@@ -47,12 +47,15 @@ _PARTITION_COLUMNS: Final = {
     "size": Column("Size", lambda one: one.size, largest=True),
     "rate": Column("Rate", lambda one: one.rate, largest=True),
 }
-#: A partition with so many times the mean rate is said to be busier than the others.
+#: A partition with this many times the mean rate is reported as busier than the others.
 _HOT: Final = 3.0
 
 
 class GroupOnTopic(NamedTuple):
-    """A group that has committed offsets of a topic. lag, seconds: of this topic alone, None if not known."""
+    """A group that has committed offsets in a topic.
+
+    lag, seconds: the lag in this topic, in records and in seconds; None if unknown.
+    """
 
     group_id: str
     state: str
@@ -85,7 +88,9 @@ class Topics:
         ]
 
     def topics(self, asked: PageRequest) -> Answer:
-        """Return a page with the topics, filtered and sorted as asked; with `internal=1` also those of the brokers."""
+        """Return a page with the topics, filtered and sorted on request; with `internal=1` also the brokers' own
+        topics.
+        """
         cluster = self._view.cluster(asked)
         internal = asked.options.get("internal") == "1"
         shown = [one for one in cluster.sampler.last.topics.values() if internal or not one.internal]
@@ -111,7 +116,7 @@ class Topics:
 
 
 def find_topic(cluster: WatchedCluster, name: str) -> TopicState:
-    """Return a topic of the last sample. Raises Refused if it has none of the name."""
+    """Return a topic of the last sample. Raises Refused if there is none with this name."""
     found = cluster.sampler.last.topics.get(name)
     if found is None:
         raise Refused(404, f"There is no topic {name!r} in the last sample.")

@@ -20,13 +20,13 @@ class Format(Protocol):
     """The functions of a module for a schema type. All raise InvalidSchema for a schema that is not valid."""
 
     def canonical(self, definitions: Definitions, *, normalize: bool) -> str:
-        """Return the last of these definitions as the registry keeps it.
+        """Return the last of these definitions in the form that the registry keeps.
 
-        normalize: whether to write equivalent schemas alike: names in full, attributes and fields in order.
+        normalize: whether to write equivalent schemas alike: with full names, and with sorted attributes and fields.
         """
 
     def rendered(self, definitions: Definitions, form: str) -> str:
-        """Return the last of these definitions as the API's parameter `format` asks for it."""
+        """Return the last of these definitions in the form that the API's parameter `format` requests."""
 
     def conflicts(self, reader: Definitions, writer: Definitions) -> list[str]:
         """Return why data written with `writer` can't be read with `reader`; empty if it can."""

@@ -1,4 +1,4 @@
-"""Avro: `fastavro` decides whether a schema is valid, Apache Avro's own checker whether two are compatible.
+"""Avro: `fastavro` decides whether a schema is valid; Apache Avro's own checker decides whether two are compatible.
 
 Source: Avro 1.12 specification, "Schema Resolution".
 """
@@ -37,7 +37,7 @@ def canonical(definitions: Definitions, *, normalize: bool) -> str:
 
 
 def rendered(definitions: Definitions, form: str) -> str:
-    """Return the schema; for `resolved` with the types that it refers to, each where it is first used."""
+    """Return the schema. For `resolved`, include the types that it refers to, each at its first use."""
     return str(_as_avro(definitions)) if form == "resolved" else definitions[-1].text
 
 
@@ -56,7 +56,7 @@ def _document(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return text.strip()  # a primitive type may be given without quotes
+        return text.strip()  # a primitive type may be written without quotes
 
 
 def _as_avro(definitions: Definitions) -> avro.schema.Schema:

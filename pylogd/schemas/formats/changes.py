@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class Changes:
-    """The changes that a comparison has found so far, and the place where it is now."""
+    """The changes that a comparison has found so far, and its present place."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -15,7 +15,7 @@ class Changes:
 
     @contextmanager
     def at(self, *names: object) -> Iterator[None]:
-        """Be at a place below the present one inside the `with` block."""
+        """Set a place below the present one for the `with` block."""
         self._path += map(str, names)
         try:
             yield
@@ -23,7 +23,7 @@ class Changes:
             del self._path[len(self._path) - len(names) :]
 
     def report(self, change: str, *names: object) -> None:
-        """Add a change at the present place, or at one below it."""
+        """Add a change at the present place, or at a place below it."""
         self.found.append(f"{change} at #/{'/'.join([*self._path, *map(str, names)])}")
 
     def once(self) -> list[str]:

@@ -1,13 +1,13 @@
-"""Find the changes of a JSON Schema that make a value invalid which was valid.
+"""Find the changes of a JSON Schema that make a valid value invalid.
 
-Strategy: two nodes are compared, the one that data was written by (`old`) and the one that it is read by (`new`), and
-so are their parts. The rules and the names of the changes are those of Confluent's registry at its strict policy, with
-its content models: an object or array whose further members may be anything is open, one that refuses them is closed,
-one that has a schema for them is partially open. Only incompatible changes are reported. A pair of nodes that is being
-compared already is taken as compatible: if it is not, that is reported where the comparison began.
+Strategy: two nodes and their parts are compared: the node with which data was written (`old`), and the node with which
+it is read (`new`). The rules and the names of the changes are those of Confluent's registry with its strict policy, and
+so are the content models: an object or array is open if it may have any further members, closed if it refuses them, and
+partially open if it has a schema for them. Only incompatible changes are reported. A pair of nodes that is being
+compared already counts as compatible: otherwise, the difference is reported where the comparison began.
 
-Stricter than Confluent, which ignores these keywords: `contains`, `propertyNames`, `patternProperties`, `if`, names in
-`required` that are not in `properties`, and a `type` beside keywords that had none.
+This is stricter than Confluent, which ignores these: `contains`, `propertyNames`, `patternProperties`, `if`, names in
+`required` that are not in `properties`, and a new `type` beside other keywords.
 Source: Confluent's documentation of JSON Schema compatibility; its test tables (`tests/unit/schemas`).
 """
 
@@ -24,7 +24,7 @@ from pylogd.schemas.formats.json_nodes import COMBINED, Kind, Node, same
 from pylogd.schemas.pattern_engines import Untranslatable
 from pylogd.schemas.patterns import InvalidPattern, for_python
 
-#: Keywords that bound a value: a change is compatible if it loosens the bound.
+#: Keywords that limit a value: a change is compatible if it loosens the limit.
 _UPPER: Final[Mapping[Kind, tuple[str, ...]]] = {
     Kind.STRING: ("maxLength",),
     Kind.NUMBER: ("maximum", "exclusiveMaximum"),
@@ -97,7 +97,7 @@ class _Comparison(Changes):
             self._by_kind[old.kind](old, new)
 
     def _is_one_part(self, old: Node, new: Node) -> bool:
-        """Return whether a schema was put into a combination, or taken out of one, in a way that loosens it."""
+        """Return whether a schema was put into a combination, or taken out of one, such that the whole is looser."""
         if old.kind not in COMBINED and new.kind in COMBINED:
             choice = new.kind in (Kind.ANY, Kind.ONE) or len(new.parts) == 1
             return choice and any(not self._tried(old, part) for part in new.parts)
@@ -190,7 +190,7 @@ class _Comparison(Changes):
             )
 
     def _subschema(self, added: str, old: Node, new: Node, before: Any, after: Any) -> None:
-        """Compare schemas that may be absent, None. Report `added` for a new one."""
+        """Compare schemas, which are None if absent. Report `added` for a new one."""
         if after is None:
             return
         if before is not None:
@@ -248,7 +248,7 @@ class _Comparison(Changes):
             self.report("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL")
 
     def _further(self, keyword: str, old: Node, new: Node) -> None:
-        """Compare what further members of an object or an array may be: a schema, or anything if it is absent."""
+        """Compare the schemas of further members of an object or an array; without a schema they may be anything."""
         before, after = old.schema.get(keyword, True), new.schema.get(keyword, True)
         mine, theirs = old.child(before), new.child(after)
         with self.at(keyword):
@@ -330,7 +330,7 @@ class _Comparison(Changes):
             self.report("ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")
 
     def _items_after(self, old: Node, new: Node) -> None:
-        """Compare the schemas of items after the first ones, where the first ones have schemas of their own."""
+        """Compare the schemas of the items after the first ones, if the first ones have their own schemas."""
         if not _first_items(old) and not _first_items(new):
             self._further("additionalItems", old, new)
             return
@@ -357,7 +357,10 @@ def _distinct(parts: tuple[Node, ...]) -> list[Node]:
 
 
 def _most_pairs(edges: list[set[int]]) -> int:
-    """Return how many rows can have a column each of their own. `edges`: the columns that fit a row."""
+    """Return the most rows that can each have a different column.
+
+    edges: the columns that fit each row.
+    """
     taken: dict[int, int] = {}
 
     def place(row: int, tried: set[int]) -> bool:
@@ -394,7 +397,9 @@ def _is_open(node: Node) -> bool:
 
 
 def _further_property(node: Node, name: str) -> Node | None:
-    """Return the schema of a property that is not in `properties`, None if the object is closed or open to it."""
+    """Return the schema of a property that is not in `properties`; None if the object refuses it or has no schema for
+    it.
+    """
     for pattern, schema in node.schema.get("patternProperties", {}).items():
         if _matches(pattern, name):
             return node.child(schema)
@@ -406,7 +411,7 @@ def _further_property(node: Node, name: str) -> Node | None:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Return whether a pattern matches a name. One that can't be tried here is taken as one that does."""
+    """Return whether a pattern matches a name; true for a pattern that can't be tried here."""
     try:
         return re.search(for_python(pattern), name) is not None
     except (InvalidPattern, Untranslatable):
@@ -425,13 +430,13 @@ def _first_items(node: Node) -> list[Node]:
 
 
 def _every_item(node: Node) -> Node | None:
-    """Return the schema of all items, None if there is none or the first ones have their own."""
+    """Return the schema of all items; None if there is none, or if the first items have their own schemas."""
     found = node.schema.get("items")
     return None if found is None or isinstance(found, list) or "prefixItems" in node.schema else node.child(found)
 
 
 def _after_first(node: Node) -> Node | None:
-    """Return the schema of the items after the first ones, None if they may be anything."""
+    """Return the schema of the items after the first ones; None if they may be anything."""
     if isinstance(node.schema.get("items"), list):
         found = node.schema.get("additionalItems")
     else:
@@ -440,7 +445,7 @@ def _after_first(node: Node) -> Node | None:
 
 
 def _further_item(node: Node) -> Node | None:
-    """Return the schema of an item that has none of its own, None if it may be anything."""
+    """Return the schema of an item without its own schema; None if it may be anything."""
     found = _after_first(node)
     if found is None and "unevaluatedItems" in node.schema:
         found = node.child(node.schema["unevaluatedItems"])

@@ -1,8 +1,8 @@
-"""Take a JSON Schema apart into nodes that can be compared: one for each type of value and each condition.
+"""Divide a JSON Schema into nodes that can be compared: one for each type of value and each condition.
 
 Strategy: a schema with several kinds of conditions (a type, an enumeration, `anyOf`, ...) becomes a node of kind ALL
-over one node for each, as Confluent's registry sees it. A list of types becomes a node of kind ANY. References are
-followed when a node is asked for. Each schema object has one node, so recursive schemas are finite graphs.
+over one node for each, as in Confluent's registry. A list of types becomes a node of kind ANY. References are followed
+when a node is requested. Each schema object has one node, so recursive schemas are finite graphs.
 Source: JSON Schema drafts 4, 6, 7, 2019-09 and 2020-12.
 """
 
@@ -71,9 +71,13 @@ _MOST_REFERENCES: Final = 100
 
 @dataclass(eq=False)
 class Node:
-    """A condition. `schema`: the object that it comes from. `typed`: whether other types of values are refused.
+    """A condition.
 
-    integer: whether a number must be whole. parts: the nodes of a combined one.
+    schema: the object from which it was made.
+    typed: whether other types of values are refused.
+
+    integer: whether a number must be whole.
+    parts: the nodes of a combination.
     """
 
     schemas: JsonSchemas
@@ -89,7 +93,9 @@ class Node:
         return self.schemas.node(schema, self.resolver)
 
     def number(self, keyword: str) -> float | None:
-        """Return a numeric keyword, None if it is absent. Draft 4's exclusive limits are read as later drafts'."""
+        """Return a numeric keyword; None if it is absent. Draft 4's exclusive limits are read like those of later
+        drafts.
+        """
         value = self.schema.get(keyword)
         if keyword in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
             return self.schema.get(keyword[9:].lower()) if value else None
@@ -99,14 +105,17 @@ class Node:
 
 
 class JsonSchemas:
-    """A schema and the schemas that it refers to. `unresolvable`: the resolver's error."""
+    """A schema and the schemas that it refers to.
+
+    unresolvable: the class of the resolver's error.
+    """
 
     def __init__(self, resolver: Any, document: Any, unresolvable: type[Exception]) -> None:
         self._resolver = resolver
         self._document = document
         self._unresolvable = unresolvable
         self._nodes: dict[int, Node] = {}
-        self._kept: list[Any] = []  # so that the ids of objects stay theirs
+        self._kept: list[Any] = []  # keeps objects, so that their ids stay unique
 
     def root(self) -> Node:
         """Return the node of the schema. Raises InvalidSchema for a reference that can't be found."""
@@ -135,7 +144,12 @@ class JsonSchemas:
                 self._check(list(value.values()) if named else value, resolver, seen)
 
     def node(self, schema: Any, resolver: Any) -> Node:
-        """Return the node of a schema. resolver: of the base URI where it stands. Raises InvalidSchema."""
+        """Return the node of a schema.
+
+        resolver: the resolver for the base URI at its place.
+
+        Raises InvalidSchema.
+        """
         for _ in range(_MOST_REFERENCES):
             if not isinstance(schema, dict):
                 break
@@ -158,7 +172,7 @@ class JsonSchemas:
             return Node(self, resolver, Kind.TRUE if schema else Kind.FALSE, {})
         node = Node(self, resolver, Kind.ALL, schema)
         self._kept.append(schema)
-        self._nodes[id(schema)] = node  # before its parts, which may refer to it
+        self._nodes[id(schema)] = node  # before its parts, which may refer to this node
         parts = list(self._parts(schema, resolver))
         if len(parts) == 1:
             only = parts[0]
@@ -171,7 +185,7 @@ class JsonSchemas:
         return node
 
     def _conditions(self, schema: Mapping[str, Any]) -> list[str]:
-        """Return the keywords beside a reference that have a meaning: before 2019-09 none has."""
+        """Return the keywords beside a reference that have a meaning; before 2019-09 there are none."""
         if not any(name in schema for name in _REFERENCES):
             return []
         known = frozenset().union(*_KEYWORDS.values(), _CONDITIONS, ("type",))

@@ -1,9 +1,9 @@
-"""JSON Schema, drafts 3 to 2020-12: `jsonschema` decides whether a schema is valid, `referencing` finds references.
+"""JSON Schema, drafts 3 to 2020-12: `jsonschema` decides whether a schema is valid; `referencing` finds references.
 
 Patterns are regular expressions of ECMA-262, not of Python (`patterns`).
 
-Which changes are compatible is in `json_differences`. jsoncompat was tried for it and not taken: it gives no reasons,
-refuses drafts before 2020-12 and references to other schemas, and accepts a changed `pattern`.
+`json_differences` decides which changes are compatible. jsoncompat was tried and rejected: it gives no reasons, refuses
+drafts before 2020-12 and references to other schemas, and accepts a changed `pattern`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _NESTED: Final = "Invalid schema of type JSON, details: it is nested too deeply"
 
 
 def canonical(definitions: Definitions, *, normalize: bool) -> str:
-    """Return the last of these definitions as compact JSON, its attributes sorted with `normalize`."""
+    """Return the last of these definitions as compact JSON; with `normalize`, with sorted attributes."""
     try:
         document = _document(definitions[-1].text)
-        for pattern in patterns_of(document):  # not those of earlier schemas, which other registries may have accepted
+        for pattern in patterns_of(document):  # earlier schemas, which other registries accepted, are not checked
             plain(pattern)
         _load(definitions).check()
         return json.dumps(document, separators=(",", ":"), sort_keys=normalize)
@@ -48,7 +48,7 @@ def rendered(definitions: Definitions, form: str) -> str:
 
 
 def conflicts(reader: Definitions, writer: Definitions) -> list[str]:
-    """Return why values that are valid by `writer` may not be by `reader`, by the rules of Confluent's registry."""
+    """Return why values that `writer` allows may be invalid for `reader`, by the rules of Confluent's registry."""
     try:
         return incompatibilities(_load(writer).root(), _load(reader).root())
     except RecursionError:
@@ -71,14 +71,14 @@ def _document(text: str) -> Any:
 
 
 def _formats(validator: Any) -> FormatChecker:
-    """Return the formats that a draft's own schema checks, without regular expressions: they are not Python's."""
+    """Return the formats that a draft's own schema checks, without regular expressions, which are not Python's."""
     found = FormatChecker(formats=())
     found.checkers = {name: each for name, each in validator.FORMAT_CHECKER.checkers.items() if name != "regex"}
     return found
 
 
 def _load(definitions: Definitions) -> JsonSchemas:
-    """Return the schemas, with every name that they are referred to by."""
+    """Return the schemas, with all names by which they are referred to."""
     documents = [(definition.name, _document(definition.text)) for definition in definitions]
     specification = specification_with(_dialect(documents[-1][1]), default=DRAFT7)
     resources = {

@@ -1,9 +1,9 @@
 """Protobuf: protoc, which is part of `grpcio-tools`, decides whether a file is valid; references are its imports.
 
-Which changes are compatible is in `protobuf_differences`. A schema is a `.proto` file, or a FileDescriptorProto in
+`protobuf_differences` decides which changes are compatible. A schema is a `.proto` file, or a FileDescriptorProto in
 base64, as clients in Python send it; the registry keeps it as a `.proto` file in one form (`protobuf_text`). buf's
-program was tried for it and not taken: it has no rules for `oneof` as Confluent's registry has them, takes 13 times as
-long, and is 46 MB (`docs/schema-registry.md` has the figures).
+program was tried and rejected: it lacks the rules of Confluent's registry for `oneof`, takes 13 times as long, and has
+46 MB (`docs/schema-registry.md` has the figures).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pylogd.schemas.model import Definition, Definitions
 _INVALID: Final = "Invalid schema of type PROTOBUF, details: "
 _MAIN: Final = "this-schema.proto"
 _STANDARD: Final = Path(_protoc_compiler.__file__).parent / "_proto"
-#: What protoc logs beside its errors.
+#: Lines that protoc logs besides its errors.
 _LOG_LINE: Final = re.compile(r"[IWE]\d{4} |WARNING: All log messages")
 _CONFLUENT: Final = Path(__file__).parent / "protos"
 
@@ -46,13 +46,13 @@ def canonical(definitions: Definitions, *, normalize: bool) -> str:
 
 
 def rendered(definitions: Definitions, form: str) -> str:
-    """Return the file; for `serialized` as a FileDescriptorProto in base64, for `ignore_extensions` without them."""
+    """Return the file: for `serialized` a FileDescriptorProto in base64, for `ignore_extensions` without extensions."""
     if form not in ("serialized", "ignore_extensions"):
         return definitions[-1].text
     file = _compiled(_as_texts(definitions)).file[-1]
     if form == "ignore_extensions":
         _clear_extensions(file)
-        return ProtoWriter(file, DescriptorPool()).text()  # options of its own: the pool has no file that names them
+        return ProtoWriter(file, DescriptorPool()).text()  # it has its own options, which no file of the pool names
     file.ClearField("source_code_info")
     file.name = "default"
     return base64.b64encode(file.SerializeToString()).decode("ascii")
@@ -84,7 +84,7 @@ def _as_texts(definitions: Definitions) -> Definitions:
 
 
 def _descriptor(text: str) -> FileDescriptorProto | None:
-    """Return the descriptor that a text is in base64, None for a `.proto` file."""
+    """Return the descriptor that a text has in base64; None for a `.proto` file."""
     try:
         file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
@@ -117,7 +117,7 @@ def _pool(files: Iterable[FileDescriptorProto]) -> DescriptorPool:
 
 
 def _compiled(definitions: Definitions) -> FileDescriptorSet:
-    """Return the descriptors of the last of these files and of all that it imports, its own last."""
+    """Return the descriptors of the last of these files and of all files that it imports, its own last."""
     with tempfile.TemporaryDirectory(prefix="pylogd-proto-") as folder:
         root = Path(folder)
         for name, text in definitions:
@@ -151,7 +151,7 @@ def _run(source: Path, target: Path) -> str | None:
 
 
 def _with_stderr(path: Path, work: Any) -> int:
-    """Call `work`, and write what C code prints as errors meanwhile to a file. Return its result."""
+    """Call `work`, and redirect the standard error of C code to a file meanwhile. Return the result."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

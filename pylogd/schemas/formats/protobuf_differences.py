@@ -1,9 +1,9 @@
-"""Find the changes of a Protobuf file after which messages that were written with it can't be read.
+"""Find the changes of a Protobuf file after which earlier messages can't be read.
 
 Strategy: fields are compared by their number in the whole message, whatever `oneof` they are in. Types of fields are
-compared by what they are on the wire. The rules and the names of the changes are those of Confluent's registry; only
-incompatible ones are reported. Stricter than Confluent: a number that becomes repeated is refused too where the field
-had no label, and a field that becomes required.
+compared by their encoding on the wire. The rules and the names of the changes are those of Confluent's registry; only
+incompatible changes are reported. Stricter than Confluent, this refuses a number without a label that becomes repeated,
+and a field that becomes required.
 Source: Protocol Buffers language guide, "Updating A Message Type"; the tables of Confluent's tests
 (`tests/unit/schemas`).
 """
@@ -19,7 +19,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto as File
 from pylogd.schemas.formats.changes import Changes
 
 _F: Final = FieldDescriptorProto
-#: Types that are read as one another.
+#: Groups of types that can read each other.
 _WIRE: Final = {
     **dict.fromkeys((_F.TYPE_INT32, _F.TYPE_INT64, _F.TYPE_UINT32, _F.TYPE_UINT64, _F.TYPE_BOOL, _F.TYPE_ENUM), "int"),
     **dict.fromkeys((_F.TYPE_SINT32, _F.TYPE_SINT64), "sint"),
@@ -33,7 +33,9 @@ _TEXT: Final = "string or bytes"
 
 
 class _Named(NamedTuple):
-    """A type: the package of its file, its name in that, and the file's place, which is last for the schema's own."""
+    """A type: the package of its file, its name in the package, and the index of the file; the schema's own file is
+    last.
+    """
 
     package: str
     name: str
@@ -102,7 +104,7 @@ class _Comparison(Changes):
             self.report("REQUIRED_FIELD_REMOVED", field.number)
 
     def _oneofs(self, old: DescriptorProto, new: DescriptorProto) -> None:
-        """Report fields that could be set together and now exclude one another."""
+        """Report fields that could be set together and now exclude each other."""
         origins = {field.number: _oneof(old, field) for field in old.field}
         groups: dict[str, list[int]] = {}
         for field in new.field:
@@ -127,7 +129,7 @@ class _Comparison(Changes):
             self._value(old, new)
 
     def _map(self, types: dict[str, _Named], field: FieldDescriptorProto) -> DescriptorProto | None:
-        """Return the entry type of a map, None for another field."""
+        """Return the entry type of a map; None for other fields."""
         found = types.get(field.type_name)
         if found is None or not isinstance(found.type, DescriptorProto) or not found.type.options.map_entry:
             return None
@@ -153,7 +155,7 @@ class _Comparison(Changes):
             return
         pair = old.type_name, new.type_name
         if (before.own and after.own) or pair in self._running or before.type == after.type:
-            return  # compared with the file's other messages, or being compared, or the same
+            return  # it is the same, is being compared, or is compared with the file's other messages
         assert isinstance(before.type, DescriptorProto) and isinstance(after.type, DescriptorProto)
         self._running.add(pair)
         path, self._path = self._path, before.name.split(".")
@@ -166,7 +168,7 @@ class _Comparison(Changes):
 
 
 def _types(files: Sequence[File]) -> dict[str, _Named]:
-    """Return all types of these files by their full name, which begins with a dot."""
+    """Return all types of these files by full name, which begins with a dot."""
     found: dict[str, _Named] = {}
 
     def add(file: File, types: Sequence[DescriptorProto | EnumDescriptorProto], outer: str) -> None:
@@ -183,14 +185,14 @@ def _types(files: Sequence[File]) -> dict[str, _Named]:
 
 
 def _oneof(message: DescriptorProto, field: FieldDescriptorProto) -> str | None:
-    """Return the name of the `oneof` that a field is in, None if it is in none."""
+    """Return the name of the `oneof` that contains a field; None if none does."""
     if not field.HasField("oneof_index") or field.proto3_optional:
         return None
     return str(message.oneof_decl[field.oneof_index].name)
 
 
 def _deleted_oneofs(old: DescriptorProto, new: DescriptorProto) -> set[str]:
-    """Return the groups that were removed with all their fields."""
+    """Return the `oneof`s that were removed with all of their fields."""
     kept = {field.number for field in new.field}
     names = {_oneof(new, field) for field in new.field}
     alive = {_oneof(old, field) for field in old.field if field.number in kept}

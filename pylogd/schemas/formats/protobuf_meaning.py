@@ -1,9 +1,9 @@
-"""Bring Protobuf file descriptors that mean the same into the same form.
+"""Convert Protobuf file descriptors with the same meaning to the same form.
 
-Compilers and libraries write descriptors differently: names of types are relative or complete, types and labels that
-follow from others are there or not, members of a `oneof` lie together or between other fields, options are there with
-the values that they have anyway, and an option that is a message comes in one piece or in several. `resolved` completes
-a descriptor, so that it can be written as a `.proto` file; `normal_form` is equal for descriptors of equal meaning.
+Compilers and libraries write descriptors differently: names of types are relative or complete; types and labels that
+follow from others are present or not; members of a `oneof` are together or between other fields; options may be present
+with their default values; and an option that is a message is in one piece or in several. `resolved` completes a
+descriptor, so that it can be written as a `.proto` file; `normal_form` is equal for descriptors of equal meaning.
 Source: google/protobuf/descriptor.proto.
 """
 
@@ -31,7 +31,7 @@ _NOT_PACKED: Final = (_F.TYPE_STRING, _F.TYPE_BYTES, _F.TYPE_MESSAGE, _F.TYPE_GR
 def resolved(file: FileDescriptorProto, imports: DescriptorPool) -> FileDescriptorProto:
     """Return a descriptor with complete names, types and labels. Raises TypeError if it is not valid.
 
-    imports: has the files that it imports; gets the descriptor too.
+    imports: has the files that it imports; the descriptor is added to it.
     """
     file = _copy(file)
     for message in _messages(file):
@@ -40,7 +40,7 @@ def resolved(file: FileDescriptorProto, imports: DescriptorPool) -> FileDescript
             _sort(message.field, lambda field: field.number)
     for enum in _enums(file):
         if not enum.options.allow_alias:
-            enum.options.ClearField("allow_alias")  # protoc takes no file that says so
+            enum.options.ClearField("allow_alias")  # protoc refuses a file with this option
     imports.Add(file)
     found = FileDescriptorProto()
     imports.FindFileByName(file.name).CopyToProto(found)
@@ -48,9 +48,9 @@ def resolved(file: FileDescriptorProto, imports: DescriptorPool) -> FileDescript
 
 
 def normal_form(file: FileDescriptorProto, pool: DescriptorPool) -> bytes:
-    """Return bytes that are equal for resolved descriptors of equal meaning, apart from their names and comments.
+    """Return bytes that are equal for resolved descriptors with the same meaning, apart from names and comments.
 
-    pool: has the files that define the options of its own kind.
+    pool: has the files that define the descriptor's own options.
     """
     file = _copy(file)
     file.name = ""
@@ -86,7 +86,7 @@ def _normalize_message(message: DescriptorProto) -> None:
 
 
 def _normalize_field(field: FieldDescriptorProto, *, packed: bool) -> None:
-    """packed: whether repeated numbers are packed if the field does not say so."""
+    """Normalize a field. `packed` is whether repeated numbers are packed by default."""
     if field.json_name == json_name(field.name):
         field.ClearField("json_name")
     if field.label == _F.LABEL_OPTIONAL:
@@ -99,7 +99,10 @@ def _normalize_field(field: FieldDescriptorProto, *, packed: bool) -> None:
 
 
 def _order_oneofs(message: DescriptorProto, key: Any) -> None:
-    """Order the declarations of a message. key: called with the index of each, and whether it is synthetic."""
+    """Order the declarations of a message.
+
+    key: called with the index of each declaration, and whether it is synthetic.
+    """
     synthetic = {field.oneof_index for field in message.field if field.proto3_optional}
     order = sorted(range(len(message.oneof_decl)), key=lambda at: key(at, at in synthetic))
     for field in message.field:
@@ -111,7 +114,7 @@ def _order_oneofs(message: DescriptorProto, key: Any) -> None:
 
 
 def _drop_default_options(part: Any) -> None:
-    """Remove options with the values that they have without being there, in a part of a descriptor and all below it."""
+    """Remove options with their default values, in a part of a descriptor and everything below it."""
     for field, value in part.ListFields():
         if field.cpp_type != FieldDescriptor.CPPTYPE_MESSAGE:
             continue
@@ -127,10 +130,10 @@ def _drop_default_options(part: Any) -> None:
 
 
 def _join_own_options(part: Any, pool: DescriptorPool) -> None:
-    """Join the pieces of options that are extensions, in a part of a descriptor and all below it.
+    """Join the pieces of options that are extensions, in a part of a descriptor and everything below it.
 
-    Older compilers write `option (a).b = 1; option (a).c = 2;` as two pieces of (a), newer ones as one. To a
-    descriptor's own classes they are unknown fields; with those of the pool they are read as one message.
+    Older compilers write `option (a).b = 1; option (a).c = 2;` as two pieces of (a), newer ones as one. For a
+    descriptor's own classes the pieces are unknown fields; the pool's classes read them as one message.
     """
     for field, value in part.ListFields():
         if field.cpp_type != FieldDescriptor.CPPTYPE_MESSAGE:
@@ -145,7 +148,7 @@ def _join_own_options(part: Any, pool: DescriptorPool) -> None:
 
 
 def _has_default(option: FieldDescriptor) -> bool:
-    """Return whether an option means the same without being there as with its default value."""
+    """Return whether a missing option means the same as its default value."""
     plain = option.has_presence and option.cpp_type != FieldDescriptor.CPPTYPE_MESSAGE
     return plain and not option.is_extension and option.name not in ("packed", "map_entry")
 
@@ -172,7 +175,7 @@ def _enums(file: FileDescriptorProto) -> Iterator[EnumDescriptorProto]:
 
 
 def _sort(values: Any, key: Any) -> None:
-    """Sort a repeated field. Equal ones keep their order."""
+    """Sort a repeated field. Equal values keep their order."""
     values.sort(key=key)
 
 

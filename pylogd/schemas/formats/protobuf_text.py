@@ -1,7 +1,7 @@
 """Write a Protobuf file descriptor as a `.proto` file, so that equal descriptors have equal text.
 
-The order is: syntax, package, imports, options, messages, enumerations, services, extensions. Comments become lines of
-their own that begin with `//`.
+The order is: syntax, package, imports, options, messages, enumerations, services, extensions. Comments become separate
+lines that begin with `//`.
 Source: Protocol Buffers language specification; google/protobuf/descriptor.proto.
 """
 
@@ -30,15 +30,18 @@ _MOST_ENUM: Final = 2**31 - 1
 _TYPES: Final = {number: name[5:].lower() for name, number in FieldDescriptorProto.Type.items()}
 
 Path = tuple[int, ...]
-# Numbers of fields in descriptor.proto, of which the paths of comments are made.
+# Numbers of fields in descriptor.proto, which make up the paths of comments.
 _PACKAGE, _MESSAGE, _ENUM, _SERVICE, _EXTENSION, _SYNTAX = 2, 4, 5, 6, 7, 12
 _FIELD, _NESTED, _NESTED_ENUM, _NESTED_EXTENSION, _ONEOF, _VALUE, _METHOD = 2, 3, 4, 6, 8, 2, 2
 
 
 class ProtoWriter:
-    """Writes one file. `pool`: has the files it imports, for the names of options. `comments`: whether to keep them.
+    """Writes one file.
 
-    ordered: whether to write fields by their number and imports by their name.
+    pool: has the imported files, for the names of options.
+    comments: whether to keep comments.
+
+    ordered: whether to sort fields by number and imports by name.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class ProtoWriter:
         return f'syntax = "{self._file.syntax or "proto2"}";'
 
     def _about(self, path: Path) -> Iterator[str]:
-        """Return the comment on something, as lines."""
+        """Return the comment on an element, as lines."""
         for line in self._comments.get(path, "").splitlines():
             yield ("//" + line.rstrip()) if line.strip() else "//"
 
@@ -91,7 +94,7 @@ class ProtoWriter:
         for at, enum in enumerate(message.enum_type):
             body += self._enum(enum, (*path, _NESTED_ENUM, at))
         waiting = self._members(message, nested, path)
-        for name, (at, each) in nested.items():  # so that the file has the types in the same order
+        for name, (at, each) in nested.items():  # so that the file keeps the order of types
             if each.options.map_entry or name in groups:
                 while any(name in names for names, _ in waiting):
                     body += waiting.pop(0)[1]
@@ -105,7 +108,7 @@ class ProtoWriter:
     def _members(
         self, message: DescriptorProto, nested: Mapping[str, Any], path: Path
     ) -> list[tuple[set[str], list[str]]]:
-        """Return the fields and groups of fields in order, each with the names of its types."""
+        """Return the fields and `oneof`s in order, each with the names of its types."""
         members = []
         fields = list(enumerate(message.field))
         if self._ordered and not any(each.options.map_entry for _, each in nested.values()):
@@ -228,12 +231,12 @@ def known_options(options: Any, pool: DescriptorPool) -> Any:
     try:
         known = GetMessageClass(pool.FindMessageTypeByName(options.DESCRIPTOR.full_name))
     except KeyError:
-        return options  # no file extends them
+        return options  # no file extends the options
     return known.FromString(options.SerializeToString())
 
 
 def json_name(name: str) -> str:
-    """Return the name that a field has in JSON if it has no other: in camel case."""
+    """Return the default name of a field in JSON: in camel case."""
     return re.sub(r"_+([a-zA-Z0-9]?)", lambda match: match.group(1).upper(), name)
 
 
@@ -262,7 +265,10 @@ def _range(first: int, last: int, most: int) -> str:
 
 
 def _reserved(ranges: Sequence[Any], names: Sequence[str], most: int, syntax: str, beyond: int) -> list[str]:
-    """Return the lines that reserve numbers and names. beyond: 1 if a range's end is the number after its last."""
+    """Return the lines that reserve numbers and names.
+
+    beyond: 1 if a range's end is the number after its last.
+    """
     numbers = [_range(each.start, each.end - beyond, most) for each in ranges]
     words = [name if syntax == "editions" else f'"{name}"' for name in names]
     return [f"reserved {', '.join(found)};" for found in (numbers, words) if found]

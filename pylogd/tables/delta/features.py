@@ -1,10 +1,10 @@
-"""The features of Delta's protocol: those that a load supports, and those for which a table is refused.
+"""The features of Delta's protocol that a load supports, and those for which a table is refused.
 
-Strategy: `FEATURES` has all names of the protocol. A feature may be allowed by the table's protocol without being in
-use (writer versions 2 to 6 allow several at once), so those that can be seen in the schema or the settings are refused
-only if they are in use. A feature that is not in the table is refused by its name.
-Source: PROTOCOL.md of delta-io/delta, "Valid Feature Names in Table Features" and "Requirements for Writers". Which
-features deltalake commits to was tried with deltalake 1.6.6.
+Strategy: `FEATURES` has all names of the protocol. A table's protocol may allow a feature that is not in use (writer
+versions 2 to 6 allow several at once). So a feature whose use shows in the schema or the settings is refused only if it
+is in use. A feature that `FEATURES` does not have is refused by its name.
+Source: PROTOCOL.md of delta-io/delta, "Valid Feature Names in Table Features" and "Requirements for Writers". The
+features of tables to which deltalake commits were tried out with deltalake 1.6.6.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAPPING: Final = "delta.columnMapping.mode"
 _LEAVE: Final = "drop the feature (ALTER TABLE ... DROP FEATURE {name})"
 _LEAVE_ANY: Final = "drop the feature with the program that turned it on"
 _NOT_COMMITTED: Final = "deltalake does not commit to tables with it"
-#: The features that versions of the protocol before 7 allow, each with those of the versions before.
+#: The features that each version of the protocol before 7 allows in addition to the version before it.
 _OF_VERSION: Final[Mapping[int, tuple[str, ...]]] = {
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -33,13 +33,13 @@ _OF_VERSION: Final[Mapping[int, tuple[str, ...]]] = {
     6: ("identityColumns",),
 }
 _BY_NAME: Final = 7
-#: What deltalake says of a feature that it can't read.
+#: Deltalake's message for a feature that it can't read.
 _UNREADABLE: Final = re.compile(r"Feature '(\w[\w-]*)'|catalog-managed table")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A table's settings, and its fields, nested ones too, as Delta's log has them."""
+    """A table's settings, and its fields including nested ones, in the form of Delta's log."""
 
     settings: Mapping[str, str]
     fields: tuple[Mapping[str, Any], ...]
@@ -58,11 +58,12 @@ Use = Callable[[Facts], str]
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What a load does about a feature.
+    """How a load handles a feature.
 
-    supported: how a load supports it; "" if the table is refused while the feature is in use. use: returns where it is
-    in use for the message, "" if nowhere; None if a table that lists it uses it. why: why it is not supported. remedy:
-    what to do, with {name} for the feature and {use} for what `use` returns.
+    supported: how a load supports it; "" if the table is refused while the feature is in use.
+    use: returns where the feature is in use, for the message, or ""; None if every table that lists it uses it.
+    why: the reason why it is not supported.
+    remedy: what the user can do, with {name} for the feature and {use} for the result of `use`.
     """
 
     supported: str = ""
@@ -136,7 +137,10 @@ FEATURES: Final[Mapping[str, Feature]] = {
 
 
 def check_features(table: DeltaTable, where: str) -> None:
-    """Check that a load supports all features of a table. Raises UnsupportedFeature. where: names the table."""
+    """Check that a load supports all features of a table. Raises UnsupportedFeature.
+
+    where: names the table.
+    """
     protocol = table.protocol()
     if protocol.min_writer_version > _BY_NAME:
         version = protocol.min_writer_version
@@ -156,7 +160,7 @@ def check_features(table: DeltaTable, where: str) -> None:
 
 
 def unreadable(where: str, error: Exception) -> UnsupportedFeature | None:
-    """Return the error for a table with a feature that deltalake can't read; None if its error says something else."""
+    """Return the error for a table with a feature that deltalake can't read; None if its error has another cause."""
     found = _UNREADABLE.search(str(error))
     if found is None:
         return None
@@ -164,7 +168,7 @@ def unreadable(where: str, error: Exception) -> UnsupportedFeature | None:
 
 
 def _fields(kind: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the fields of a type, in the form of Delta's log, with those inside of them."""
+    """Yield the fields of a type, in the form of Delta's log, including nested ones."""
     if isinstance(kind, Mapping):
         for field in kind.get("fields", ()):
             yield field

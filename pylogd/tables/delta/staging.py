@@ -1,6 +1,6 @@
 """Write a Delta table's data files in tasks, with the statistics that its log keeps.
 
-Strategy: what the log says of a file is computed in the task, from the footer that was just written. Files have no
+Strategy: the log's entry of a file is computed in the task, from the footer that was just written. Files have no
 columns of the directories: Delta keeps their values in the log.
 """
 
@@ -24,7 +24,7 @@ from pylogd.tables.writing import DirectoryWriter
 if TYPE_CHECKING:
     from pylogd.tables.directories import Directory
 
-#: Longer texts are no bounds: they would have to be cut, the upper one to a greater text.
+#: Longer texts are not used as bounds: they would have to be cut, an upper bound to a greater text.
 _LONGEST_BOUND: Final = 64
 
 
@@ -32,7 +32,8 @@ _LONGEST_BOUND: Final = 64
 class TableFiles:
     """The properties of a table that a task needs to write files for it. It is pickled.
 
-    options: those of the storage, as deltalake has them. schema: the table's columns with those of `directories`.
+    options: deltalake's options of the storage.
+    schema: the table's columns, including those of `directories`.
     """
 
     uri: str
@@ -90,12 +91,12 @@ class _Target:
 
 
 def partition_value(value: Any) -> str:
-    """Return a value of a directory's column as Delta's log has it."""
+    """Return a value of a directory's column in the form of Delta's log."""
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def statistics(metadata: pq.FileMetaData) -> str:
-    """Return the statistics of a file as Delta's log has them: its rows, and bounds and nulls of its columns."""
+    """Return the statistics of a file for Delta's log: its rows, and bounds and nulls of its columns."""
     bounds: dict[str, list[Any]] = {}
     nulls: dict[str, int] = {}
     without: set[str] = set()
@@ -129,8 +130,8 @@ def _is_bound(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) <= _LONGEST_BOUND
     if isinstance(value, float):
-        return value - value == 0  # finite
-    return isinstance(value, int | date)  # a datetime is a date
+        return value - value == 0  # true if it is finite
+    return isinstance(value, int | date)  # a datetime is a date too
 
 
 def _bound(value: Any) -> Any:

@@ -2,10 +2,10 @@
 
 Strategy: each load is one commit of the table's log, with the files, the record of the load as metadata, and the number
 of the load as a transaction of the application `pylogd`. The number is a part of the table's state, so checkpoints keep
-it; the record is looked up in the newest commits, back to the one of that number. Commits of others (optimize, vacuum)
-may lie between.
+it. The record is looked up in the newest commits, back to the commit with that number. Commits of other programs
+(optimize, vacuum) may lie between.
 
-deltalake repeats a refused commit by itself, after looking for conflicts of files, but not of offsets: that is off.
+By default deltalake repeats a refused commit after checking for conflicts of files, but not of offsets. This is off.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _APP: Final = "pylogd"
 _LAYOUT: Final = "pylogd.layout"
 _SUFFIX: Final = "_quarantine"
-#: How many commits are looked at first, and times as many with each further look.
+#: The number of commits that are searched first, and its factor for each further search.
 _LOOK: Final = 8
 _HOUR_MS: Final = 3_600_000
 
@@ -53,15 +53,17 @@ class DeltaLakeTable(RecordedTable):
     ) -> None:  # fmt: skip
         """Open a table, which need not exist.
 
-        uri: its directory (a path, s3://...). options: those of its storage. codec: compression of new files.
-        read_only: nothing is made or completed.
+        uri: its directory (a path, s3://...).
+        options: the options of its storage.
+        codec: compression of new files.
+        read_only: whether nothing is made or completed.
         """
         self._read_only = read_only
         self._uri = uri.rstrip("/") if "://" in uri else str(Path(uri).resolve())  # tasks have other directories
         self._options = dict(options)
         self._codec = codec
         self._table: DeltaTable | None = None
-        self._staged: pa.Schema | None = None  # the columns of the files
+        self._staged: pa.Schema | None = None  # the columns of the written files
         self.refresh()
 
     @property
@@ -105,7 +107,7 @@ class DeltaLakeTable(RecordedTable):
         self._check()
 
     def _check(self) -> None:
-        """Check that the table takes rows. Raises TableError, and CommitConflict if columns of files have changed."""
+        """Check that the table takes rows. Raises TableError, or CommitConflict if columns of files have changed."""
         table, layout = self._made(), self.layout
         if layout is None:
             return
@@ -114,7 +116,7 @@ class DeltaLakeTable(RecordedTable):
             check_unchanged(self.location, self._staged, _columns(table))
 
     def evolve(self, columns: pa.Schema) -> None:
-        """Add columns. Raises TableError if the type of one would have to change."""
+        """Add columns. Raises TableError if the type of a column would have to change."""
         table = self._made()
         known = _columns(table)
         for field in columns:
@@ -135,7 +137,7 @@ class DeltaLakeTable(RecordedTable):
         assert layout is not None
         self._staged = None
         self._check()
-        self._quarantine().check()  # makes it: tasks can't write to a directory that does not exist
+        self._quarantine().check()  # makes it, since tasks can't write to a missing directory
         self._staged = _columns(self._made())
         return DeltaStaging(
             TableFiles(self._uri, self._options, self._staged, DIRECTORIES[layout.by]),
@@ -151,7 +153,7 @@ class DeltaLakeTable(RecordedTable):
             return map(_committed, reversed(self._table.history()))
 
     def files(self, number: int | None = None) -> list[DataFile]:
-        """Return the data files of the table, as of now or of a version."""
+        """Return the data files of the table: the present ones, or those of a version."""
         table = self._table if number is None else _open(self._uri, self._options, number)
         if table is not None:
             _check_no_deletions(table)
@@ -163,7 +165,7 @@ class DeltaLakeTable(RecordedTable):
         return [] if found is None else _data_files(found)
 
     def compact(self, target_bytes: int, rewrite: Rewrite, *, at_ms: int) -> Committed | None:
-        """Merge small files. deltalake does that by itself, in this process."""
+        """Merge small files. deltalake does it in this process."""
         table = self._made()
         self._check()
         _check_no_deletions(table)
@@ -179,7 +181,7 @@ class DeltaLakeTable(RecordedTable):
         )  # fmt: skip
 
     def clean(self, changed_before_ms: int) -> int:
-        """Delete files that no version of the log names, or only versions before the time, also of the quarantine."""
+        """Delete files, also of the quarantine, that no version of the log names, or only versions before the time."""
         hours = max((wall_ms() - changed_before_ms) // _HOUR_MS, 0)
         tables = [each for each in (self._made(), _open(self._uri + _SUFFIX, self._options)) if each is not None]
         for table in tables:
@@ -230,7 +232,7 @@ class _DeltaQuarantine(Quarantine):
         return _load_number(self._table)
 
     def refresh(self) -> None:
-        """See what others have committed."""
+        """Read the commits of other processes."""
         table = _open(self._uri, self._options)
         if table is None:
             raise TableError(f"the quarantine {self._uri} was deleted")
@@ -241,7 +243,7 @@ class _DeltaQuarantine(Quarantine):
         _check_table(self._table, self._uri, of_quarantine(), ("topic",))
 
     def append(self, number: int, files: Sequence[DataFile]) -> None:
-        """Add the files of a load. Without statistics but the number of rows, which the table's record has."""
+        """Add the files of a load. The only statistic is the number of rows, which the table's record has."""
         self.check()
         actions = [
             AddAction(file.path, file.bytes, file.partition, 0, True, json.dumps({"numRecords": file.rows}))
@@ -253,7 +255,7 @@ class _DeltaQuarantine(Quarantine):
 def append(table: DeltaTable, actions: Sequence[AddAction], number: int, metadata: Mapping[str, Any]) -> None:
     """Add files in one commit with the number of the load. Raises Refused if the table has changed.
 
-    `table` is the table with this commit afterwards. Without repetitions a commit follows the version that was read.
+    Afterwards `table` has this commit. The commit is not retried, so it directly follows the version that was read.
     """
     version = table.version() + 1
     properties = CommitProperties(
@@ -285,7 +287,7 @@ def _open(uri: str, options: Mapping[str, str], version: int | None = None) -> D
 def _create(
     uri: str, options: Mapping[str, str], columns: pa.Schema, directories: Sequence[str], settings: Mapping[str, str]
 ) -> None:
-    """Make a table. If another process makes it meanwhile, that one is used."""
+    """Make a table. If another process makes it meanwhile, use that table."""
     with _errors(uri):
         DeltaTable.create(
             uri, columns, mode="ignore", partition_by=list(directories), configuration=dict(settings),

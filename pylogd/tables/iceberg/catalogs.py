@@ -14,31 +14,34 @@ from pylogd.tables.errors import TableError
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-#: The name of a catalog that has no other.
+#: The name of a catalog without a name.
 _NAME = "pylogd"
 _FILE = "catalog.db"
 _MADE_MEANWHILE = "already exists"
-#: The property of pyiceberg that names how files are accessed, and what it is by default where files are on HDFS.
+#: The property of pyiceberg that names the class for access to files, and its default for files on HDFS.
 _IO = "py-io-impl"
 _HDFS = "hdfs://"
 _HDFS_IO = "pylogd.tables.iceberg.hdfs.HdfsFileIO"
 
 
 class TableName(NamedTuple):
-    """The name of an Iceberg table. warehouse: the directory of the embedded catalog; empty for any other catalog."""
+    """The name of an Iceberg table.
+
+    warehouse: the directory of the embedded catalog; empty for any other catalog.
+    """
 
     warehouse: str
     namespace: str
     table: str
 
     def __str__(self) -> str:
-        """Return the name as `parse` reads it."""
+        """Return the name in the form that `parse` reads."""
         named = f"{self.namespace}.{self.table}"
         return f"{self.warehouse.rstrip('/')}/{named}" if self.warehouse else named
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Return the name that `demo.flights`, or `/data/warehouse/demo.flights`, stands for. Raises TableError."""
+        """Parse a name such as `demo.flights` or `/data/warehouse/demo.flights`. Raises TableError."""
         warehouse, _, name = text.rpartition("/")
         namespace, _, table = name.rpartition(".")
         if not namespace or not table:
@@ -50,10 +53,14 @@ class TableName(NamedTuple):
 
 
 def open_catalog(name: TableName, properties: Mapping[str, str], *, read_only: bool = False) -> Catalog:
-    """Return the catalog of a table. read_only: nothing is made; an embedded catalog that does not exist is empty.
+    """Return the catalog of a table.
 
-    properties: those of pyiceberg (`type`, `uri`, `warehouse`, `s3.endpoint`, ...); `catalog` is the name of a catalog
-    in `.pyiceberg.yaml`. Of a name with a warehouse the catalog is an SQLite file in it. Raises TableError.
+    read_only: whether nothing is made; then an embedded catalog that does not exist is empty.
+
+    properties: the properties of pyiceberg (`type`, `uri`, `warehouse`, `s3.endpoint`, ...); `catalog` is the name of a
+    catalog in `.pyiceberg.yaml`. If the table's name has a warehouse, the catalog is an SQLite file in it.
+
+    Raises TableError.
     """
     try:
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
@@ -73,15 +80,15 @@ def open_catalog(name: TableName, properties: Mapping[str, str], *, read_only: b
     for again in (True, False):
         try:
             return load_catalog(called, **given)
-        except Exception as error:  # of the catalog's own library
-            if again and _MADE_MEANWHILE in str(error):  # its tables, by another process
+        except Exception as error:  # errors of the catalog's own library
+            if again and _MADE_MEANWHILE in str(error):  # another process has made the catalog's tables
                 continue
             raise TableError(f"the Iceberg catalog can't be opened: {error}") from error
     raise AssertionError
 
 
 def _embedded(warehouse: str, given: Mapping[str, str], read_only: bool) -> dict[str, str]:
-    """Return the properties of a catalog in an SQLite file, in the directory of the warehouse or else in `uri`."""
+    """Return the properties of a catalog in an SQLite file, which is in the warehouse's directory, or else at `uri`."""
     if "uri" in given or "type" in given:
         return {"warehouse": warehouse}
     directory = warehouse.removeprefix("file://")

@@ -1,7 +1,7 @@
-"""The features of Iceberg's specification: those that a load supports, and those for which a table is refused.
+"""The features of Iceberg's specification that a load supports, and those for which a table is refused.
 
-`FEATURES` has them all, with what a load does; `check_features` refuses a table, `partition_values` follows changed
-partition specs. Which versions pyiceberg writes was tried with pyiceberg 0.12.0.
+`FEATURES` has all of them, and how a load handles each. `check_features` refuses a table, `partition_values` follows
+changed partition specs. The versions that pyiceberg writes were tried out with pyiceberg 0.12.0.
 Source: Apache Iceberg table specification, versions 1 to 3.
 """
 
@@ -42,11 +42,12 @@ _OF_VALUE: Final = (IdentityTransform, BucketTransform, TruncateTransform, YearT
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What a load does about a feature.
+    """How a load handles a feature.
 
-    supported: how a load supports it; "" if a table that uses it is refused. use: returns where it is in use, "" if
-    nowhere; its arguments are the table and the columns that all rows of a file have in common. why: why it is not
-    supported. remedy: what to do.
+    supported: how a load supports it; "" if a table that uses it is refused.
+    use: returns where the feature is in use, or ""; takes the table, and the columns that all rows of a file share.
+    why: the reason why it is not supported.
+    remedy: what the user can do.
     """
 
     supported: str = ""
@@ -76,7 +77,7 @@ def _foreign_partition(table: Table, directories: Sequence[str]) -> str:
     return ""
 
 
-#: All features. Those that have no `use` need nothing of a load.
+#: All features. Features without `use` require nothing of a load.
 FEATURES: Final[Mapping[str, Feature]] = {
     "format versions 1 and 2": Feature("pyiceberg writes both"),
     "format version 3 (row lineage, deletion vectors, default values, encryption keys, new types)": Feature(
@@ -106,7 +107,8 @@ FEATURES: Final[Mapping[str, Feature]] = {
 def check_features(table: Table, where: str, directories: Sequence[str]) -> None:
     """Check that a load supports all features of a table. Raises UnsupportedFeature.
 
-    where: names the table. directories: the columns that all rows of a file have in common.
+    where: the name of the table in errors.
+    directories: the columns that all rows of a file share.
     """
     for name, feature in FEATURES.items():
         used = "" if feature.use is None else feature.use(table, directories)
@@ -126,12 +128,12 @@ def deletes_files(table: Table) -> bool:
 
 
 def partition_values(directory: Directory, spec: PartitionSpec, schema: Schema) -> list[Any]:
-    """Return the values of a spec's fields for rows of a directory, whose spec `check_features` has accepted."""
+    """Return the values of the fields of a spec, which `check_features` has accepted, for rows of a directory."""
     return [_value(part, directory, schema) for part in spec.fields]
 
 
 def renamed(table: Table) -> dict[str, str]:
-    """Return the present names of columns that had another one, by their former names."""
+    """Return the present names of renamed columns, by their former names."""
     now = {field.field_id: field.name for field in table.schema().fields}
     return {
         field.name: now[field.field_id]
@@ -164,5 +166,5 @@ def _value(part: PartitionField, directory: Directory, schema: Schema) -> Any:
     else:
         value, kind = directory["date"], DateType()
     if isinstance(value, date):
-        value = (value - _EPOCH).days  # as pyiceberg stores dates
+        value = (value - _EPOCH).days  # the form in which pyiceberg stores dates
     return part.transform.transform(kind)(value)

@@ -1,4 +1,4 @@
-"""Iceberg's files on HDFS, by its own protocol: pyiceberg's own access needs a JVM.
+"""Access Iceberg's files on HDFS by HDFS's own protocol, since pyiceberg's own access needs a JVM.
 
 pyiceberg finds the class by the property `py-io-impl`.
 """
@@ -14,7 +14,7 @@ from pylogd.tables.parquet.hdfs import hdfs_client
 if TYPE_CHECKING:
     from urllib.parse import ParseResult
 
-#: The properties that are settings of Hadoop's client.
+#: The prefixes of properties that are settings of Hadoop's client.
 _PREFIXES = ("dfs.", "fs.", "hadoop.")
 
 

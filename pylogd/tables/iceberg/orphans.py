@@ -1,7 +1,7 @@
 """Find files of an Iceberg table that no snapshot names: files of loaders that died.
 
-Rules: only files that pylogd wrote, which their names tell, and only below the directory of the table's data. A file
-that a loader is writing is not named yet either, so the age has to be more than a load can take.
+Rules: only files below the directory of the table's data are deleted, and only if their names show that pylogd wrote
+them. A file that a loader is writing is not named yet either, so the age must be longer than any load takes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PREFIX: Final = "pylogd-"
 
 
 def delete_orphans(table: Table, changed_before_ms: int) -> int:
-    """Delete the files that no snapshot names and that were last changed before a time. Return how many."""
+    """Delete the files that no snapshot names and that were last changed before a time. Return their number."""
     io = PyArrowFileIO(table.io.properties)
     scheme, netloc, root = PyArrowFileIO.parse_location(table.location_provider().data_path)
     files = io.fs_by_scheme(scheme, netloc)
@@ -26,7 +26,7 @@ def delete_orphans(table: Table, changed_before_ms: int) -> int:
         for each in files.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
         if each.is_file and each.base_name.startswith(PREFIX) and each.mtime.timestamp() * 1000 < changed_before_ms
     ]
-    table.refresh()  # after the files were listed: what was committed meanwhile is named
+    table.refresh()  # after the listing, so that files that were committed meanwhile are named
     named = _named(table)
     orphans = [path for path in found if path not in named]
     for path in orphans:

@@ -1,7 +1,7 @@
 """Write an Iceberg table's data files in tasks, with the ids of its columns and the statistics of its manifests.
 
-Strategy: what pyiceberg keeps of a file is computed in the task, from the footer that was just written. The driver
-reads no file.
+Strategy: pyiceberg's facts of a file are computed in the task, from the footer that was just written. The driver reads
+no file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 class TableFiles:
     """The properties of a table that a task needs to write files for it. It is pickled.
 
-    io: the properties of pyiceberg's FileIO. spec_id: of the partition spec that the files are written with.
+    io: the properties of pyiceberg's FileIO.
+    spec_id: the id of the partition spec with which the files are written.
     directories: the columns that make a directory.
     """
 
@@ -93,7 +94,7 @@ class _Target:
         return path, self._io.new_output(path).create()
 
     def finished(self, path: str, directory: Directory, metadata: pq.FileMetaData) -> DataFile:
-        """Return the facts of a file: what a manifest says of it."""
+        """Return the facts of a file for a manifest."""
         statistics = data_file_statistics_from_parquet_metadata(metadata, self._plan, self._ids)
         values = partition_values(directory, self._table.spec, self._table.schema)
         facts = {"partition": values, **statistics.to_serialized_dict()}
@@ -103,7 +104,7 @@ class _Target:
 
 
 class _Key(PartitionKey):
-    """A partition with known values, which need not be computed."""
+    """A partition with known values."""
 
     def __init__(self, values: Sequence[Any], spec: PartitionSpec, schema: Schema) -> None:
         super().__init__([], spec, schema)

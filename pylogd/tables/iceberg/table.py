@@ -1,16 +1,16 @@
 """An Iceberg table as a `Table`.
 
-Strategy: the record of the last load is in the table's properties, and what each load read is also in the summary of
-its snapshot. Snapshots that others make (a compaction by Spark or Trino) have no such summary, and expiry removes old
-ones, so only the properties say where the table is. Each load makes a snapshot, even an empty one: a commit is refused
-if the table has another snapshot than the one it was planned on, and nothing else would refuse a second commit.
+Strategy: the record of the last load is in the table's properties; the range of each load is also in the summary of its
+snapshot. Snapshots of other programs (a compaction by Spark or Trino) have no such summary, and expiry removes old
+snapshots, so only the properties have the table's position. Each load makes a snapshot, even if it is empty: a commit
+is refused if the table's snapshot has changed since the plan, and nothing else would refuse a second commit.
 
-pyiceberg repeats a refused commit by itself, which adds the files although another loader has added the same records.
-That is switched off, for our commits only: the property that does it is changed in memory.
+By default pyiceberg repeats a refused commit, which adds the files although another loader has added the same records.
+This is switched off only for our commits, by a change of the property in memory.
 
-With a load every few seconds the metadata, which each commit writes anew, would grow for ever. So manifests are merged
-and old metadata files deleted, as the table's properties say, and every `_EXPIRE_EVERY` loads the snapshots that
-are older than `history.expire.max-snapshot-age-ms` are expired.
+Each commit writes all metadata again, which would grow for ever with a load every few seconds. So manifests are merged
+and old metadata files deleted, as the table's properties say, and every `_EXPIRE_EVERY` loads the snapshots that are
+older than `history.expire.max-snapshot-age-ms` are expired.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ if TYPE_CHECKING:
 _RECORD: Final = "pylogd.last-load"
 _LAYOUT: Final = "pylogd.layout"
 _NUMBER: Final = "pylogd.load-number"
-#: In the summary of a snapshot.
+#: Entries of a snapshot's summary.
 _READ: Final = "pylogd.read"
 _KIND: Final = "pylogd.kind"
 _QUARANTINED: Final = "pylogd.quarantined-records"
 _SUFFIX: Final = "_quarantine"
-#: Properties of tables that pylogd makes. They may be changed.
+#: Properties of tables that pylogd makes. Users may change them.
 _SETTINGS: Final = {
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
-    TableProperties.MAX_SNAPSHOT_AGE_MS: str(24 * 3_600_000),  # each commit costs more with each snapshot
+    TableProperties.MAX_SNAPSHOT_AGE_MS: str(24 * 3_600_000),  # short, since each snapshot makes commits more expensive
 }
 _EXPIRE_EVERY: Final = 100
 
@@ -89,7 +89,10 @@ class IcebergTable(RecordedTable):
     format = "iceberg"
 
     def __init__(self, catalog: Catalog, name: TableName, *, codec: str = "zstd", read_only: bool = False) -> None:
-        """Open a table, which need not exist. codec: compression of new files. read_only: nothing is completed.
+        """Open a table, which need not exist.
+
+        codec: compression of new files.
+        read_only: whether no commits are completed.
 
         Raises TableError.
         """
@@ -103,7 +106,7 @@ class IcebergTable(RecordedTable):
 
     @property
     def location(self) -> str:
-        """The names of its namespace and the table, after the warehouse if the catalog is in the warehouse."""
+        """The names of namespace and table, after the warehouse if the catalog is in the warehouse."""
         return str(self._name)
 
     @property
@@ -145,7 +148,7 @@ class IcebergTable(RecordedTable):
         self._check()
 
     def _check(self) -> None:
-        """Check that the table takes rows. Raises TableError, and CommitConflict if columns of files have changed."""
+        """Check that the table takes rows. Raises TableError, or CommitConflict if columns of files have changed."""
         table, layout = self._made(), self.layout
         if layout is None:
             return
@@ -185,7 +188,7 @@ class IcebergTable(RecordedTable):
         return map(_committed, sorted(snapshots, key=lambda each: each.sequence_number or 0))
 
     def files(self, number: int | None = None) -> list[DataFile]:
-        """Return the data files of the table, as of now or of a snapshot."""
+        """Return the data files of the table: the present ones, or those of a snapshot."""
         return [] if self._table is None else _data_files(self._table, number)
 
     def quarantined(self) -> list[DataFile]:
@@ -263,7 +266,7 @@ class _IcebergQuarantine(Quarantine):
         return int(self.table.metadata.properties.get(_NUMBER, "0"))
 
     def refresh(self) -> None:
-        """See what others have committed."""
+        """Read the commits of other processes."""
         with _errors(".".join(self._identifier)):
             self.table = self._catalog.load_table(self._identifier)
 
@@ -284,9 +287,9 @@ def append(
 ) -> Loaded:
     """Add files and set properties in one commit, which makes a snapshot even without files.
 
-    Returns the table with it. Raises Refused if the table's snapshot is another one by now.
+    Returns the table with this commit. Raises Refused if the table's snapshot has changed.
     """
-    # for this object only: to pyiceberg's other users of the table, and other engines, it means something else
+    # only for this object: other users of pyiceberg and other engines read the property too
     table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
     with _errors(".".join(table.name())):
         try:
@@ -304,7 +307,7 @@ def append(
 class _Commit(Transaction):
     """A transaction that does not copy the metadata before it has changed it.
 
-    pyiceberg copies all of it each time it looks at it, 17 times a commit, and it grows with the snapshots.
+    pyiceberg copies all metadata at each access, 17 times a commit, and the metadata grows with the snapshots.
     """
 
     @property
@@ -313,9 +316,9 @@ class _Commit(Transaction):
         return super().table_metadata if self._updates else self._table.metadata
 
     def require_same_columns(self) -> None:
-        """Let the commit be refused if others have changed columns or the partition spec since the table was read.
+        """Have the commit refused if columns or the partition spec have changed since the table was read.
 
-        pyiceberg itself only looks at the snapshot.
+        pyiceberg itself only checks the snapshot.
         """
         now = self._table.metadata
         self._requirements += (
@@ -327,7 +330,7 @@ class _Commit(Transaction):
 def expire(table: Loaded, now_ms: int) -> Loaded:
     """Expire the snapshots that the table's properties allow to. Return the table without them.
 
-    If the table has changed meanwhile, nothing is done: the next time will do.
+    If the table has changed meanwhile, nothing is done until the next call.
     """
     own = table.metadata.properties
     age = int(own.get(TableProperties.MAX_SNAPSHOT_AGE_MS, TableProperties.MAX_SNAPSHOT_AGE_MS_DEFAULT))
@@ -348,7 +351,7 @@ def _create(
     catalog: Catalog, identifier: tuple[str, ...], columns: pa.Schema, directories: Sequence[str],
     properties: Mapping[str, str],
 ) -> Loaded:  # fmt: skip
-    """Make a table with its namespace. If another process makes it meanwhile, return that one."""
+    """Make a table with its namespace. If another process makes it meanwhile, return that table."""
     with suppress(NamespaceAlreadyExistsError):
         catalog.create_namespace(identifier[:-1])
     with (

@@ -1,6 +1,7 @@
 """The Parquet lake: a directory of Parquet files, partitioned by topic and time, with a history of commits.
 
-`lake` is the protocol of its commits; `table` has the lake as a `Table`. `files` says what a file system has to do,
-`local` and `remote` do it without Spark. `commits`, `checkpoints` and `attempts` are its documents, `history` reads
-them, `changes` says what can be committed beside what others commit, `compaction` and `expiry` keep a lake small.
+`lake` is the protocol of its commits; `table` has the lake as a `Table`. `files` is the interface of file systems,
+which `local` and `remote` implement without Spark. `commits`, `checkpoints` and `attempts` are its documents; `history`
+reads them. `changes` decides which changes can follow commits of other processes. `compaction` and `expiry` keep a lake
+small.
 """

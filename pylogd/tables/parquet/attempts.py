@@ -1,15 +1,15 @@
-"""Attempts: the staging directories of processes that prepare a commit, and which of them can be deleted.
+"""Attempts: the staging directories of processes that prepare a commit. Find those that can be deleted.
 
-Strategy: before an attempt writes its first file, it records a claim: the offsets that a load starts at, or the files
+Strategy: before an attempt writes its first file, it records a claim: the offsets at which a load starts, or the files
 that a compaction replaces. A claim that contradicts the lake's last commit can never be committed, since `Lake.commit`
-refuses it for the same reason. So it is deleted together with its files, whether its process lives or not; no clock
-and no timeout is involved. Files without a claim belong to an attempt that was deleted while it was still writing.
+refuses it for the same reason. So the claim is deleted together with its files, whether its process lives or not; no
+clock or timeout is needed. Files without a claim belong to an attempt that was deleted while it was still writing.
 
-Claims are read first, and it is checked after that that no newer commit exists: a process that knows only an older one
-would take the claims of newer loads for contradictions.
+The claims are read first, and then the process checks that no newer commit exists: otherwise the claims of newer loads
+would seem to contradict the older commit that it knows.
 
-A killed load leaves its files until the same partitions are loaded by another one, a killed compaction until another
-one replaces the same files.
+The files of a killed load stay until another load has read the same partitions; those of a killed compaction stay until
+another compaction has replaced the same files.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _VERSION: Final = 1
 class Claim:
     """The state on which a commit is planned.
 
-    planned: of a load, the lake's position at that time, for the partitions that it reads. reads: these partitions.
-    replaces: of a compaction, paths of the files that it replaces.
+    planned: the lake's position when a load was planned, for the partitions that it reads.
+    reads: the partitions that a load reads.
+    replaces: the paths of the files that a compaction replaces.
     """
 
     planned: Position = field(default_factory=Position)
@@ -62,7 +63,7 @@ class Claim:
 
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> Claim:
-        """Return the claim of a document. Raises TableError; `path` is for its message."""
+        """Return the claim from its document. Raises TableError; `path` is for its message."""
         try:
             document: dict[str, Any] = json.loads(data)
             if document["version"] != _VERSION:
@@ -73,7 +74,7 @@ class Claim:
             raise TableError(f"{path} is not an attempt at a commit of a pylogd lake: {error}") from error
 
     def is_void(self, files: Files, position: Position) -> bool:
-        """Return whether it can never be committed, as the lake is at `position`, with all commits applied."""
+        """Return whether the claim can never be committed, given the lake's `position` with all commits applied."""
         try:
             position.check(self.planned, LoadRange(dict(self.reads), dict(self.reads)))
         except CommitConflict:
@@ -102,14 +103,14 @@ def end(files: Files, name: str) -> None:
 def void(files: Files, position: Position, number: int) -> list[str]:
     """Return the attempts that can't be committed any more, provided that no newer commit exists after this call.
 
-    position, number: where the lake is as of its last commit, and that commit's number. All commits must be applied.
+    position, number: the lake's position as of its last commit, and that commit's number. All commits must be applied.
     """
-    staged = files.names(STAGING)  # before the claims: an attempt that begins now has no directory in this list
+    staged = files.names(STAGING)  # listed before the claims, so an attempt that begins now is not in this list
     claimed = {name.removesuffix(".json") for name in files.names(ATTEMPTS)}
     found = []
     for name in staged:
         if name.isdigit() and int(name) > number:
-            continue  # of an earlier version of pylogd, at work on that commit
+            continue  # an earlier version of pylogd is working on that commit
         if name not in claimed:
             found.append(name)
     for name in sorted(claimed):

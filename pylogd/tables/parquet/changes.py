@@ -1,8 +1,8 @@
-"""The changes that can be committed to a lake: loads and compactions. Each plans its commit again after others'
+"""The changes that can be committed to a lake, such as loads and compactions. Each can be planned again after other
 commits.
 
-A change is planned on a commit. If others have committed since, the change either contradicts them, or is as good after
-them (it is rebased): a load contradicts loads of the same partitions, a compaction the compactions of the same files.
+A change is planned on a commit. If there are later commits, the change either contradicts them or can follow them (it
+is rebased). A load contradicts loads of the same partitions, a compaction contradicts compactions of the same files.
 Must not know: file systems.
 """
 
@@ -30,12 +30,14 @@ from pylogd.tables.position import LoadRange, Position, nested
 
 
 class Change(Protocol):
-    """Something to commit."""
+    """A change of the lake that can be committed."""
 
     def after(self, last: Commit | None, since: Sequence[Commit]) -> Commit:
-        """Return the commit of this change after `last`. since: the commits that were not known when it was planned.
+        """Return the commit of this change after `last`.
 
-        Raises CommitConflict if it contradicts them.
+        since: the commits that were not known when the change was planned.
+
+        Raises CommitConflict if the change contradicts them.
         """
 
 
@@ -43,7 +45,8 @@ class Change(Protocol):
 class Load:
     """A load that was planned at the position `expected`. Its files are in staging.
 
-    columns: those of a typed table, encoded, which the lake's first commit records. location: the lake, for errors.
+    columns: the encoded columns of a typed table, which the lake's first commit records.
+    location: the lake, for errors.
     """
 
     expected: Position
@@ -56,7 +59,7 @@ class Load:
     location: str = ""
 
     def after(self, last: Commit | None, since: Sequence[Commit]) -> Commit:
-        """Return its commit. Raises OffsetsMoved if a partition that it read has moved, and LayoutChanged.
+        """Return the load's commit. Raises OffsetsMoved if a partition that it read has moved, and LayoutChanged.
 
         Raises CommitConflict if another process made the lake meanwhile with other columns.
         """
@@ -82,7 +85,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files that a compaction replaces by others. attempt: the attempt that wrote `added`."""
+    """Files that a compaction replaces by new files.
+
+    attempt: the attempt that wrote `added`.
+    """
 
     attempt: str
     added: Sequence[DataFile]
@@ -90,7 +96,10 @@ class FileGroup:
 
 
 class GroupsReplaced(CommitConflict):
-    """Other compactions have replaced files of some groups. groups: these."""
+    """Other compactions have replaced files of some groups.
+
+    groups: these groups.
+    """
 
     def __init__(self, groups: Sequence[FileGroup]) -> None:
         paths = [group.removed[0].path for group in groups]
@@ -102,13 +111,13 @@ class GroupsReplaced(CommitConflict):
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Groups of files to replace. It does not change where the lake is."""
+    """Groups of files to replace. The lake's position does not change."""
 
     groups: Sequence[FileGroup]
     at_ms: int
 
     def after(self, last: Commit | None, since: Sequence[Commit]) -> Commit:
-        """Return its commit. Raises GroupsReplaced if a file that it replaces has been replaced meanwhile."""
+        """Return the compaction's commit. Raises GroupsReplaced if a file to replace has been replaced meanwhile."""
         gone = {path for commit in since for path in commit.removed}
         replaced = [group for group in self.groups if any(file.path in gone for file in group.removed)]
         if replaced:
@@ -129,13 +138,13 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """New columns of a typed table, or wider types. It does not change where the lake is, nor its files."""
+    """New columns of a typed table, or wider types. The lake's position and files do not change."""
 
     columns: pa.Schema
     at_ms: int
 
     def after(self, last: Commit | None, since: Sequence[Commit]) -> Commit:
-        """Return its commit. Raises TableError if a column can't be changed."""
+        """Return the evolution's commit. Raises TableError if a column can't be changed."""
         if last is None:
             raise CommitConflict("a lake without commits has no columns to change")
         before = columns_of(last)

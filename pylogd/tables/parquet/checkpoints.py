@@ -1,11 +1,12 @@
-"""Checkpoints: what a lake's commits up to a number add up to, so that a long history need not be read.
+"""Checkpoints: the sums of a lake's commits up to a number, so that a long history need not be read.
 
 A checkpoint of commit 42 has two files. `00…042.parquet` is a table of the lake's files as of that commit: `path`,
 `bytes`, `rows`, `quarantined`. `00…042.json` has the commit's own document, and is written last: without it there is no
-checkpoint. Both are made at once and never changed; two processes that write the same one write the same content.
+checkpoint. Both are made atomically and never changed; two processes that write the same checkpoint write the same
+content.
 
-Checkpoints are in `checkpoints/`, from where old ones are deleted when there are newer ones, or in `floors/`: that of
-the oldest commit that is kept (`expiry`).
+Checkpoints are in `checkpoints/`, where newer ones replace old ones, or in `floors/`, which has the checkpoint of the
+oldest commit that is kept (`expiry`).
 
 Must not know: when checkpoints are written.
 """
@@ -40,8 +41,8 @@ _COLUMNS: Final = pa.schema(
 class Snapshot:
     """The contents of the lake as of a commit.
 
-    files, quarantined: its files by path, in the order in which they were added. begins: topic -> partition -> the
-    first offset that was ever loaded.
+    files, quarantined: the files of the lake and of its quarantine by path, in the order in which they were added.
+    begins: topic -> partition -> the first offset that was ever loaded.
     """
 
     files: dict[str, DataFile] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Snapshot:
     begins: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(self, commit: Commit) -> None:
-        """Move on to the next commit."""
+        """Add the next commit."""
         for path in commit.removed:
             self.files.pop(path, None)
         for known, files in ((self.files, commit.added), (self.quarantined, commit.quarantined)):
@@ -62,7 +63,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The part of a checkpoint that is needed to add to the lake. begins: as in `Snapshot`."""
+    """The part of a checkpoint that the next commits need.
+
+    begins: see `Snapshot`.
+    """
 
     commit: Commit
     begins: Mapping[str, Mapping[str, int]]
@@ -71,7 +75,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointPath:
-    """Where a checkpoint is: the number of its commit, and a directory."""
+    """The place of a checkpoint: the number of its commit, and a directory."""
 
     number: int
     directory: str
@@ -93,7 +97,10 @@ def newest(files: Files, limit: int | None = None) -> CheckpointPath | None:
 
 
 def write(files: Files, place: CheckpointPath, commit: Commit, snapshot: Snapshot, applied: int) -> None:
-    """Make the checkpoint of a commit, unless it exists. applied: all commits up to this number are applied."""
+    """Make the checkpoint of a commit, unless it exists.
+
+    applied: the number up to which all commits are applied.
+    """
     sink = io.BytesIO()
     pq.write_table(_as_table(snapshot), sink, compression="zstd")
     files.create(place.path(".parquet"), sink.getvalue())

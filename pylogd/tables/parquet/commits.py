@@ -1,4 +1,4 @@
-"""The documents of commits: their fields, and how they are read and written.
+"""Read and write the documents of commits.
 
 Must not know: file systems.
 """
@@ -18,13 +18,18 @@ from pylogd.tables.interface import Layout
 from pylogd.tables.position import Position, by_partition, nested
 
 VERSION: Final = 3
-#: Version 1 has no topic ids, leader epochs and quarantine; 2 has no layout, writer and `applied`.
+#: The version of documents. Version 1 has no topic ids, leader epochs and quarantine; 2 has no layout, writer and
+#: `applied`.
 _VERSIONS: Final = (1, 2, VERSION)
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a commit. `path`: its path in the lake; `staged`: the path where it was written first, or empty."""
+    """A file of a commit.
+
+    path: the path in the lake.
+    staged: the path where it was written first, or empty.
+    """
 
     path: str
     staged: str
@@ -37,17 +42,17 @@ class Commit:
     """One entry of the lake's history.
 
     kind: "load", "compaction", or "columns" if it changed the columns of a typed table.
-    at_ms: when it was made, in milliseconds since 1970.
+    at_ms: the time of the commit, in milliseconds since 1970.
     offsets: topic -> partition -> the offset after the last one in the lake, for every partition ever loaded.
-    read: how many offsets this commit added, in the same form.
+    read: the number of offsets that this commit added, in the same form.
     added, removed, quarantined: the files that it added and replaced, and the files of records without a valid date.
-    topic_ids: the id of each topic as hexadecimal digits, where it is known.
-    leader_epochs: the leader epoch at which each offset was looked up, where it is known, in the form of `offsets`.
-    schema_ids: the registry's id of the schema that each topic's columns come from.
+    topic_ids: the known ids of topics as hexadecimal digits.
+    leader_epochs: the known leader epochs at which the offsets were looked up, in the form of `offsets`.
+    schema_ids: the registry's id of the schema from which each topic's columns come.
     layout: the fields of the lake's `Layout`; None in lakes that earlier versions of pylogd wrote.
-    writer: a name that only the process has that made the commit; empty in earlier versions.
-    applied: all commits up to this number had been applied when this one was made; None in earlier versions.
-    columns: of a typed table, its Arrow schema as `encode_columns` returns it; None in a table of records.
+    writer: a unique name of the process that made the commit; empty in earlier versions.
+    applied: the number up to which all commits had been applied when this one was made; None in earlier versions.
+    columns: the Arrow schema of a typed table, encoded by `encode_columns`; None in a table of records.
     """
 
     number: int
@@ -69,12 +74,12 @@ class Commit:
 
     @property
     def rows(self) -> int:
-        """The number of rows that it added."""
+        """The number of rows that the commit added."""
         return sum(file.rows for file in self.added)
 
     @property
     def size(self) -> int:
-        """The number of bytes that it added."""
+        """The number of bytes that the commit added."""
         return sum(file.bytes for file in self.added)
 
     def as_bytes(self) -> bytes:
@@ -128,7 +133,7 @@ def position_of(commit: Commit | None) -> Position:
 
 
 def position_fields(position: Position) -> dict[str, Any]:
-    """Return the fields of a commit that say where the lake is."""
+    """Return the fields of a commit for a position of the lake."""
     return {
         "offsets": nested(position.offsets),
         "topic_ids": dict(position.topic_ids),

@@ -1,10 +1,10 @@
 """Compact a lake: replace small files by large ones, several directories at a time, beside loads.
 
-Strategy: the files of a directory are a group. Each group is an attempt of its own; threads rewrite groups, the calling
-thread commits those that are finished, several at a time if they finish faster than commits are made. So what was done
-before a crash is kept, and a load waits for a commit at most, never for a rewrite.
+Strategy: the files of a directory are a group, and each group is a separate attempt. Threads rewrite groups; the
+calling thread commits finished groups, several at a time if they finish faster than commits are made. So finished
+groups survive a crash, and a load waits for a commit at most, never for a rewrite.
 
-A group whose files another compaction has replaced meanwhile is planned anew, a limited number of times.
+If another compaction has replaced files of a group meanwhile, the group is planned again, a limited number of times.
 Must not know: Spark.
 """
 
@@ -25,12 +25,13 @@ from pylogd.tables.parquet.lake import Lake
 
 _TRIES: Final = 4
 
-#: How a group is rewritten: called with the attempt's name, the directory and its files; returns the new files.
+#: The function that rewrites a group: it takes the attempt's name, the directory and its files, and returns the new
+#: files.
 RewriteGroup = Callable[[str, str, Sequence[DataFile]], Sequence[DataFile]]
 
 
 class CompactionConflict(CommitConflict):
-    """Other processes compacted the same directories repeatedly. Earlier commits stay."""
+    """Other processes compacted the same directories repeatedly. The commits that were made stay."""
 
     def __init__(self, directories: Iterable[str]) -> None:
         named = sorted(directories)
@@ -45,11 +46,13 @@ def compact(
 ) -> Iterator[Commit]:
     """Replace the small files of each directory. Yield the commits as they are made.
 
-    rewrite: called in up to `threads` threads. Raises TableError, CompactionConflict, and what `rewrite` raises.
+    rewrite: called in up to `threads` threads.
+
+    Raises TableError, CompactionConflict, and the errors of `rewrite`.
     """
     refused: set[str] | None = None
     for _ in range(_TRIES):
-        lake = Lake(files)  # completes the commits of others, whose files may be among those to rewrite
+        lake = Lake(files)  # completes other processes' commits, whose files may have to be rewritten
         small = small_files(lake.files(), target_bytes)
         rewriting = _Round(lake, files, rewrite, now_ms)
         yield from rewriting.run({name: small[name] for name in small if refused is None or name in refused}, threads)
@@ -60,7 +63,7 @@ def compact(
 
 
 def small_files(files: Mapping[str, DataFile], target_bytes: int) -> dict[str, list[DataFile]]:
-    """Return the files to compact by directory: those smaller than half of `target_bytes`, where there are several."""
+    """Return the files to compact by directory: several files that are smaller than half of `target_bytes`."""
     found: dict[str, list[DataFile]] = {}
     for path, file in sorted(files.items()):
         if file.bytes < target_bytes // 2:
@@ -105,7 +108,7 @@ class _Round:
                     future.cancel()
 
     def _write(self, directory: str, small: Sequence[DataFile]) -> list[FileGroup]:
-        """Return the rewritten group; nothing if others have replaced its files meanwhile."""
+        """Return the rewritten group in a list; an empty list if its files have been replaced meanwhile."""
         attempt = self._lake.attempt(Claim(replaces=[file.path for file in small]))
         try:
             added = self._rewrite(attempt, directory, small)

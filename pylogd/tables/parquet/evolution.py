@@ -1,6 +1,6 @@
-"""How the columns of a typed lake may change: new ones are added, types are widened, nothing is removed.
+"""Change the columns of a typed lake: columns are added, types are widened, nothing is removed.
 
-Files are not rewritten: older ones have nulls in new columns, and narrower types, which Parquet's readers widen.
+Files are not rewritten: older files have nulls in new columns, and narrower types, which Parquet's readers widen.
 """
 
 from __future__ import annotations

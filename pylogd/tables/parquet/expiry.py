@@ -1,11 +1,11 @@
 """Let old commits of a lake expire: their documents, and the files that compactions have replaced, are deleted.
 
-Strategy: the oldest commit that is kept gets a checkpoint in `floors/`, and is the lake's floor from then on. Only then
-anything is deleted: first the replaced files that no commit from the floor on has, then the documents below the floor,
-the oldest first. Each step may be repeated, so the next expiry completes one that was killed.
+Strategy: the oldest commit to keep gets a checkpoint in `floors/`, and is the lake's floor from then on. Only then are
+files deleted: first the replaced files that no commit from the floor on has, then the documents below the floor, the
+oldest first. Each step may be repeated, so the next expiry completes one that was killed.
 
-The data files of the lake are not deleted, nor its quarantine. Time travel goes back to the floor. A process that has
-last read the lake before commits expired can't commit in their place: `Lake.commit` looks at the floor afterwards.
+The data files of the lake and of its quarantine are not deleted. Time travel goes back to the floor. A process that
+last read the lake before commits expired can't commit in their place, because `Lake.commit` then checks the floor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ _BATCH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The result of an expiry. floor: the oldest commit that is kept. commits, files: how many were deleted."""
+    """The result of an expiry.
+
+    floor: the oldest commit that is kept.
+    commits, files: the numbers of deleted commits and files.
+    """
 
     floor: int
     commits: int
@@ -38,20 +42,20 @@ def expire(files: Files, *, older_than_ms: int, keep: int) -> Expired:
 
     At least the last commit is kept. Raises TableError.
     """
-    lake = Lake(files)  # completes all commits
+    lake = Lake(files)  # this completes all commits
     history = History(files)
     applied = 0 if lake.last is None else lake.last.number
     floor = _new_floor(history, older_than_ms, min(history.number - max(keep, 1) + 1, applied))
     if floor > history.floor:
         lake.write_checkpoint(CheckpointPath(floor, FLOORS))
-    for name in files.names(DRAFTS):  # of processes that died; others write theirs again
+    for name in files.names(DRAFTS):  # drafts of processes that died; live ones write theirs again
         files.delete(f"{DRAFTS}/{name}")
     floor = history.floor
     if floor == 1:
         return Expired(floor, 0, 0)
     try:
         kept = history.snapshot(floor).files.keys()
-    except CommitExpired:  # another expiry has a higher floor, and deletes what is below that
+    except CommitExpired:  # another expiry has a higher floor, and deletes everything below it
         return Expired(floor, 0, 0)
     return _delete_below(files, floor, kept)
 
@@ -59,7 +63,7 @@ def expire(files: Files, *, older_than_ms: int, keep: int) -> Expired:
 def _new_floor(history: History, older_than_ms: int, high: int) -> int:
     """Return the number of the first commit to keep, at most `high`.
 
-    It is found by bisection, as a long history takes long to read.
+    The commit is found by bisection, since a long history takes long to read.
     """
     low = history.floor
     while low < high:
@@ -72,10 +76,12 @@ def _new_floor(history: History, older_than_ms: int, high: int) -> int:
 
 
 def _delete_below(files: Files, floor: int, kept: Collection[str]) -> Expired:
-    """Delete everything below the floor. kept: the files of the lake as of the floor.
+    """Delete everything below the floor.
 
-    A process that stalled may have made a document below the floor, which never took effect. The files that it names
-    may be those of a later commit, so what is kept is not deleted, whoever says that it was replaced.
+    kept: the files of the lake as of the floor.
+
+    A process that stalled may have made a document below the floor, which never took effect. This document may name
+    files of a later commit as replaced, so `kept` files are never deleted.
     """
     names = files.names(COMMITS)
     gone = [number for number in numbers(names, ".json") if number <= floor]
@@ -84,7 +90,7 @@ def _delete_below(files: Files, floor: int, kept: Collection[str]) -> Expired:
         batch = gone[at : at + _BATCH]
         replaced += sum(each(files, lambda number: _delete_replaced(files, number, kept), batch))
         each(files, lambda number: _delete_documents(files, number), [each for each in batch if each < floor])
-    for number in numbers(names, ".done"):  # those whose documents a killed expiry had deleted
+    for number in numbers(names, ".done"):  # marks whose documents a killed expiry had deleted
         if number < floor and number not in gone:
             files.delete(numbered(COMMITS, number, ".done"))
     for place in (*checkpoints.found(files, CHECKPOINTS), *checkpoints.found(files, FLOORS)):

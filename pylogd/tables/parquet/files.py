@@ -18,7 +18,8 @@ ATTEMPTS: Final = f"{META}/attempts"
 STAGING: Final = f"{META}/staging"
 QUARANTINE: Final = f"{META}/quarantine"
 REPLACED: Final = f"{META}/replaced"
-#: Where `create` prepares files on file systems that can't write one at once. Each may be deleted at any time.
+#: The directory in which `create` prepares files on file systems without atomic writes. Drafts may be deleted at any
+#: time.
 DRAFTS: Final = f"{META}/drafts"
 
 _DIGITS: Final = 20
@@ -27,31 +28,32 @@ Result = TypeVar("Result")
 
 
 class Files(Protocol):
-    """The operations of a file system that a lake needs. All but `read` and `create` may be repeated harmlessly.
+    """The operations of a file system that a lake needs. It does no harm to repeat any of them except `read` and
+    `create`.
 
-    They raise TableError if the file system fails. `threads`: how many of them may run at once, each in a thread; 1 for
-    a file system on which that would not be faster.
+    They raise TableError if the file system fails.
+    threads: how many operations may run at once, each in a thread; 1 if more would not be faster.
     """
 
     threads: int
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory; nothing if it does not exist."""
+        """Return the names in a directory; no names if it does not exist."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file. Raises FileNotFoundError."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make a file with this content, durably and at once. Return false, and change nothing, if it exists.
+        """Make a file with this content, durably and atomically. Return false, and change nothing, if it exists.
 
-        Of several processes that create the same file at the same time, one gets true. No reader sees a part of it, nor
-        does a crash leave one. After an error the file may exist.
+        If several processes create the same file at the same time, one of them gets true. No reader sees a part of the
+        file, and no crash leaves a part. After an error the file may exist.
         """
 
     def move(self, source: str, target: str) -> bool:
-        """Rename a file, creating directories. Return false if the target exists. Raises FileNotFoundError.
+        """Rename a file, and make its directories. Return false if the target exists. Raises FileNotFoundError.
 
-        On an object store it is copied, then deleted: a crash may leave both.
+        On an object store the file is copied, then deleted: a crash may leave both.
         """
 
     def exists(self, path: str) -> bool:
@@ -62,7 +64,7 @@ class Files(Protocol):
 
 
 def each(files: Files, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Return the results of a function for each item, in order, computed in as many threads as the files allow."""
+    """Return the results of a function for each item, in order, computed in `threads` threads."""
     given = list(items)
     if files.threads == 1 or len(given) < 2:
         return [function(item) for item in given]

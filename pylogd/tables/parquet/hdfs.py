@@ -1,8 +1,8 @@
-"""A lake's files on HDFS, by its own protocol, without a JVM (`hdfs-native`).
+"""A lake's files on HDFS, by HDFS's own protocol, without a JVM (`hdfs-native`).
 
-Strategy: a file is created by writing a draft, closing it, and renaming it. HDFS makes a rename at once, and refuses it
-if the name exists: so of several processes one creates a file, and no reader sees a part of it. HDFS keeps what a
-closed file has on as many data nodes as `dfs.replication` says.
+Strategy: a file is created by writing a draft, closing it, and renaming it. HDFS renames atomically, and refuses a
+rename if the name exists. So only one of several processes creates a file, and no reader sees a part of it. HDFS keeps
+a closed file on `dfs.replication` data nodes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _EXTRA: Final = "Tables on HDFS need hdfs-native: pip install 'pylogd-broker[hdf
 def hdfs_client(location: str, properties: Mapping[str, str]) -> Any:
     """Return the fsspec file system of a location such as `hdfs://namenode:8020/lake`; it is not connected yet.
 
-    The host may be a name service of the files in HADOOP_CONF_DIR. properties: settings of Hadoop's client, such as
-    `dfs.replication`. Raises TableError.
+    The host may be a name service of the files in HADOOP_CONF_DIR.
+    properties: settings of Hadoop's client, such as `dfs.replication`.
+
+    Raises TableError.
     """
     try:
         module = importlib.import_module("hdfs_native.fsspec")
@@ -34,7 +36,7 @@ def hdfs_client(location: str, properties: Mapping[str, str]) -> Any:
     parts = urlsplit(location)
     try:
         return module.HdfsFileSystem(parts.hostname, parts.port, skip_instance_cache=True, **properties)
-    except Exception as error:  # whatever the library finds in settings and names
+    except Exception as error:  # any problem that the library finds in settings and names
         raise TableError(f"{location}: {error}") from error
 
 
@@ -44,11 +46,11 @@ class HdfsFiles(FsspecFiles):
     threads = 8
 
     def __init__(self, location: str, properties: Mapping[str, str]) -> None:
-        """location: as `hdfs_client` takes it, with the lake's directory. Raises TableError."""
+        """`location` is that of `hdfs_client`, with the lake's directory. Raises TableError."""
         super().__init__(hdfs_client(location, properties), urlsplit(location).path or "/")
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make a file by renaming a draft. Return false if it exists."""
+        """Make a file by renaming a draft. Return false if the file exists."""
         for _ in range(_TRIES):
             draft = f"{DRAFTS}/{uuid.uuid4().hex}"
             with failures(draft), self._fs.open(self._at(draft), "wb") as file:
@@ -63,7 +65,7 @@ class HdfsFiles(FsspecFiles):
         raise TableError(f"{path}: its draft in {DRAFTS} was deleted {_TRIES} times before it could be renamed")
 
     def move(self, source: str, target: str) -> bool:
-        """Rename a file, creating directories. Return false if the target exists. Raises FileNotFoundError."""
+        """Rename a file, and make its directories. Return false if the target exists. Raises FileNotFoundError."""
         for again in (True, False):
             try:
                 with failures(source):
@@ -75,7 +77,7 @@ class HdfsFiles(FsspecFiles):
             except FileNotFoundError:
                 if not again or not self.exists(source):
                     raise
-                with failures(target):  # it was the target's directory that is missing
+                with failures(target):  # the target's directory was missing
                     self._fs.makedirs(self._at(target).rpartition("/")[0], exist_ok=True)
             else:
                 return True

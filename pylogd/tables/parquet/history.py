@@ -1,11 +1,10 @@
 """Read a lake's history: the last commit, later commits, and the contents of the lake as of any kept commit.
 
-Strategy: the newest checkpoint, and the commits after it, which are read by their numbers until one does not exist.
-So opening a lake costs a listing of a small directory and at most some tens of reads, however long its history is. A
-lake without checkpoints is young, or was written by an earlier version: then all its commits are listed once.
+Strategy: read the newest checkpoint, then the commits after it by their numbers, until one does not exist. So opening a
+lake costs a listing of a small directory and at most some tens of reads, however long its history is. A lake without
+checkpoints is young, or was written by an earlier version: then all of its commits are listed once.
 
-Commits below the floor have expired: readers ignore what is left of them (`expiry`).
-Must not know: who commits.
+Commits below the floor have expired: readers ignore their remaining files (`expiry`). Must not know: who commits.
 """
 
 from __future__ import annotations
@@ -20,20 +19,21 @@ from pylogd.tables.parquet.commits import Commit
 from pylogd.tables.parquet.files import COMMITS, FLOORS, Files, each, numbered, numbers
 
 _TRIES: Final = 5
-_BATCH: Final = 64  # how many commits `between` reads at once
+_BATCH: Final = 64  # the number of commits that `between` reads at once
 _REPLACED: Final = "the lake's checkpoints are being replaced faster than they can be read: try again"
-_KNOWN: Final = 1024  # how many commits are kept in memory
+_KNOWN: Final = 1024  # the most commits that are kept in memory
 
 
 class CommitExpired(TableError):
-    """A commit is not kept any more, or does not exist yet."""
+    """A commit has expired, or does not exist yet."""
 
 
 class History:
     """The history of the lake at the root of `files`, as of the last `refresh`.
 
-    last: the last commit; None if there is none. checkpoint: the checkpoint from which it was read; None if there was
-    none. applied: all commits up to this number are known to be applied.
+    last: the last commit; None if there is none.
+    checkpoint: the checkpoint from which the history was read; None if there was none.
+    applied: the number up to which all commits are known to be applied.
     """
 
     def __init__(self, files: Files) -> None:
@@ -67,7 +67,7 @@ class History:
             count = min(2 * count, self._files.threads)
 
     def append(self, commit: Commit) -> None:
-        """Note that this is the next commit."""
+        """Record that this is the next commit."""
         self.last = self._known[commit.number] = commit
         self._known.pop(commit.number - _KNOWN, None)
         self.applied = max(self.applied, commit.applied or 0)
@@ -96,7 +96,9 @@ class History:
         return max([1, *(place.number for place in checkpoints.found(self._files, FLOORS))])
 
     def snapshot(self, number: int | None = None) -> Snapshot:
-        """Return the contents of the lake as of a commit. number: of the commit; default: the last.
+        """Return the contents of the lake as of a commit.
+
+        number: the number of the commit; default: the last one.
 
         Raises CommitExpired.
         """
@@ -122,12 +124,12 @@ class History:
                 return None
             try:
                 return checkpoints.read(self._files, place)
-            except FileNotFoundError:  # it has expired meanwhile
+            except FileNotFoundError:  # the commit has expired meanwhile
                 continue
         raise TableError(_REPLACED)
 
     def _list(self) -> None:
-        """Find the last commit, and which ones are applied, by a listing of all commits."""
+        """Find the last commit, and the applied commits, by a listing of all commits."""
         names = self._files.names(COMMITS)
         decided, done = numbers(names, ".json"), set(numbers(names, ".done"))
         self.applied = next((number - 1 for number in decided if number not in done), decided[-1] if decided else 0)

@@ -5,22 +5,21 @@ Layout below the lake's root (readers of Parquet directories ignore names that b
     topic=flights/date=2026-11-21/hour=07/9f3c…-part-….parquet      data
     _pylogd/commits/00000000000000000042.json                       the document of commit 42: its files and offsets
     _pylogd/commits/00000000000000000042.done                       all files of commit 42 have been moved
-    _pylogd/checkpoints/00000000000000000064.json, .parquet         what commits up to 64 add up to (`checkpoints`)
-    _pylogd/floors/00000000000000000040.json, .parquet              the same up to 40; those below expired (`expiry`)
+    _pylogd/checkpoints/00000000000000000064.json, .parquet         the sum of the commits up to 64 (`checkpoints`)
+    _pylogd/floors/00000000000000000040.json, .parquet              the sum up to 40; earlier ones expired (`expiry`)
     _pylogd/quarantine/topic=flights/9f3c…-part-….parquet           records without a valid date
     _pylogd/replaced/topic=flights/…                                files that a compaction has replaced
-    _pylogd/attempts/9f3c….json, _pylogd/staging/9f3c…/…            what an attempt at a commit plans, and its files
+    _pylogd/attempts/9f3c….json, _pylogd/staging/9f3c…/…            the plan of an attempt at a commit, and its files
     _pylogd/drafts/…                                                files that are being created
 
 Strategy: a commit takes effect by the creation of its document, which fails if the name exists (`Files.create`). The
-document lists each file in staging and the path that it is moved to. The steps after that (moving files, and putting
-aside files that a compaction has replaced) are repeated by every process that opens the lake until they are complete;
-repeating them is harmless. So after a crash at any step the lake has all of a commit or nothing of it, as soon as it is
-opened again.
+document lists each file in staging and the path to which it is moved. Every process that opens the lake repeats the
+later steps (moving files, and putting replaced files of a compaction aside) until they are complete; to repeat them
+does no harm. So after a crash at any step the lake has all of a commit or nothing of it, as soon as it is opened again.
 
-Any number of processes may commit. One that finds the number of its commit taken reads what was committed and makes its
-own commit anew after that (`changes`), unless it contradicts it. So loads of other partitions, and compactions, don't
-disturb a load.
+Any number of processes may commit. A process that finds the number of its commit taken reads the other commit, and
+makes its own commit after that one (`changes`), unless the two contradict each other. So compactions and loads of other
+partitions don't disturb a load.
 
 Rules: opening a lake never disturbs a process at work. Documents are never changed. A reader that lists directories
 instead of calling `files` may see a part of a commit, and files that a compaction replaces may vanish while it reads.
@@ -49,15 +48,16 @@ from pylogd.tables.position import ByPartition, Position
 
 _log = logging.getLogger(__name__)
 
-_TRIES: Final = 20  # how often a commit finds its number taken before it gives up
+_TRIES: Final = 20  # the tries of a commit whose number is taken
 _EVERY: Final = 64  # commits from one checkpoint to the next
-_SPARSE: Final = 16  # every so many checkpoints, one is kept until it expires
+_SPARSE: Final = 16  # one of this many checkpoints is kept until it expires
 
 
 class Lake:
-    """The lake at the root of `files`. Opening it completes commits of others, and deletes stale files in staging.
+    """The lake at the root of `files`. Opening it completes other processes' commits, and deletes stale files in
+    staging.
 
-    every: how many commits lie between two checkpoints.
+    every: the number of commits between two checkpoints.
     """
 
     def __init__(self, files: Files, *, every: int = _EVERY) -> None:
@@ -66,7 +66,7 @@ class Lake:
         self._history = History(files)
         self._finish()
 
-    # what it consists of
+    # its contents
 
     @property
     def last(self) -> Commit | None:
@@ -75,7 +75,7 @@ class Lake:
 
     @property
     def position(self) -> Position:
-        """Up to where each partition is in the lake, and which logs these offsets belong to."""
+        """The offsets up to which each partition is in the lake, and the logs of these offsets."""
         return position_of(self.last)
 
     @property
@@ -95,7 +95,7 @@ class Lake:
     def snapshot(self, number: int | None = None) -> Snapshot:
         """Return the contents of the lake as of a commit; by default of the last one.
 
-        Paths are those where the files are now: files that were replaced later have been moved. Raises CommitExpired.
+        Paths are the present ones: files that were replaced later have been moved. Raises CommitExpired.
         """
         found = self._history.snapshot(number)
         if number is None or number == self._history.number:
@@ -106,17 +106,20 @@ class Lake:
         return found
 
     def files(self, number: int | None = None) -> dict[str, DataFile]:
-        """Return the data files by path: what a reader should read. number: see `snapshot`."""
+        """Return the data files that a reader should read, by path.
+
+        number: see `snapshot`.
+        """
         return self.snapshot(number).files
 
     def quarantined(self) -> list[DataFile]:
         """Return the files of quarantined records, the oldest first."""
         return list(self.snapshot().quarantined.values())
 
-    # adding to it
+    # commits
 
     def attempt(self, claim: Claim) -> str:
-        """Begin an attempt at a commit, and return its name. Its files belong into `attempts.directory`."""
+        """Begin an attempt at a commit, and return its name. Its files must be in `attempts.directory`."""
         return attempts.begin(self._files, claim)
 
     def abandon(self, attempt: str) -> None:
@@ -124,8 +127,8 @@ class Lake:
         attempts.end(self._files, attempt)
 
     def refresh(self) -> None:
-        """See what others have committed, and complete it, as opening the lake does. Costs less than opening it."""
-        if self._history.floor > self._history.number:  # the next commits may have expired
+        """Read and complete other processes' commits. This costs less than opening the lake, which does the same."""
+        if self._history.floor > self._history.number:  # the commits after this one may have expired
             self._history = History(self._files)
         else:
             self._history.refresh()
@@ -134,9 +137,11 @@ class Lake:
     def commit(self, change: Change, named: Sequence[str], base: int | None = None) -> Commit:
         """Make a change take effect, then move its files and end its attempts. Return its commit.
 
-        named: the attempts that wrote its files. base: the number of the commit on which it was planned, if that is
-        not the last one. Raises CommitConflict if others have committed something that it contradicts, or are faster
-        each time. Other errors leave open whether it took effect: open the lake again to find out.
+        named: the attempts that wrote its files.
+        base: the number of the commit on which it was planned, if it is not the last one.
+
+        Raises CommitConflict if the change contradicts other commits, or if other processes are faster each time. After
+        other errors it is unknown whether it took effect: open the lake again to find out.
         """
         planned = self._history.number if base is None else base
         writer = uuid.uuid4().hex
@@ -165,7 +170,7 @@ class Lake:
             if not self._is_mine(path, commit.writer):
                 raise
             made = True
-        if not made and not self._is_mine(path, commit.writer):  # the file system may have tried twice
+        if not made and not self._is_mine(path, commit.writer):  # the file system may have repeated the request
             return False
         if self._history.floor > commit.number:
             raise CommitConflict(
@@ -179,11 +184,11 @@ class Lake:
         except FileNotFoundError:
             return False
 
-    # completing it
+    # completion of commits
 
     def _finish(self) -> None:
         number = -1
-        while number != self._history.number:  # to apply a commit may mean to read later ones
+        while number != self._history.number:  # applying a commit may read later ones
             number = self._history.number
             for commit in self._history.pending():
                 self._apply(commit)
@@ -191,7 +196,7 @@ class Lake:
         self._clean()
 
     def _clean(self) -> None:
-        """Delete attempts of others that can't be committed any more, unless a commit has yet to be applied."""
+        """Delete other processes' attempts that can't be committed any more, unless a commit is not applied yet."""
         if self._history.applied != self._history.number:
             return
         void = attempts.void(self._files, self.position, self._history.number)
@@ -200,13 +205,13 @@ class Lake:
                 self.abandon(attempt)
 
     def _is_current(self) -> bool:
-        """Return whether the last commit is the one that this process knows."""
+        """Return whether the last commit is the last one that this process knows."""
         number = self._history.number
         made = self._files.exists(numbered(COMMITS, number + 1, ".json"))
-        return not made and self._history.floor <= max(number, 1)  # the next one may have expired
+        return not made and self._history.floor <= max(number, 1)  # the next commit may have expired
 
     def _apply(self, commit: Commit) -> None:
-        """Move the commit's files, then put the files aside that it replaces."""
+        """Move the commit's files, then put the replaced files aside."""
         moves = [(file.staged, file.path) for file in (*commit.added, *commit.quarantined) if file.staged]
         missing = [each for each in each_move(self._files, moves) if each]
         if missing and self._has_expired(commit, missing):
@@ -218,9 +223,9 @@ class Lake:
             self._history.applied = commit.number
 
     def _has_expired(self, commit: Commit, missing: Sequence[str]) -> bool:
-        """Return whether a commit without these files has expired; only commits that were applied do.
+        """Return whether a commit without these files has expired; only applied commits expire.
 
-        If it has not, later commits must have replaced the files. Raises TableError if they have not.
+        If it has not expired, later commits must have replaced the files. Raises TableError if they have not.
         """
         self._history.refresh()
         if self._history.floor > commit.number:
@@ -267,14 +272,14 @@ class Lake:
 
 
 def replaced_path(path: str) -> str:
-    """Return where a file is kept that a compaction has replaced."""
+    """Return the path at which a replaced file of a compaction is kept."""
     return f"{REPLACED}/{path}"
 
 
 def target_path(attempt: str, staged: str, below: str = "", *, quarantine: bool = False) -> str:
     """Return the path in the lake, or in its quarantine, of a file that an attempt has written.
 
-    The directories stay, less the prefix `below`; the beginning of the attempt's name is put in front of the name.
+    The directories stay, without the prefix `below`. The name is prefixed with the beginning of the attempt's name.
     """
     inner = staged.removeprefix(f"{attempts.directory(attempt)}/").removeprefix(f"{below}/" if below else "")
     directory, _, name = inner.rpartition("/")
@@ -283,16 +288,16 @@ def target_path(attempt: str, staged: str, below: str = "", *, quarantine: bool 
 
 
 def each_move(files: Files, moves: Sequence[tuple[str, str]]) -> list[str]:
-    """Move files (from, to), as far as that was not done before. Return the paths that exist at neither place."""
+    """Move files (from, to) that were not moved before. Return the paths that exist at neither place."""
 
     def move(paths: tuple[str, str]) -> str:
         source, target = paths
         try:
             if not files.move(source, target):
-                files.delete(source)  # a move on an object store was interrupted between copying and deleting
+                files.delete(source)  # a move on an object store was interrupted before the deletion
         except FileNotFoundError:
             return "" if files.exists(target) else target
-        except TableError:  # Hadoop says so if another process moves the file at the same time
+        except TableError:  # Hadoop's error if another process moves the file at the same time
             if files.exists(source) or not files.exists(target):
                 raise
         return ""

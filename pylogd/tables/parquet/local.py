@@ -1,6 +1,6 @@
 """A lake's files in a local directory, without Spark.
 
-Strategy: a new file is written under a name of its own, flushed to the disk, and linked to its final name, which fails
+Strategy: a new file is written under a unique name, flushed to the disk, and linked to its final name; the link fails
 if that name exists.
 """
 
@@ -41,11 +41,11 @@ class LocalFiles:
         return str(self._root)
 
     def path(self, relative: str) -> str:
-        """Return the path of a path relative to the root."""
+        """Return the full path of a path relative to the root."""
         return f"{self._root}/{relative}"
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory, sorted, without hidden ones; nothing if it does not exist."""
+        """Return the names in a directory, sorted, without hidden ones; no names if it does not exist."""
         with _failures(directory), suppress(FileNotFoundError):
             return sorted(name for name in os.listdir(self._root / directory) if not name.startswith("."))
         return []
@@ -56,11 +56,11 @@ class LocalFiles:
             return (self._root / path).read_bytes()
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make a file by a link to a draft of it. Return false if it exists."""
+        """Make a file by a link to a draft of it. Return false if the file exists."""
         target = self._root / path
         for _ in range(_TRIES):
             draft = self._root / DRAFTS / uuid.uuid4().hex
-            with _failures(path), suppress(FileNotFoundError):  # others may delete drafts at any time
+            with _failures(path), suppress(FileNotFoundError):  # other processes may delete drafts at any time
                 draft.parent.mkdir(parents=True, exist_ok=True)
                 _write(draft, data)
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class LocalFiles:
         raise TableError(f"{path}: its draft in {DRAFTS} was deleted {_TRIES} times before it could be linked")
 
     def move(self, source: str, target: str) -> bool:
-        """Rename a file, creating directories. Return false if the target exists. Raises FileNotFoundError."""
+        """Rename a file, and make its directories. Return false if the target exists. Raises FileNotFoundError."""
         old, new = self._root / source, self._root / target
         with _failures(source):
             new.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ class LocalFiles:
                 full.unlink()
 
     def new_file(self, path: str) -> BinaryIO:
-        """Open a file that does not exist yet for writing; closing it flushes it to the disk."""
+        """Open a new file for writing; closing it flushes it to the disk."""
         full = self._root / path
         full.parent.mkdir(parents=True, exist_ok=True)
         return _FlushedFile(io.FileIO(full, "xb"))
@@ -119,10 +119,10 @@ class LocalFiles:
 
 
 class _FlushedFile(io.BufferedWriter):
-    """A file whose content is on the disk when it is closed."""
+    """A file whose content is on the disk once it is closed."""
 
     def close(self) -> None:
-        """Flush it to the disk, and close it."""
+        """Flush the file to the disk, and close it."""
         if not self.closed:
             self.flush()
             os.fsync(self.fileno())

@@ -1,7 +1,7 @@
-"""A view of a lake's files that changes nothing, for programs that only look at the lake.
+"""A view of a lake's files that changes nothing, for programs that only read the lake.
 
-Strategy: opening a lake completes what others left, and deletes what nobody can commit any more. Here these operations
-do nothing and say that they are done, so that the lake's history can be read as it is.
+Strategy: opening a lake completes commits and deletes attempts that can't be committed any more. Here these operations
+do nothing and report success, so that the lake's history can be read without changes.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class ReadOnlyFiles:
         return self._files.root
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make no file, as if it existed."""
+        """Make no file, and report that it exists."""
         return False
 
     def move(self, source: str, target: str) -> bool:
-        """Move nothing, as if it were done."""
+        """Move nothing, and report that the file was moved."""
         return True
 
     def delete(self, path: str) -> None:
         """Delete nothing."""
 
     def can_write(self) -> None:
-        """Find out whether files can be written, as far as the file system tells that. Raises TableError."""
+        """Check whether files can be written, if the file system can tell. Raises TableError if not."""
         probe = getattr(self._files, "can_write", None)
         if probe is not None:
             probe()

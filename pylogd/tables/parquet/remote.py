@@ -1,10 +1,10 @@
 """A lake's files on any file system of fsspec, such as S3, without Spark.
 
 Strategy: a file is created by a request that the store refuses if the file exists: on S3 a `PutObject` with
-`If-None-Match: *`. A move is a copy and a deletion, as object stores have no rename.
+`If-None-Match: *`. A move is a copy and a deletion, because object stores have no rename.
 
-Rules: the store has to honour such requests. Amazon S3, Google Cloud Storage and Azure do; for others see
-`docs/lake.md`. The file system must not cache listings; its own cache is switched off.
+Rules: the store must support such requests. Amazon S3, Google Cloud Storage and Azure support them; for other stores
+see `docs/lake.md`. The file system must not cache listings; its own cache is switched off.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import pyarrow.parquet as pq
 
 from pylogd.tables.errors import TableError
 
-#: What a file that is written keeps in memory before it is sent: there may be some dozen files at once.
+#: The bytes that each open file keeps in memory before they are sent; some dozen files may be open at once.
 _PART_BYTES: Final = 8 << 20
-#: The name of a file that is never made.
+#: The name of a file that is never made, for `can_write`.
 _PROBE: Final = "_pylogd/probe"
 
 
 class FsspecFiles:
     """Implements `Files`, and `table.SparkFiles` and `NewFiles`, on a directory of an fsspec file system.
 
-    filesystem: an `fsspec.AbstractFileSystem`. root: the lake's directory, without scheme, such as `bucket/lake`.
+    filesystem: an `fsspec.AbstractFileSystem`.
+    root: the lake's directory, without scheme, such as `bucket/lake`.
     """
 
     threads = 16
@@ -35,7 +36,7 @@ class FsspecFiles:
     def __init__(self, filesystem: Any, root: str) -> None:
         self._fs = filesystem
         if hasattr(filesystem, "dircache"):
-            filesystem.dircache.use_listings_cache = False  # others change the directories
+            filesystem.dircache.use_listings_cache = False  # other processes change the directories
         self._root = root.rstrip("/")
 
     @property
@@ -44,11 +45,11 @@ class FsspecFiles:
         return str(self._fs.unstrip_protocol(self._root))
 
     def path(self, relative: str) -> str:
-        """Return the path of a path relative to the root, with its scheme."""
+        """Return the full path, with its scheme, of a path relative to the root."""
         return f"{self.root}/{relative}"
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory, sorted; nothing if it does not exist."""
+        """Return the names in a directory, sorted; no names if it does not exist."""
         try:
             with failures(directory):
                 found = self._fs.ls(self._at(directory), detail=False)
@@ -63,7 +64,7 @@ class FsspecFiles:
             return bytes(self._fs.cat_file(self._at(path)))
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make a file by a conditional request. Return false if it exists."""
+        """Make a file by a conditional request. Return false if the file exists."""
         try:
             with failures(path):
                 self._fs.pipe_file(self._at(path), data, mode="create")
@@ -98,9 +99,9 @@ class FsspecFiles:
         return self._fs.open(self._at(path), "wb", block_size=_PART_BYTES)
 
     def can_write(self) -> None:
-        """Find out whether files can be written, without making one. Raises TableError if not.
+        """Check whether files can be written, without making one. Raises TableError if not.
 
-        On S3 an upload in parts is begun, which needs the same permission as any other, and is given up.
+        On S3 a multipart upload is begun, which needs the same permission as other uploads, and is aborted.
         """
         call = getattr(self._fs, "call_s3", None)
         if call is None:
@@ -149,7 +150,7 @@ def failures(path: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, FileExistsError):
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # also what HDFS answers, with the name of a class of Java
+    except (OSError, RuntimeError, ValueError) as error:  # HDFS's answers too, which name a class of Java
         if "FileNotFoundException" in str(error) or "LeaseExpiredException" in str(error):
             raise FileNotFoundError(path) from error
         if "FileAlreadyExistsException" in str(error):

@@ -1,7 +1,7 @@
 """Write the data files of a lake in this process, without Spark.
 
-Strategy: the files are in the directory of an attempt, with the names that Spark's writer gives them, so that commits
-and readers see no difference.
+Strategy: the files are in the directory of an attempt, with the same names as from Spark's writer, so that commits and
+readers see no difference.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class LakeWriter(DirectoryWriter):
     ) -> None:  # fmt: skip
         """Write below the directory of `staging`.
 
-        columns: those of a typed table, without `date` and `hour`; None for a lake of records. Raises TableError if
-        only Spark can write there.
+        columns: the columns of a typed table, without `date` and `hour`; None for a lake of records.
+
+        Raises TableError if only Spark can write there.
         """
         if staging.create is None:
             raise TableError(f"only Spark can write to {staging.directory}")
@@ -59,7 +60,7 @@ class _Target:
     """Implements `writing.Target`."""
 
     def __init__(self, create: Callable[[str], Any], below: str) -> None:
-        """create: opens a new file. below: the directory that all files are in."""
+        """`create` opens a new file. `below` is the directory of all files."""
         self._create = create
         self._below = below
 
@@ -75,5 +76,5 @@ class _Target:
 
 
 def _name(column: str, value: Any) -> str:
-    """Return a value as Spark names its directory."""
+    """Return the name of Spark's directory for a value."""
     return f"{value:02}" if column == "hour" else str(value)

@@ -1,6 +1,6 @@
-"""The Parquet lake as a `Table`. Its files are written by Spark itself, on any file system that Hadoop has.
+"""The Parquet lake as a `Table`. Spark itself writes its files, on any file system of Hadoop.
 
-Must not know: Spark; its part is `SparkFiles`.
+Must not know: Spark, whose part is `SparkFiles`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pylogd.tables.position import LoadRange, Position, by_partition
 
 
 class SparkFiles(Files, Protocol):
-    """`Files` of the file system that Spark writes to."""
+    """`Files` on the file system to which Spark writes."""
 
     @property
     def root(self) -> str:
@@ -50,11 +50,13 @@ class NewFiles(Protocol):
     """File systems on which a process can write a lake's data files without Spark."""
 
     def new_file(self, path: str) -> Any:
-        """Open a file that does not exist yet for writing bytes. Closing it makes it durable."""
+        """Open a new file for writing bytes. Closing it makes it durable."""
 
 
 class LakeTable:
-    """Implements `interface.Table` on a Parquet lake. threads: how many directories a compaction rewrites at once.
+    """Implements `interface.Table` on a Parquet lake.
+
+    threads: how many directories a compaction rewrites at once.
 
     `staging` may be called several times before a commit: then the commit can have files of all these attempts.
     """
@@ -65,8 +67,8 @@ class LakeTable:
         self._files = files
         self._threads = threads
         self._lake = Lake(files)
-        self._made: tuple[Layout, str | None] = (Layout(), None)  # what `create` was given
-        self._attempts: list[str] = []  # those that the next commit ends
+        self._made: tuple[Layout, str | None] = (Layout(), None)  # the arguments of `create`
+        self._attempts: list[str] = []  # the attempts that the next commit ends
 
     @property
     def location(self) -> str:
@@ -90,7 +92,7 @@ class LakeTable:
 
     @property
     def position(self) -> Position:
-        """Up to where the lake is."""
+        """The offsets up to which the lake is loaded."""
         return self._lake.position
 
     @property
@@ -105,7 +107,7 @@ class LakeTable:
         return None if columns is None or layout is None else with_directories(list(columns), layout)
 
     def can_write(self) -> None:
-        """Find out whether files can be written, without writing one, as far as the file system tells that.
+        """Check whether files can be written, without writing one, if the file system can tell.
 
         Raises TableError.
         """
@@ -114,7 +116,7 @@ class LakeTable:
             probe()
 
     def refresh(self) -> None:
-        """See what others have committed, and complete a commit that a process left when it died."""
+        """Read the commits of other processes, and complete a commit whose process died."""
         self._lake.refresh()
 
     def create(self, layout: Layout, columns: pa.Schema | None = None) -> None:
@@ -177,7 +179,7 @@ class LakeTable:
         return map(committed, self._lake.history())
 
     def files(self, number: int | None = None) -> list[DataFile]:
-        """Return the data files of the lake, as of now or of a commit. Raises CommitExpired."""
+        """Return the data files of the lake: the present ones, or those of a commit. Raises CommitExpired."""
         return self._outside(self._lake.files(number).values())
 
     def quarantined(self) -> list[DataFile]:
@@ -185,7 +187,7 @@ class LakeTable:
         return self._outside(self._lake.quarantined())
 
     def expire(self, *, older_than_ms: int, keep: int) -> Expired:
-        """Delete the commits made before a time, but not the last `keep` ones, and the files that only they have."""
+        """Delete the commits made before a time, except the last `keep` ones, and the files that only they have."""
         done = expire(self._files, older_than_ms=older_than_ms, keep=keep)
         self.refresh()
         return done
@@ -193,7 +195,7 @@ class LakeTable:
     def compact(self, target_bytes: int, rewrite: Rewrite, *, at_ms: int) -> Committed | None:
         """Replace small files of each directory by large ones. Return the sum of the commits that were made.
 
-        Raises CompactionConflict if others compact the same directories again and again.
+        Raises CompactionConflict if other processes compact the same directories repeatedly.
         """
 
         def group(attempt: str, directory: str, small: Sequence[commits.DataFile]) -> list[commits.DataFile]:
@@ -246,7 +248,7 @@ def committed(commit: Commit) -> Committed:
 
 
 def _sum(done: Sequence[Committed]) -> Committed | None:
-    """Return several compactions as one, with the number of the last."""
+    """Return the sum of several compactions, with the number of the last one."""
     if not done:
         return None
     numbers: Mapping[str, Callable[[Committed], int]] = {

@@ -1,10 +1,10 @@
-"""The compiled function for Produce requests of one shape, where there is one.
+"""The compiled function for Produce requests of one shape, if it could be compiled.
 
-Strategy: most requests of a connection have the shape of the one before. So the shape of the last request that was
-parsed is kept with the connection; the function compares the next request with it, and those received behind it, and
-parses nothing. What else it does is in `pylogd.log.batch_runs`, and how, in `_fast.c`.
+Strategy: most requests of a connection have the shape of the previous request. So the connection keeps the shape of the
+last parsed request. The function compares the next requests with this shape, and parses nothing.
+`pylogd.log.batch_runs` describes what else it does, `_fast.c` how.
 
-Rules: what it leaves, `request_batch` takes; a client can't tell which of them has answered.
+Rules: `request_batch` handles the requests that the function leaves; a client can't tell which of them has answered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pylogd.wire.fast.request_batch import ProduceShape
 fast: ModuleType | None
 try:
     from pylogd.wire.fast import _fast as fast
-except ImportError:  # not compiled: there was no compiler
+except ImportError:  # the module was not compiled: there was no compiler
     fast = None
 if os.environ.get("PYLOGD_PURE_PYTHON"):
     fast = None
@@ -31,14 +31,14 @@ _NO_TIMESTAMP = -1
 class KnownShape:
     """A shape that the next requests of a connection are compared with.
 
-    compiled: for `_repeated.c`: the compiled function, what it compares with, whether the partition goes by the id of
-        its topic, topic and index, acks.
+    compiled: a tuple for `_repeated.c`: the compiled function, the bytes that it compares with, whether the topic is
+        named by its id, topic and index, acks.
     """
 
     __slots__ = ("_compared", "_module", "compiled", "shape")
 
     def __init__(self, shape: ProduceShape, module: Any) -> None:
-        """`module`: the compiled one."""
+        """`module` is the compiled module."""
         self.shape = shape
         self._module = module
         self._compared = (shape.version, shape.common, shape.encode_response(0, _NO_TIMESTAMP, 0))
@@ -52,14 +52,15 @@ class KnownShape:
         return same
 
     def requests(self, frame: memoryview, chunk: memoryview, at: int, max_bytes: int, most: int) -> partial[Any]:
-        """Return the compiled function for the request in `frame`, and up to `most - 1` behind it in `chunk`.
+        """Return the compiled function for the request in `frame`, and up to `most - 1` requests after it in `chunk`.
 
-        at: where these begin in the chunk. The function finds and checks their batches, and encodes what is written and
-        sent: see `pylogd.log.batch_runs.Take`. max_bytes: the largest size of a request.
+        at: the position of these requests in the chunk. The function finds and checks their batches, and encodes the
+        bytes to write and to send: see `pylogd.log.batch_runs.Take`.
+        max_bytes: the largest size of a request.
         """
         return partial(self._module.take_requests, frame, chunk, at, most, max_bytes, self._compared)
 
 
 def known_shape(shape: ProduceShape) -> KnownShape | None:
-    """Return what to compare the next requests with; None if there is no compiled function."""
+    """Return the shape to compare the next requests with; None if there is no compiled function."""
     return None if fast is None else KnownShape(shape, fast)

@@ -1,10 +1,10 @@
-"""Read Fetch requests, and write the responses to them, with `struct`, from version 13 on, where topics go by id.
+"""Read Fetch requests and write their responses with `struct`, from version 13 on, which names topics by id.
 
-The usual shape: any partitions of one topic, nothing forgotten, no rack; no tagged fields, or those with which a
-follower names itself: these are the same in all its requests, so they are decoded once. In the response, nothing but
-numbers, aborted transactions and records. Empty structures of a response are recognised by identity: handlers
-put the shared `NO_DIVERGENCE`, `NO_LEADER` and `NO_SNAPSHOT` there. An equal but different object is encoded by the
-general codec, to the same bytes.
+The usual shape of a request has any partitions of one topic, no forgotten topics and no rack. It has no tagged fields,
+or only those with which a follower names itself, which are decoded once, since all of its requests have the same. The
+usual response has only numbers, aborted transactions and records. Its empty structures are recognised by identity:
+handlers use the shared `NO_DIVERGENCE`, `NO_LEADER` and `NO_SNAPSHOT`. The general codec encodes an equal but different
+object, to the same bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_SNAPSHOT = SnapshotId()
 
 FIRST_FAST = 13
 _FIRST_WITH_REPLICA_STATE = 15
-_MOST_PARTITIONS = 0x7E  # whose number, plus one, is a varint of one byte
+_MOST_PARTITIONS = 0x7E  # this number plus one is a varint of one byte
 
 # replica id, wait, least and most bytes, isolation, session id and epoch, topics + 1, the topic's id, partitions + 1
 _HEAD_13 = struct.Struct(">iiiibiiB16sB")
@@ -48,15 +48,15 @@ _HEAD_15 = struct.Struct(">iiibiiB16sB")  # the replica id is in a tagged field
 # index, leader epoch, offset, last fetched epoch, log start, most bytes, tagged fields
 _PARTITION = struct.Struct(">iiqiqiB")
 PARTITION_SIZE = _PARTITION.size
-_END = b"\0\1\1\0"  # no tagged fields of the topic, nothing forgotten, no rack, no tagged fields of the request
+_END = b"\0\1\1\0"  # no tagged fields of the topic, no forgotten topics, no rack, no tags of the request
 END_SIZE = len(_END)
-#: The high watermark that a client knows, where it does not say which.
+#: The high watermark of a client that does not name it.
 NOT_KNOWN = (1 << 63) - 1
 _NO_REPLICA = ReplicaState()  # shared by all requests of clients; never changed
-#: What a request says behind its partitions: the cluster's id, which brokers send, and the replica that fetches.
+#: The fields of a request after its partitions: the cluster's id, which brokers send, and the replica that fetches.
 _End: TypeAlias = "tuple[str | None, ReplicaState]"
 _NO_END: _End = (None, _NO_REPLICA)
-#: Of the ends that are remembered, the fewest bytes of one that is too long, and how many there are.
+#: Limits of the remembered ends: the size from which one is too long, and their number.
 _LONGEST_END, _MOST_ENDS = 128, 64
 
 
@@ -93,7 +93,7 @@ def _fetch(general: Decode, head: struct.Struct, ends: dict[bytes, _End], body: 
 
 
 def _learn_end(general: Decode, ends: dict[bytes, _End], body: memoryview, at: int, end: int) -> Any:
-    """Decode a request by `general`. Remember what it says behind its partitions if that is all in tagged fields."""
+    """Decode a request by `general`. Remember the bytes after its partitions if all of them are tagged fields."""
     request, last = general(body), bytes(body[end : end + _LONGEST_END])
     if (
         isinstance(request, FetchRequest)
@@ -109,16 +109,16 @@ def _learn_end(general: Decode, ends: dict[bytes, _End], body: memoryview, at: i
 
 # throttle time, error code, session id, topics + 1, the topic's id, partitions + 1
 _RESPONSE_HEAD = struct.Struct(">ihiB16sB")
-_EMPTY = struct.Struct(">ihiBB")  # the same without topics, and no tagged fields
+_EMPTY = struct.Struct(">ihiBB")  # the same fields without topics, and no tagged fields
 # index, error code, high watermark, last stable offset, log start, whether there is a list of aborted transactions,
 # preferred replica
 _RESPONSE_PARTITION = struct.Struct(">ihqqqBi")
-# The same in parts, around aborted transactions: producer id, first offset, no tagged fields
+# The same fields in parts, around aborted transactions: producer id, first offset, no tagged fields
 _RESPONSE_OFFSETS = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qqB")
 _REPLICA = struct.Struct(">i")
-_NO_TAGS = b"\0"  # behind each partition
-_RESPONSE_END = b"\0\0"  # no tagged fields of the topic, nor of the answer
+_NO_TAGS = b"\0"  # after each partition
+_RESPONSE_END = b"\0\0"  # no tagged fields of the topic and of the answer
 
 
 def response_encoder(version: int, general: Encode) -> Encode:
@@ -129,7 +129,8 @@ def response_encoder(version: int, general: Encode) -> Encode:
 
 
 def response_body(topic_id: bytes, index: int, committed: bool, session_id: int = 0) -> bytes:
-    """Return what is between the header and the size of the records in a response of one partition, with 0 as offsets.
+    """Return the bytes between the header and the size of the records in a response of one partition, with offsets of
+    0.
 
     committed: whether there is a list of aborted transactions, which is empty.
     """
@@ -186,7 +187,7 @@ def _encode_usual(response: FetchResponse) -> list[Part] | None:
 
 
 def _with_aborted(data: PartitionData, aborted: Sequence[AbortedTransaction]) -> bytes:
-    """Return what is in front of the records of a partition with aborted transactions."""
+    """Return the bytes before the records of a partition with aborted transactions."""
     head = _RESPONSE_OFFSETS.pack(
         data.partition_index, data.error_code, data.high_watermark, data.last_stable_offset, data.log_start_offset
     )

@@ -1,10 +1,10 @@
-"""Fetch requests that repeat the last one of their connection, with compiled functions, where there are some.
+"""Fetch requests that repeat the last one of their connection, with functions that may be compiled.
 
-Strategy: a client that reads one partition sends the same bytes again, but for correlation id and fetch offset. So a
-request is decoded once, by the codec in `fetch`, and kept: a compiled function compares the next one with it, and
-returns its offset; another makes what is in front of the records of the response. How, is in `_fast.c`.
+Strategy: a client that reads one partition sends the same bytes again, except for correlation id and fetch offset. So a
+request is decoded once, by the codec in `fetch`, and kept. A compiled function compares the next request with it and
+returns the offset; another one makes the bytes before the records of the response. `_fast.c` describes how.
 
-Rules: what does not repeat the last request is left to the codecs. `tests/property/test_repeated_fetches.py` proves
+Rules: requests that do not repeat the last one are left to the codecs. `tests/property/test_repeated_fetches.py` proves
 that a client can't tell the difference.
 """
 
@@ -22,12 +22,12 @@ from pylogd.wire.messages.fetch import FetchRequest
 from pylogd.wire.stream import UUID_SIZE
 
 LAST = 18
-#: Behind the records of the response: no tagged fields of the partition, its topic and the response.
+#: The bytes after the records of the response: no tagged fields of the partition, its topic and the response.
 END = b"\0\0\0"
 _LENGTH = 4
-_OFFSET_AT = 8  # in what a request says of a partition
-#: Where the session epoch is in a request for one partition, from the end: number of topics, topic id and number of
-#: partitions follow, one byte each for the numbers. And its value without a session.
+_OFFSET_AT = 8  # the position of the offset in the fields of a partition
+#: The position, from the end, of the session epoch in a request for one partition: after it come number of topics,
+#: topic id and number of partitions, with one byte for each number. Then the epoch's value without a session.
 _EPOCH_AT = slice(
     -(4 + 1 + UUID_SIZE + 1 + PARTITION_SIZE + END_SIZE), -(1 + UUID_SIZE + 1 + PARTITION_SIZE + END_SIZE)
 )
@@ -42,10 +42,11 @@ class DecodedFetch(NamedTuple):
 
 
 def decode_fetch(data: bytes) -> DecodedFetch | None:
-    """Return the request in `data`, its length in front, if it is one of the usual shape and nothing else; else None.
+    """Return the request in `data`, which begins with its length, if it has the usual shape and no rest; else None.
 
-    None as well where there are no compiled functions, and for requests of sessions, which are not even decoded: each
-    of a connection's requests comes here then, and is decoded elsewhere. Those of more than one partition may be.
+    Return None too if there are no compiled functions, and for requests of sessions, which are not even decoded: each
+    request of such a connection is passed to this function, and decoded elsewhere. Requests of several partitions may
+    be decoded.
     """
     if compiled.fast is None or data[_EPOCH_AT] != _NO_SESSION:
         return None
@@ -53,7 +54,7 @@ def decode_fetch(data: bytes) -> DecodedFetch | None:
 
 
 def decode_frame(data: bytes) -> DecodedFetch | None:
-    """Return the request in `data`, its length in front, if it is of the usual shape and nothing else; else None."""
+    """Return the request in `data`, which begins with its length, if it has the usual shape and no rest; else None."""
     if int.from_bytes(data[:_LENGTH], "big") != len(data) - _LENGTH:
         return None
     frame = memoryview(data)[_LENGTH:]
@@ -72,16 +73,20 @@ def _leave(_body: memoryview) -> None:
 
 
 class KnownFetch:
-    """A request for one partition that the next ones of its connection are compared with.
+    """A request for one partition, with which the next requests of its connection are compared.
 
-    key: the partition's topic id and index. leader_epoch: as the client knows it. committed: whether it reads committed
-    records only. limit: the most bytes of records. least: the fewest that are answered at once. wait_seconds: how long
-    the client waits for them. version: of the request.
+    key: the partition's topic id and index.
+    leader_epoch: the leader epoch that the client knows.
+    committed: whether the client reads only committed records.
+    limit: the most bytes of records.
+    least: the fewest bytes that are answered at once.
+    wait_seconds: how long the client waits for this many bytes.
+    version: the version of the request.
 
-    compiled: the rest, in the order in which `_repeated.c` takes it.
+    compiled: the other values, in the order in which `_repeated.c` takes them.
     offset_in: returns the fetch offset of the request in `data` if it repeats this one; else -1.
-    response_head: returns the response to the request in `data` up to the records, whose size is the last argument;
-        behind them comes `END`. Before it are high watermark, last stable offset and log start offset.
+    response_head: returns the response to the request in `data` up to the records. Its last arguments are high
+        watermark, last stable offset, log start offset, and the size of the records; `END` follows the records.
     """
 
     __slots__ = (
@@ -93,7 +98,7 @@ class KnownFetch:
     response_head: Callable[[bytes, int, int, int, int], bytes]
 
     def __init__(self, data: bytes, version: int, request: FetchRequest, most: int, *, committed: bool) -> None:
-        """`data`: that `request` was decoded from, by `decode_fetch`. most: bytes of records in any response."""
+        """`request` was decoded from `data` by `decode_fetch`. `most` is the most bytes of records in any response."""
         ((topic,), module) = request.topics, compiled.fast
         (wanted,) = topic.partitions
         assert module is not None

@@ -1,8 +1,8 @@
-"""Fetch requests that continue a session (KIP-227) and name one partition or none, compared with one before.
+"""Fetch requests that continue a session (KIP-227) and name one partition or none, compared with an earlier one.
 
-Strategy: as in `known_fetch`, a request is decoded once, by the codec in `fetch`. The next ones have the same bytes up
-to the session's epoch, but for length and correlation id; the rest, of one of two sizes, is read in one piece by
-`struct`.
+Strategy: as in `known_fetch`, a request is decoded once, by the codec in `fetch`. The next requests have the same bytes
+up to the session's epoch, except for length and correlation id. The rest has one of two sizes; `struct` reads it at
+once.
 
 Rules: requests of another shape are left to the codecs, and are not decoded here.
 `tests/property/test_session_fetches.py` proves that a client can't tell the difference.
@@ -18,18 +18,18 @@ from pylogd.wire.fast.known_fetch import decode_frame
 from pylogd.wire.messages.fetch import FetchRequest
 
 _HEAD, _KIND, _COMMON_AT = slice(0, 8), slice(4, 8), 12  # length, API key and version, then the correlation id
-# session epoch, topics + 1, topic id, partitions + 1, then the fields of `FetchPartition` and what ends the request
+# session epoch, topics + 1, topic id, partitions + 1, then the fields of `FetchPartition` and the end of the request
 _REST = struct.Struct(">iB16sBiiqiqi5s")
 _INT32 = struct.Struct(">i")
 _ONE = 2  # the varint for a list with one element
-_END = b"\0\0\1\1\0"  # no tagged fields of the partition and its topic, nothing forgotten, no rack, no tagged fields
-_NONE = b"\1\1\1\0"  # no topics, nothing forgotten, no rack, no tagged fields
-_WITHOUT = _REST.size - _INT32.size - len(_NONE)  # bytes that a request which names no partition has less
-#: Session id and epoch, topics + 1, topic id, partitions + 1, from the end: a request with others is not decoded.
+_END = b"\0\0\1\1\0"  # no tagged fields of partition and topic, no forgotten topics, no rack, no tags
+_NONE = b"\1\1\1\0"  # no topics, no forgotten topics, no rack, no tagged fields
+_WITHOUT = _REST.size - _INT32.size - len(_NONE)  # the bytes that a request without a partition lacks
+#: Session id and epoch, topics + 1, topic id, partitions + 1, from the end. Requests with other values are not decoded.
 _GATE = struct.Struct(">iiB16sB")
 _GATE_AT = _REST.size + 4
 _READ_COMMITTED = 1
-_LENGTH = 4  # bytes in front of a request
+_LENGTH = 4  # the bytes of the length before a request
 
 #: A request of a fetch session that names one partition, as `_REST` reads it. The fields in their order are: session
 #: epoch, number of topics + 1, topic id, number of partitions + 1, partition index, leader epoch, fetch offset, last
@@ -40,10 +40,12 @@ Named: TypeAlias = "_Rest | tuple[int]"
 
 
 class KnownSessionFetch:
-    """A request of a session that the next ones of its connection are compared with.
+    """A request of a session, with which the next requests of its connection are compared.
 
-    view: version, replica id, isolation level and rack, on which the answers depend. max_bytes: the most bytes of
-    records. least: the fewest that are answered at once. wait_seconds: how long the client waits for them.
+    view: version, replica id, isolation level and rack, on which the answers depend.
+    max_bytes: the most bytes of records.
+    least: the fewest bytes that are answered at once.
+    wait_seconds: how long the client waits for this many bytes.
     """
 
     __slots__ = (
@@ -51,13 +53,15 @@ class KnownSessionFetch:
         "wait_seconds",
     )  # fmt: skip
 
-    #: As of `KnownFetch`: `_repeated.c` leaves these requests to Python.
+    #: See `KnownFetch`. None, since `_repeated.c` leaves these requests to Python.
     compiled = None
 
     def __init__(self, data: bytes, version: int, request: FetchRequest, most: int) -> None:
-        """`data`: that `request` was decoded from, by `decode_session_fetch`. most: bytes of records in a response."""
+        """`request` was decoded from `data` by `decode_session_fetch`. `most` is the most bytes of records in a
+        response.
+        """
         self._size, self._rest_at, kind = len(data), len(data) - _REST.size, data[_KIND]
-        #: What requests of the two sizes begin with.
+        #: The first bytes of requests of the two sizes.
         self._heads = {size: _INT32.pack(size - _LENGTH) + kind for size in (self._size, self._size - _WITHOUT)}
         self._common_at = slice(_COMMON_AT, self._rest_at)
         self._common = data[self._common_at]
@@ -73,13 +77,13 @@ class KnownSessionFetch:
         return len(data) in self._heads
 
     def is_like(self, data: bytes) -> bool:
-        """Return whether `data`, of such a size, has the same bytes up to the session's epoch."""
+        """Return whether `data`, which has one of the two sizes, has the same bytes up to the session's epoch."""
         return data[_HEAD] == self._heads[len(data)] and data[self._common_at] == self._common
 
     def named_in(self, data: bytes) -> Named | None:
-        """Return what the request in `data` says of the session and of one partition, or of none.
+        """Return the fields of the session and of at most one partition from the request in `data`.
 
-        None if it names several partitions, or anything else in it differs from the known request.
+        Return None if the request names several partitions, or differs from the known request in anything else.
         """
         size = len(data)
         if data[_HEAD] != self._heads.get(size) or data[self._common_at] != self._common:
@@ -91,10 +95,13 @@ class KnownSessionFetch:
 
 
 def decode_session_fetch(data: bytes, most: int) -> KnownSessionFetch | None:
-    """Return the request in `data`, its length in front, to compare the next ones with; None if it is of another shape.
+    """Return the request in `data`, which begins with its length, to compare the next ones with; None for another
+    shape.
 
-    That is a client's, continues a session, and names one partition by its topic's id. None as well where there are no
-    compiled functions. most: bytes of records in any response.
+    The shape is a client's request that continues a session and names one partition by its topic's id. Without compiled
+    functions, None is returned always.
+
+    most: the most bytes of records in any response.
     """
     if compiled.fast is None or len(data) < _GATE_AT + _COMMON_AT or data[-len(_END) :] != _END:
         return None

@@ -1,6 +1,7 @@
-"""Read Produce requests of one partition, and write the responses to them, with `struct`.
+"""Read Produce requests of one partition, and write their responses, with `struct`.
 
-The usual shape: one topic with one partition, no transaction, no tagged fields, and in the response no error.
+The usual request has one topic with one partition, no transaction and no tagged fields. The usual response has no
+error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pylogd.wire.values import ZERO_UUID
 Decode = Callable[[memoryview], Any]
 Encode = Callable[[Any], list[Part]]
 
-FIRST, LAST = 3, 13  # whose layout is known here
+FIRST, LAST = 3, 13  # the versions with a layout that is known here
 FIRST_WITH_ZSTD = 7  # KIP-110
 FIRST_FLEXIBLE = 9
 FIRST_TOPIC_ID = 13
@@ -36,12 +37,12 @@ _FLEXIBLE_HEAD = struct.Struct(">BhiBB")
 _ID_HEAD = struct.Struct(">BhiB16s")
 _FLEXIBLE_PARTITION = struct.Struct(">Bi")  # number of partitions + 1, index
 _FLEXIBLE_PARTITION_SIZE = _FLEXIBLE_PARTITION.size
-END_TAGS = b"\0\0\0"  # no tagged fields: behind the partition, the topic, the request
+END_TAGS = b"\0\0\0"  # no tagged fields of partition, topic and request
 VARINT_MORE = 0x80
-_ATTRIBUTES_LOW_BYTE = 22  # of the first batch header
-_CODEC = 7  # its bits that name the codec
+_ATTRIBUTES_LOW_BYTE = 22  # its position in the first batch header
+_CODEC = 7  # the bits of the attributes that name the codec
 _ZSTD = 4
-_VARINT_SHIFT = 28  # of the fifth byte, the last that a varint may have
+_VARINT_SHIFT = 28  # the shift of the fifth byte, the last one of a varint
 _unpack_classic_head = _CLASSIC_HEAD.unpack_from
 _unpack_classic_partition = _CLASSIC_PARTITION.unpack_from
 _unpack_flexible_head = _FLEXIBLE_HEAD.unpack_from
@@ -86,7 +87,7 @@ def read_classic(frame: memoryview, at: int) -> tuple[int, int, str, int, int] |
 
 
 def _flexible_produce(general: Decode, by_id: bool, body: memoryview) -> Any:
-    """Decode a request of version 9 or later; from 13 on the topic goes by its id."""
+    """Decode a request of version 9 or later. From 13 on the topic is named by its id."""
     try:
         if by_id:
             transactional, acks, timeout, topics, topic_id = _unpack_id_head(body)
@@ -110,9 +111,9 @@ def _flexible_produce(general: Decode, by_id: bool, body: memoryview) -> Any:
 
 
 def records_size(body: memoryview, at: int) -> tuple[int, int]:
-    """Read the varint at `at`: the size of the records plus one, and the position of the records.
+    """Return the size of the records plus one, from the varint at `at`, and the position of the records.
 
-    Raises IndexError where `body` ends too early. A varint of more than five bytes is cut off there.
+    Raises IndexError if `body` ends too early. A varint of more than five bytes is cut off.
     """
     size = body[at]
     at += 1
@@ -133,15 +134,15 @@ def is_zstd(records: Buffer) -> bool:
     return len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _CODEC == _ZSTD
 
 
-# The response for one partition without an error, behind the topic's name: number of partitions, index, error code,
-# base offset, log append time, then by version the log start offset, no error of a record, no error text, and the
-# throttle time.
+# The fields after the topic's name in a response for one partition without an error: number of partitions, index, error
+# code, base offset, log append time; then, depending on the version, log start offset, no record errors, no error text,
+# and throttle time.
 _RESPONSE_3 = struct.Struct(">iihqqi")
 _RESPONSE_5 = struct.Struct(">iihqqqi")
 _RESPONSE_8 = struct.Struct(">iihqqqihi")
 _pack_response_9 = struct.Struct(">BihqqqBBBBiB").pack
 _CLASSIC_TOPIC = struct.Struct(">ih")
-#: Bytes of a response behind its base offset, by version.
+#: The bytes of a response after its base offset, by version.
 BASE_OFFSET_TAIL = {3: 12, 4: 12, 5: 20, 6: 20, 7: 20, 8: 26} | dict.fromkeys(range(FIRST_FLEXIBLE, LAST + 1), 25)
 
 

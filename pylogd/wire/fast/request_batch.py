@@ -1,9 +1,9 @@
-"""Find Produce requests that come behind each other and differ only in correlation id and records.
+"""Find consecutive Produce requests that differ only in correlation id and records.
 
-Strategy: a client that sends each message by itself repeats the same bytes around each. The first request of a batch
-is parsed; each further one only has to repeat the bytes between its correlation id and its records, and to end where
-its records end. The usual shape only, as in `produce`; a batch ends before the first request of any other. Versions
-before `FIRST_FLEXIBLE` have an int32 as the size of the records, and no tagged fields.
+Strategy: a client that sends each message in its own request repeats the same bytes around each message. The first
+request of a batch is parsed. A further request only has to have the same bytes between its correlation id and its
+records, and to end where its records end. A batch has only requests of the usual shape (see `produce`). Versions before
+`FIRST_FLEXIBLE` have an int32 as the size of the records, and no tagged fields.
 `tests/property/test_request_batches.py` proves that a client cannot tell the difference.
 
 Source: KIP-482 (flexible versions).
@@ -33,26 +33,26 @@ from pylogd.wire.values import ZERO_UUID
 
 _LENGTH_SIZE = 4
 _HEAD_SIZE = 10
-_COMMON_FROM = 8  # in a request without its length: behind the correlation id
+_COMMON_FROM = 8  # the position after the correlation id, in a request without its length
 _unpack_head = struct.Struct(">iih").unpack_from  # API and version, correlation id, length of the client id
 _unpack_lengths = struct.Struct(">iii").unpack_from  # length of the request, API and version, correlation id
 _unpack_body = struct.Struct(">bbhib").unpack_from  # no header tags, transactional id, acks, timeout, topics + 1
 _unpack_partition = struct.Struct(">bi").unpack_from  # partitions + 1, index
 _pack_head = RESPONSE_V0.pack  # length of a response, correlation id
-_ID_SIZE = 4  # bytes of it that the length counts
+_ID_SIZE = 4  # the bytes of the correlation id, which the length counts
 _BODY_SIZE, _PARTITION_SIZE, _UUID_SIZE = 9, 5, 16
-_ONE = 2  # of what is counted from 1
-_LARGEST = (1 << 14) - 1  # what a varint of two bytes holds, so one more than the size of the records
-_SMALLEST_REST = 4  # bytes of a request from the size of its records on
+_ONE = 2  # the number 1, encoded as one more
+_LARGEST = (1 << 14) - 1  # the largest varint of two bytes: the size of the records plus one
+_SMALLEST_REST = 4  # the fewest bytes of a request from the size of its records on
 _INT32 = struct.Struct(">i")
 _unpack_int32 = _INT32.unpack_from
 
 
 class ProduceShape:
-    """What Produce requests for one partition have in common: all but correlation id and records.
+    """The common parts of Produce requests for one partition: all except correlation id and records.
 
-    The topic goes by its name, from version 13 on by its id. common: the bytes between correlation id and the size of
-    the records.
+    The topic is named by its name, from version 13 on by its id.
+    common: the bytes between correlation id and the size of the records.
     """
 
     __slots__ = ("acks", "common", "index", "topic", "topic_id", "version")
@@ -66,7 +66,7 @@ class ProduceShape:
         self.common = common
 
     def encode_response(self, base_offset: int, append_time: int, log_start: int) -> bytes:
-        """Return what follows the correlation id in a response without an error."""
+        """Return the bytes after the correlation id in a response without an error."""
         return _header_tags(self.version) + encode_response(
             self.version, self.topic, self.topic_id, self.index, base_offset, append_time, log_start
         )
@@ -75,8 +75,8 @@ class ProduceShape:
 class ProduceRequestBatch:
     """Produce requests of one shape.
 
-    correlation_ids, records: of each request, in order.
-    ends: the position behind each request in the bytes given to `collect`; 0 for the first.
+    correlation_ids, records: those of each request, in order.
+    ends: the position after each request in the bytes given to `collect`; 0 for the first request.
     """
 
     __slots__ = ("correlation_ids", "ends", "records", "shape")
@@ -93,7 +93,8 @@ class ProduceRequestBatch:
     def collect(self, chunk: memoryview, at: int, max_bytes: int, most: int) -> None:
         """Add the whole requests in `chunk` from position `at` on, up to the first that differs.
 
-        max_bytes: of a request. most: how many requests the batch may have.
+        max_bytes: the largest size of a request.
+        most: the most requests that the batch may have.
         """
         received, common, version = len(chunk), self.shape.common, self.shape.version
         flexible, end_tags = version >= FIRST_FLEXIBLE, _end_tags(version)
@@ -129,7 +130,7 @@ class ProduceRequestBatch:
             ends.append(at)
 
     def encode_responses(self, base_offsets: Sequence[int], append_time: int, log_start: int) -> bytes:
-        """Return the whole responses, with length and header, to as many requests as there are base offsets."""
+        """Return whole responses, with length and header, one for each base offset."""
         ids, shape = self.correlation_ids, self.shape
         rest = shape.encode_response(base_offsets[0], append_time, log_start)
         size = len(rest) + _ID_SIZE
@@ -141,25 +142,25 @@ class ProduceRequestBatch:
         return b"".join([pack(size, one, front, base, back) for one, base in zip(ids, base_offsets, strict=False)])
 
     def encode_refusals(self, body: bytes) -> bytes:
-        """Return whole responses, with length and header, that have the same `body` for every request."""
+        """Return a whole response to each request, with length and header, and with the same `body`."""
         rest = _header_tags(self.shape.version) + body
         return b"".join([_pack_head(len(rest) + _ID_SIZE, one) + rest for one in self.correlation_ids])
 
 
 def _header_tags(version: int) -> bytes:
-    """Return the tagged fields, none, behind the correlation id of a response."""
+    """Return the empty tagged fields after the correlation id of a response."""
     return b"\0" if version >= FIRST_FLEXIBLE else b""
 
 
 def _end_tags(version: int) -> bytes:
-    """Return the tagged fields, none, behind the records of a request."""
+    """Return the empty tagged fields after the records of a request."""
     return END_TAGS if version >= FIRST_FLEXIBLE else b""
 
 
 def with_throttle_time(version: int, responses: bytes, throttle_ms: int) -> bytes:
     """Return whole responses to Produce requests of the usual shape, with another throttle time in each."""
     changed, at = bytearray(responses), 0
-    tail = _INT32.size + len(_header_tags(version))  # throttle time; as many tagged fields as the header has: none
+    tail = _INT32.size + len(_header_tags(version))  # throttle time, and empty tagged fields like the header's
     while at < len(changed):
         at += _LENGTH_SIZE + _INT32.unpack_from(changed, at)[0]
         _INT32.pack_into(changed, at - tail, throttle_ms)
@@ -167,13 +168,13 @@ def with_throttle_time(version: int, responses: bytes, throttle_ms: int) -> byte
 
 
 def parse_request(frame: memoryview) -> ProduceRequestBatch | None:
-    """Return a batch of the one request in `frame`, which has no length; None if it is not of the usual shape."""
+    """Return a batch of the request in `frame`, which has no length; None if it does not have the usual shape."""
     try:
-        version, correlation_id, client_length = _unpack_head(frame)  # of Produce, whose API key is 0
+        version, correlation_id, client_length = _unpack_head(frame)  # the API key of Produce is 0
         body = _HEAD_SIZE
         if client_length > 0:
             body += client_length
-            str(frame[_HEAD_SIZE:body], "utf-8")  # raises if the general path would refuse it
+            str(frame[_HEAD_SIZE:body], "utf-8")  # raises if the general path would refuse the client id
         if FIRST <= version < FIRST_FLEXIBLE:
             return _parse_classic(frame, version, correlation_id, body)
         if not FIRST_FLEXIBLE <= version <= LAST:
@@ -202,7 +203,7 @@ def parse_request(frame: memoryview) -> ProduceRequestBatch | None:
 
 
 def _parse_classic(frame: memoryview, version: int, correlation_id: int, at: int) -> ProduceRequestBatch | None:
-    """Do as `parse_request` for a request of version 3 to 8, whose body begins at position `at`."""
+    """Do the same as `parse_request` for a request of version 3 to 8, whose body begins at position `at`."""
     fields = read_classic(frame, at)
     if fields is None:
         return None

@@ -1,8 +1,8 @@
 """The administrator's operations on access control lists, for all faces (see `operations`).
 
 ACLs are values with Kafka's names as texts, such as `Acl("TOPIC", "orders", "LITERAL", "User:alice", "*", "READ",
-"ALLOW")`. Any broker carries a change out; one whose answer was lost may have been made, and creating an ACL twice or
-deleting it again does no harm, so these requests are repeated.
+"ALLOW")`. Any broker carries out a change. A request without an answer is repeated: it does no harm to create or delete
+an ACL twice.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ CLUSTER_NAME = "kafka-cluster"
 class Acl(NamedTuple):
     """An entry of an access control list.
 
-    pattern: LITERAL (`name` is a resource's name, or `*` for all resources) or PREFIXED. principal: `User:alice`, or
-    `User:*` for everybody. host: an address, a network such as `10.0.0.0/8`, or `*`. permission: ALLOW or DENY.
+    pattern: LITERAL (`name` is a resource's name, or `*` for all resources) or PREFIXED.
+    principal: `User:alice`, or `User:*` for everybody.
+    host: an address, a network such as `10.0.0.0/8`, or `*`.
+    permission: ALLOW or DENY.
     """
 
     resource: str
@@ -110,7 +112,8 @@ class AclOperations:
     async def _until_listed(self, acls: Sequence[Acl], *, exist: bool) -> None:
         """Return when all brokers have these ACLs, or none of them.
 
-        Hosts are compared between brokers, but not with those that were given: a broker may write them otherwise.
+        Hosts are compared between brokers, but not with the given hosts, because a broker may write an address
+        differently.
         """
         if not acls:
             return
@@ -137,14 +140,14 @@ def _listed(response: describe_acls.DescribeAclsResponse) -> list[Acl]:
 
 
 def _common(acls: Sequence[Acl]) -> AclFilter:
-    """Return a filter that selects these ACLs, and few others."""
+    """Return a filter that selects these ACLs, and few other ACLs."""
     columns = zip(zip(*map(_any_host, acls), strict=True), AclFilter(), strict=True)
     common = AclFilter._make(column[0] if len(set(column)) == 1 else default for column, default in columns)
     return common._replace(host=None)
 
 
 def _any_host(acl: Acl) -> Acl:
-    """Return an ACL with its names as the protocol has them, and without its host."""
+    """Return an ACL with the protocol's names, and without its host."""
     return acl._replace(
         resource=acl.resource.upper(), pattern=acl.pattern.upper(), operation=acl.operation.upper(),
         permission=acl.permission.upper(), host="",

@@ -1,4 +1,4 @@
-"""Ask several brokers at the same time, and remember those that do not answer: they are not asked again."""
+"""Ask several brokers at the same time, and ask a broker that does not answer only once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from pylogd.errors import KafkaError, PylogdError, UnsupportedByBroker
 class Answers:
     """The answers of brokers to one operation.
 
-    silent: brokers that have not answered, before it or during it. missed: those of them that it needed.
+    silent: brokers that did not answer, during this operation or before it.
+    missed: the silent brokers that this operation needed.
     """
 
     def __init__(self, calls: Calls, silent: Iterable[int], timeout: float | None) -> None:
-        """silent: brokers that are not asked. timeout: seconds to wait for answers; None for the client's."""
+        """Do not ask `silent` brokers. Wait `timeout` seconds for answers; None means the client's timeout."""
         self.silent = set(silent)
         self.missed: set[int] = set()
         self._calls = calls
         self._timeout = timeout
 
     async def of(self, questions: Sequence[tuple[int, Question]]) -> list[Any]:
-        """Return the answer to each question: (the broker's id, what to ask it).
+        """Return the answer to each question. Each has a broker's id and the request.
 
-        None for one that does not answer, which is then known as silent, and for one that does not know the API.
+        The answer is None if the broker does not answer, and is silent from now on, or if it does not know the API.
         """
         silent = set(self.silent)
         asked = [one for node, one in questions if node not in silent]
@@ -43,9 +44,9 @@ class Answers:
         return found
 
     async def of_first(self, nodes: Iterable[int], ask: Callable[[int], Sequence[Question]]) -> list[Any] | None:
-        """Return the answers of the first of these brokers that answers all that it is asked; None if none does.
+        """Return the answers of the first broker that answers all questions; None if no broker does.
 
-        ask: return the questions for a broker.
+        ask: returns the questions for a broker.
         """
         for node in nodes:
             if node not in self.silent:

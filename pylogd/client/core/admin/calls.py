@@ -1,10 +1,9 @@
 """The interface on which administrative operations are written: `Calls`, which each face implements.
 
-Strategy: an operation (`operations.py`, `offsets.py`) is an `async def` over `Calls`: send a question, pause between
-tries. On Twisted and asyncio those wait; in the blocking face they block and never suspend, so that
-`blocking.calls.run` can complete a coroutine in the caller's thread.
+Strategy: an operation (`operations.py`, `offsets.py`) is an `async def` over `Calls`, which sends questions and pauses
+between tries.
 
-Rules: an operation awaits nothing but what `Calls` gives it. No Twisted, no threads, no loop.
+Rules: an operation awaits only methods of `Calls`. No Twisted, no threads, no loop.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from pylogd.wire.messages.metadata import MetadataRequest
 T = TypeVar("T")
 #: changes a request to suit the version that it will be sent at
 Fit = Callable[[int], None]
-_BROKERS: Final = 3  # that are asked at most, one after the other, if none answers
+_BROKERS: Final = 3  # the most brokers that are asked, one after the other, while none answers
 
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A request to send once. `build(version)` makes the message, at most at version `highest`.
+    """A request to send once. `build(version)` makes the message for a version up to `highest`.
 
-    `sent` tells afterwards whether bytes were handed to a connection: if not, a failed request had no effect.
+    sent: whether bytes were handed to a connection. If not, a failed request had no effect.
     """
 
     api: type[Any]
@@ -42,7 +41,7 @@ class Question:
 
 
 class Calls(Protocol):
-    """The methods that each face implements in its own way. Each raises PylogdError."""
+    """The methods that each face implements in its own way. They raise PylogdError."""
 
     @property
     def metadata(self) -> Metadata:
@@ -51,7 +50,7 @@ class Calls(Protocol):
 
     @property
     def request_timeout(self) -> float:
-        """How long a request may go unanswered, in seconds."""
+        """How long to wait for an answer, in seconds."""
         ...
 
     async def send(self, question: Question) -> Any:
@@ -61,19 +60,24 @@ class Calls(Protocol):
     async def send_all(self, questions: Sequence[Question], timeout: float | None = None) -> list[Any]:
         """Send requests at the same time, each in one try, and return for each its response or its PylogdError.
 
-        timeout: seconds to wait for answers; None for the client's `request_timeout`. Raises nothing of brokers.
+        timeout: seconds to wait for answers; None for the client's `request_timeout`.
+
+        Errors of brokers are returned, not raised.
         """
         ...
 
     async def call(
         self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None, backoff: Backoff | None = None
     ) -> T:
-        """Return what `attempt` returns, tried again after retriable errors. backoff: the pauses between."""
+        """Return what `attempt` returns. Call it again after retriable errors.
+
+        backoff: the pauses between the calls.
+        """
         ...
 
 
 class Uncertain(Exception):
-    """A change may have been made although its request failed: it must not be sent again."""
+    """The request of a change failed, but the change may have been made: the request must not be sent again."""
 
     def __init__(self, error: PylogdError) -> None:
         self.error = error
@@ -91,15 +95,15 @@ def question(request: Any, node_id: int | None = None, fit: Fit | None = None) -
 
 
 async def send(calls: Calls, request: Any, node_id: int | None = None, fit: Fit | None = None) -> Any:
-    """Return the response of a broker, or of any, in one try."""
+    """Return the response of a broker, or of any broker, in one try."""
     return await calls.send(question(request, node_id, fit))
 
 
 async def _any_broker(calls: Calls, asked: Question, timeout: float | None) -> Any:
     """Return the response of any broker.
 
-    timeout: seconds after which the next broker is asked; at most `_BROKERS` are. None to ask one, and wait as long as
-    the client waits. A connection on which no answer came is closed, so that the next try goes to another broker.
+    timeout: seconds after which the next of at most `_BROKERS` brokers is asked. None asks one broker, for as long as
+    the client waits. A connection without an answer is closed, so that the next try goes to another broker.
     """
     if timeout is None:
         return await calls.send(asked)
@@ -114,7 +118,7 @@ async def _any_broker(calls: Calls, asked: Question, timeout: float | None) -> A
 
 
 async def refresh(calls: Calls, topics: Iterable[str] | None = (), timeout: float | None = None) -> list[Topic]:
-    """Ask for brokers, and topics by name or all of them, in one try. Raises as `Metadata.learn`.
+    """Ask for brokers, and for topics by name or for all topics, in one try. Raises the errors of `Metadata.learn`.
 
     timeout: seconds after which the next broker is asked; None to wait for one as long as the client waits.
     """
@@ -125,7 +129,10 @@ async def refresh(calls: Calls, topics: Iterable[str] | None = (), timeout: floa
 
 
 async def ask_any(calls: Calls, request: Any, timeout: float | None = None) -> Any:
-    """Return any broker's response to a question that may be asked again. timeout: as for `refresh`."""
+    """Return any broker's response to a question that may be asked again.
+
+    timeout: see `refresh`.
+    """
     return await calls.call(lambda: _any_broker(calls, question(request), timeout))
 
 
@@ -161,8 +168,8 @@ async def once(calls: Calls, request: Any, node_id: int | None = None, fit: Fit 
 
 
 async def change(calls: Calls, request: Any, codes: Callable[[Any], Iterable[int]], fit: Fit | None = None) -> Any:
-    """Return the controller's response to a change. It is sent again only if nothing was done: it was not sent, or the
-    broker asked is not the controller, which is among the `codes` that it answers.
+    """Return the controller's response to a change. The change is sent again only if it had no effect: it was not sent,
+    or was refused because the broker is not the controller (`codes`).
     """
 
     async def attempt() -> Any:

@@ -39,7 +39,8 @@ class ClusterOperations:
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> list[LogDir]:
         """Return the data directories of some brokers, or of all, with the size of each partition in them.
 
-        The brokers are asked at the same time, and those that fail again. Raises the error of one that does not answer.
+        The brokers are asked at the same time. Brokers that fail are asked again. Raises the error of a broker that
+        does not answer.
         """
         if brokers is None:
             await self._calls.call(lambda: refresh(self._calls))
@@ -89,7 +90,7 @@ class ClusterOperations:
 
 
 def _log_dirs(node: int, answer: log_dirs.DescribeLogDirsResponse | PylogdError) -> list[LogDir] | PylogdError:
-    """Return a broker's data directories, or why they are not known."""
+    """Return a broker's data directories, or the error."""
     if isinstance(answer, PylogdError):
         return answer
     if answer.error_code:

@@ -16,7 +16,7 @@ from pylogd.wire.messages import incremental_alter_configs as alter
 ResourceKind = Literal["topic", "broker", "group"]
 
 _KINDS: dict[str, int] = {"topic": 2, "broker": 4, "group": 32}
-#: The source of settings that a resource has itself; for brokers, those of all of them.
+#: The source of a resource's own settings; for brokers, of the settings that all brokers share.
 _OWN_SOURCES: dict[str, int] = {"topic": 1, "broker": 3, "group": 8}
 _LABELS = "broker.labels"
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
@@ -82,8 +82,10 @@ class ConfigOperations:
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change settings of a topic, a group or a broker: `changes` to a value, or with None to the default; `append`
-        to and `subtract` from lists. Other settings are unchanged. Raises KafkaError.
+        """Change settings of a topic, a group or a broker. Other settings are unchanged. Raises KafkaError.
+
+        changes: the new values; None restores the default.
+        append, subtract: what to add to, and remove from, settings that are lists.
         """
         operations = [
             alter.AlterableConfig(key, _DELETE if value is None else _SET, value) for key, value in changes.items()
@@ -94,7 +96,7 @@ class ConfigOperations:
             resources=[alter.AlterConfigsResource(_KINDS[kind], name, operations)], validate_only=validate_only
         )
         node_id = int(name) if kind == "broker" and name else None
-        send_it = once if append or subtract else ask  # a list that is appended to twice is another list
+        send_it = once if append or subtract else ask  # to append twice would give another list
         response: alter.IncrementalAlterConfigsResponse = await send_it(self._calls, request, node_id)
         for answer in response.responses:
             check(answer.error_code, answer.error_message)
@@ -104,7 +106,7 @@ class ConfigOperations:
         if node_id is None:
             removed = [key for key, value in changes.items() if value is None]
             await until_shown(self._calls, configured(_KINDS[kind], name, keys, _OWN_SOURCES[kind], removed))
-        elif _LABELS in keys:  # the one setting of a broker that the others show
+        elif _LABELS in keys:  # the only setting of a broker that other brokers show
             await until_shown(self._calls, labelled())
 
 

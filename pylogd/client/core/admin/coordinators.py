@@ -1,6 +1,6 @@
 """Ask the broker that coordinates a group or a transactional id.
 
-Rules: the coordinator is looked up anew in each try, so that one that moved is found.
+Rules: each try looks up the coordinator again, because it may have moved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pylogd.client.core.producer.transaction_requests import GROUP_KEY, find_coo
 from pylogd.errors import KafkaError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 
-#: Groups that one request is about at most.
+#: The most groups in one request.
 _MOST_KEYS: Final = 1000
 
 
@@ -39,8 +39,8 @@ async def coordinators_of(
 ) -> tuple[dict[int, list[str]], dict[str, KafkaError]]:
     """Return groups by their coordinators' ids, and the errors of other groups, in one try.
 
-    The first broker that answers is asked for all of them at once, or one by one if it is older than FindCoordinator
-    version 4 (Kafka 3.0). Without any that answers the result is empty.
+    The first broker that answers is asked for all groups at once, or for one after the other if it does not know
+    FindCoordinator version 4 (Kafka 3.0). The result is empty if no broker answers.
     """
     by_node: dict[int, list[str]] = {}
     errors: dict[str, KafkaError] = {}
@@ -64,7 +64,7 @@ def _find(node: int, names: Sequence[str]) -> Question:
 
 
 def _learn(calls: Calls, found: Any) -> int:
-    """Return the id of a coordinator from an answer; from now on its address is known."""
+    """Return the id of a coordinator from an answer, and remember its address."""
     node: int = found.node_id
     if node not in calls.metadata.brokers:
         calls.metadata.brokers[node] = Broker(node, found.host, found.port)
@@ -81,8 +81,8 @@ async def ask_coordinator(
     highest: int | None = None,
     key_type: int = GROUP_KEY,
 ) -> tuple[int, Any]:
-    """Return the coordinator, and its answer to what `at` makes for a version; asked again while an error code of it
-    says so.
+    """Return the coordinator, and its answer to the request that `at` makes for a version. Ask again after a retriable
+    error.
     """
 
     async def attempt() -> tuple[int, Any]:

@@ -1,8 +1,8 @@
 """The setting that keeps new replicas away from data directories of a broker.
 
-For a maintenance all of a broker's directories are cordoned, so that no new replicas come to it. It becomes the last
+For maintenance, all directories of a broker are cordoned, so that it gets no new replicas. The broker becomes the last
 replica of the partitions that prefer it as their leader (`placement.leading`); then the preferred leaders are elected.
-Its replicas stay where they are.
+Its replicas stay on the broker.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ EVERY_DIRECTORY: Final = "*"
 def cordon_value(directories: Mapping[str, bool], chosen: Collection[str], cordoned: bool) -> str:
     """Return the value of `CORDONED` after a change.
 
-    directories: whether each of the broker's is cordoned now. chosen: those that change; empty for all. cordoned: what
-    they become.
+    directories: whether each of the broker's directories is cordoned now.
+    chosen: the directories to change; empty for all.
+    cordoned: whether they are cordoned afterwards.
     """
     if not chosen:
         return EVERY_DIRECTORY if cordoned else ""

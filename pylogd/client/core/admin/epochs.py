@@ -1,6 +1,6 @@
 """Where a leader epoch ends in a partition's log: OffsetForLeaderEpoch, asked of each leader.
 
-A reader that remembers the leader epoch of its position learns this way whether the log was cut back behind its back.
+A reader that remembers the leader epoch of its position learns in this way whether the log was truncated.
 Source: KIP-320, "Allow fetchers to detect and handle log truncation".
 """
 

@@ -12,12 +12,16 @@ from pylogd.errors import UnsupportedByBroker
 from pylogd.wire.messages import api_versions, update_features
 
 _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
-_FIRST_WITH_TYPE = 1  # of UpdateFeatures
-_FIRST_WITH_FEATURES = 3  # of ApiVersions
+_FIRST_WITH_TYPE = 1  # a version of UpdateFeatures
+_FIRST_WITH_FEATURES = 3  # a version of ApiVersions
 
 
 class Feature(NamedTuple):
-    """A feature. level: the level in use, 0 for none. lowest, highest: the levels that the broker supports."""
+    """A feature.
+
+    level: the level in use, 0 for none.
+    lowest, highest: the levels that the broker supports.
+    """
 
     name: str
     level: int
@@ -44,7 +48,9 @@ class FeatureOperations:
     ) -> None:
         """Change the levels of features: all of them, or none if one fails. Raises KafkaError.
 
-        levels: 0 turns a feature off. downgrade: allow lower levels. validate_only: check, but change nothing.
+        levels: the new level of each feature; 0 turns it off.
+        downgrade: whether lower levels are allowed.
+        validate_only: whether to check the change without making it.
         """
         updates = [update_features.FeatureUpdateKey(name, level) for name, level in levels.items()]
         request = update_features.UpdateFeaturesRequest(feature_updates=updates, validate_only=validate_only)
@@ -67,7 +73,7 @@ class FeatureOperations:
 
 
 def _levels(wanted: Mapping[str, int]) -> Probe:
-    """Return what shows the levels of features."""
+    """Return the probe that shows the levels of features."""
 
     def read(response: api_versions.ApiVersionsResponse) -> dict[str, int] | None:
         if not tells(response.error_code):

@@ -1,4 +1,4 @@
-"""Ask coordinators for their groups: each for the members and the committed offsets of all its groups at once.
+"""Ask each coordinator for the members and the committed offsets of all of its groups at once.
 
 Brokers before OffsetFetch version 8 (Kafka 3.0) are asked for offsets group by group.
 
@@ -20,7 +20,7 @@ from pylogd.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages import consumer_group_describe, describe_groups
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
 
-#: Groups that one request is about at most: the answer has the subscriptions of all members, and all offsets.
+#: The most groups in one request, since the answer has the subscriptions of all members, and all offsets.
 _MOST_GROUPS: Final = 1000
 _CONSUMERS: Final = "consumer"
 _DEAD: Final = "Dead"
@@ -29,8 +29,11 @@ _DEAD: Final = "Dead"
 class GroupAnswers:
     """What coordinators have answered, by group id.
 
-    described: the coordinator, and its answer (`description` reads it). offsets: what is committed. errors: of groups
-    that are not described, or whose offsets are not known. A group of a broker that does not answer is in none.
+    described: the coordinator and its answer, which `description` reads.
+    offsets: the committed offsets.
+    errors: the errors of groups that are not described, or whose offsets are not known.
+
+    A group whose broker does not answer is in none of them.
     """
 
     def __init__(self, answers: Answers) -> None:
@@ -40,7 +43,7 @@ class GroupAnswers:
         self._answers = answers
 
     async def ask(self, by_node: Mapping[int, Sequence[str]]) -> None:
-        """Ask each broker for the groups that it coordinates; errors of earlier answers about them are forgotten."""
+        """Ask each broker for the groups that it coordinates, and forget earlier errors of these groups."""
         for names in by_node.values():
             for name in names:
                 self.errors.pop(name, None)
@@ -54,7 +57,7 @@ class GroupAnswers:
     ) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
         """Ask for the members of classic groups, and for all offsets.
 
-        Return the groups of the newer protocol, and those of brokers that answer for one group only, by broker.
+        Return the groups of the newer protocol, and the groups of brokers that answer only for one group, by broker.
         """
         described = [(node, question(describe_groups.DescribeGroupsRequest(names), node)) for node, names in pieces]
         fetches = [(node, _all_offsets(node, names)) for node, names in pieces]
@@ -88,7 +91,7 @@ class GroupAnswers:
         for (node, names), answer in zip(newer.items(), answers, strict=False):
             for group in answer.groups if answer is not None else ():
                 self._learn_group(node, group)
-            if answer is None and node not in self._answers.silent:  # without the newer protocol: they were deleted
+            if answer is None and node not in self._answers.silent:  # no newer protocol: the groups were deleted
                 self.errors.update((name, missing(name)) for name in names)
         for (_, name), answer in zip(single, answers[len(described) :], strict=True):
             if answer is not None:
@@ -103,7 +106,7 @@ class GroupAnswers:
             self.described[group.group_id] = node, group
 
     def _learn_offsets(self, names: Sequence[str], answer: Any) -> None:
-        """Take in the answer for groups, or that of an older broker for one group."""
+        """Record the offsets in the answer for several groups, or in an older broker's answer for one group."""
         for name, group in [(one.group_id, one) for one in answer.groups] or [(names[0], answer)]:
             try:
                 found = fetched_of_group(group)
@@ -156,7 +159,7 @@ def missing(name: str) -> KafkaError:
 def _topics(kind: str, metadata: bytes | memoryview) -> tuple[str, ...]:
     try:
         return decode_subscription(metadata).topics if kind == _CONSUMERS and len(metadata) else ()
-    except InvalidReply:  # a member's own affair
+    except InvalidReply:  # the member sent invalid bytes
         return ()
 
 

@@ -1,7 +1,7 @@
 """The administrator's operations on consumer groups, for all faces (see `operations`).
 
-Rules: the coordinator of each group is looked up anew in each try, so that one that moved is found. A group that has
-members refuses changes to what it has committed: NON_EMPTY_GROUP, GROUP_SUBSCRIBED_TO_TOPIC, or UNKNOWN_MEMBER_ID.
+Rules: each try looks up the coordinator of each group again, because it may have moved. A group that has members
+refuses changes of its committed offsets: NON_EMPTY_GROUP, GROUP_SUBSCRIBED_TO_TOPIC, or UNKNOWN_MEMBER_ID.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GroupOperations:
     async def list_groups(self, states: Sequence[str] = ()) -> list[GroupListing]:
         """Return all groups of all brokers, by id, or those in some states (as the protocol names states).
 
-        The brokers are asked at the same time. Raises the error of one that does not answer.
+        The brokers are asked at the same time. Raises the error of a broker that does not answer.
         """
         wanted = {state.lower() for state in states}
 
@@ -83,14 +83,14 @@ class GroupOperations:
                 if isinstance(answer, KafkaError) and _is_loading(answer):
                     raise answer
 
-        with suppress(KafkaError):  # it is in `found`
+        with suppress(KafkaError):  # the error is in `found`
             await self._calls.call(attempt)
         return dict(sorted(found.items()))
 
     async def _listed(
         self, nodes: Iterable[int], timeout: float | None = None
     ) -> dict[int, list[GroupListing] | PylogdError]:
-        """Return the groups of some brokers, all of which are asked at the same time, or why they are not known."""
+        """Return the groups of some brokers, or the error of each. All brokers are asked at the same time."""
         some = sorted(nodes)
         questions = [question(list_groups.ListGroupsRequest(), node) for node in some]
         answers = await self._calls.send_all(questions, timeout)
@@ -101,10 +101,10 @@ class GroupOperations:
     ) -> GroupTotals:
         """Return the number of members and the lag in records of listed groups that still exist.
 
-        All brokers that are needed are asked at the same time, and each for all of its groups or logs at once. Those
-        that do not answer within `timeout` seconds are in the result; what they alone know is None.
+        All needed brokers are asked at the same time, each for all of its groups or logs at once. The result names the
+        brokers that do not answer within `timeout` seconds; figures that only they know are None.
 
-        silent: brokers that have not answered before, and are not asked.
+        silent: brokers that did not answer earlier, and are not asked again.
         """
         return await group_totals.add_up_groups(self._calls, groups, silent, timeout)
 
@@ -259,7 +259,7 @@ class GroupOperations:
     # The coordinator
 
     async def coordinator(self, group_id: str) -> int:
-        """The id of the broker that coordinates a group, which may be any that is not in use yet. Raises KafkaError."""
+        """Return the id of the broker that coordinates a group. The group need not exist yet. Raises KafkaError."""
         return await self._calls.call(lambda: coordinator_of(self._calls, group_id))
 
     async def _ask(
@@ -271,7 +271,9 @@ class GroupOperations:
         api: Any = None,
         highest: int | None = None,
     ) -> tuple[int, Any]:
-        """The coordinator, and its answer to what `at` makes for a version; again while an error code says so."""
+        """Return the coordinator, and its answer to the request that `at` makes for a version. Ask again after a
+        retriable error.
+        """
         return await ask_coordinator(self._calls, group_id, at, codes, api=api, highest=highest)
 
 
@@ -281,7 +283,7 @@ def _is_loading(answer: object) -> bool:
 
 
 def _listings(node: int, answer: list_groups.ListGroupsResponse | PylogdError) -> list[GroupListing] | PylogdError:
-    """Return a broker's groups, or why they are not known."""
+    """Return a broker's groups, or the error."""
     if isinstance(answer, PylogdError):
         return answer
     if answer.error_code:

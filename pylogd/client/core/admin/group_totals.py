@@ -19,9 +19,9 @@ from pylogd.errors import ErrorCode, KafkaError
 
 
 async def _begin(calls: Calls, silent: Iterable[int], timeout: float | None) -> tuple[Answers, GroupAnswers, EndSearch]:
-    """Return what collects the brokers' answers, those about groups, and the ends of logs.
+    """Return the objects that collect answers of brokers, answers about groups, and the ends of logs.
 
-    The brokers are asked for first, if none is known.
+    If no broker is known, ask for the brokers first.
     """
     if not calls.metadata.brokers:
         await calls.call(lambda: refresh(calls))
@@ -55,7 +55,7 @@ def _members(found: GroupAnswers, name: str) -> int | None:
 
 
 def _lag(found: GroupAnswers, ends: EndSearch, name: str) -> int | None:
-    """Return the lag of a group; None if its offsets are not known, or the end of a log that still exists."""
+    """Return the lag of a group; None if its offsets, or the end of a log that still exists, are not known."""
     if name not in found.offsets:
         return None
     lag = 0
@@ -83,7 +83,7 @@ async def describe_groups(
             if name in found.errors and found.errors[name].retriable:
                 raise found.errors[name]
 
-    with suppress(KafkaError):  # it is in `found`
+    with suppress(KafkaError):  # the error is in `found`
         await calls.call(attempt, timeout)
     groups = {name: description(*found.described[name]) for name in names if name in found.described}
     partitions = {at for name in groups for at in found.offsets.get(name, ())}

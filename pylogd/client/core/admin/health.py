@@ -1,7 +1,7 @@
-"""Judge the health of a cluster, with reasons, from data that brokers tell any client. Pure functions.
+"""Judge the health of a cluster, with reasons, from data that any client can read. Pure functions.
 
-Strategy: partitions are looked at one by one (`Partitions.add`), so that whoever has many of them needs no list of
-objects; `judge` then makes reasons of what is known, each with what it means. The worst one is the verdict.
+Strategy: partitions are added one by one (`Partitions.add`), so that a caller with many partitions needs no list of
+objects. Then `judge` returns the reasons, each with a verdict. The worst verdict is that of the cluster.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from pylogd.client.core.model import LogDir, Topic
 
-#: So many topics with partitions that are not fully in sync are asked for `min.insync.replicas`.
+#: The most topics, with partitions that are not fully in sync, whose `min.insync.replicas` is read.
 MOST_CONFIGS: Final = 100
-#: Partitions or directories that a reason names.
+#: The most partitions or directories that a reason names.
 _NAMED: Final = 3
 #: A volume with less than this share free is nearly full.
 _LOW_SPACE: Final = 0.05
@@ -34,7 +34,10 @@ class Verdict(IntEnum):
 
 
 class Reason(NamedTuple):
-    """Why a cluster is not healthy. text: for people."""
+    """Why a cluster is not healthy.
+
+    text: the reason in words.
+    """
 
     verdict: Verdict
     code: str
@@ -43,7 +46,11 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """A partition with replicas that are not in sync. leader: -1 for none. replicas, in_sync: how many."""
+    """A partition with replicas that are not in sync.
+
+    leader: the broker's id; -1 if there is no leader.
+    replicas, in_sync: the numbers of replicas.
+    """
 
     partition: int
     leader: int
@@ -52,9 +59,13 @@ class Lacking:
 
 
 class Partitions:
-    """The problems of partitions. count: checked partitions. leaderless: their names. lacking: by topic.
+    """The problems of partitions.
 
-    nodes: of replicas.
+    count: the number of checked partitions.
+    leaderless: the names of partitions without a leader.
+    lacking: the partitions with replicas that are not in sync, by topic.
+
+    nodes: the ids of the brokers that have replicas.
     """
 
     def __init__(self, topics: Sequence[Topic] = ()) -> None:
@@ -67,7 +78,7 @@ class Partitions:
                 self.add(topic.name, one.index, one.leader, one.replicas, one.isr)
 
     def add(self, topic: str, index: int, leader: int, replicas: Collection[int], isr: Collection[int]) -> None:
-        """Look at a partition."""
+        """Check a partition."""
         self.count += 1
         self.nodes.update(replicas)
         if leader < 0:
@@ -80,8 +91,11 @@ class Partitions:
 class Facts:
     """The data about a cluster that the verdict is based on.
 
-    brokers: the live ones. controller: its id, -1 for none. least: `min.insync.replicas` of topics, as far as it was
-    asked for. silent: live brokers that did not answer. stuck: names of partitions whose leader's volume is full.
+    brokers: the live brokers.
+    controller: the controller's id; -1 if there is none.
+    least: `min.insync.replicas` of the topics for which it was read.
+    silent: live brokers that did not answer.
+    stuck: the names of partitions whose leader's volume is full.
     """
 
     brokers: Sequence[int]
@@ -108,7 +122,7 @@ def stuck_partitions(topics: Iterable[Topic], directories: Iterable[LogDir]) -> 
 
 
 def judge(facts: Facts) -> list[Reason]:
-    """Return why a cluster is not healthy, the worst first; nothing if it is."""
+    """Return the reasons why a cluster is not healthy, the worst first; none if it is healthy."""
     critical, degraded = Verdict.CRITICAL, Verdict.DEGRADED
     found = facts.partitions
     lacking = [(f"{topic}:{one.partition}", topic, one) for topic, some in found.lacking.items() for one in some]

@@ -1,5 +1,4 @@
-"""The administrator's operations on labels, for all faces (see `operations`): which brokers carry which, and the label
-that each topic names.
+"""The administrator's operations on labels, for all faces (see `operations`): the labels of brokers and of topics.
 
 Labels are particular to pylogd: the settings `broker.labels` and `placement.label`. `reassign` changes a topic's label.
 """

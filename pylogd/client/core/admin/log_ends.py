@@ -1,7 +1,7 @@
 """Find the ends of many logs, in a number of requests that depends on brokers, not on partitions.
 
-Strategy: one broker is asked for the leaders, and all leaders at the same time, each for the ends of all its logs. What
-may be found in another try is asked again.
+Strategy: one broker is asked for the leaders. Then all leaders are asked at the same time, each for the ends of all its
+logs. A retry asks only for missing ends that may still be found.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class EndSearch:
-    """What leaders have answered. found: the ends of logs. deleted: partitions that do not exist any more.
+    """What leaders have answered.
 
-    The end of another partition is not known: its leader does not answer, or it has none.
+    found: the log end offsets.
+    deleted: partitions that do not exist any more.
+
+    The log ends of other partitions are not known: they have no leader, or their leader does not answer.
     """
 
     def __init__(self, calls: Calls, answers: Answers) -> None:
@@ -38,7 +41,7 @@ class EndSearch:
         nodes: brokers that know the leaders of partitions; they are asked one after the other, until one answers.
         """
         wanted = sorted(partitions)
-        with suppress(KafkaError):  # ends that can't be found for now are not known
+        with suppress(KafkaError):  # ends that can't be found now stay unknown
             await self._calls.call(lambda: self._attempt(wanted, nodes), timeout)
 
     async def _attempt(self, partitions: Sequence[TopicPartition], nodes: Sequence[int]) -> None:
@@ -67,8 +70,8 @@ class EndSearch:
             raise passing
 
     async def _leaders(self, nodes: Sequence[int], topics: Collection[str]) -> dict[str, dict[int, int]]:
-        """Return the leaders of topics' partitions, none for a topic that was deleted, as the first broker says that
-        answers. Topics about which it can't tell are left out.
+        """Return the leaders of topics' partitions, from the first broker that answers; none for a deleted topic.
+        Topics that this broker does not know are left out.
         """
         if not topics:
             return {}

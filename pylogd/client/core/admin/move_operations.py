@@ -1,11 +1,11 @@
 """The administrator's operations that move replicas, for all faces (see `operations`).
 
-Strategy: `layout` asks the cluster everything that a plan depends on; `placement` plans. `begin_moves` checks a whole
-plan by the rule that the brokers check it by, and only then changes anything: a cordon, throttles, the assignments. If
-a broker refuses a part of it nevertheless, because the cluster has changed meanwhile, everything is undone.
+Strategy: `layout` reads everything that a plan depends on, and `placement` makes the plan. `begin_moves` checks the
+whole plan by the same rule as the brokers, and only then sets the cordon, the throttles and the assignments. If a
+broker refuses a part of the plan because the cluster has changed meanwhile, all changes are undone.
 
-Rules: a refused plan has changed nothing. A cordon is set or removed when all live brokers know of it, so that the next
-plan is made, and checked, with it.
+Rules: a refused plan has changed nothing. Setting or removing a cordon ends when all live brokers know of it, so that
+the next plan takes it into account.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ ClusterLayout = Layout[TopicPartition]
 
 
 class MovesRefused(PylogdError):
-    """A plan was refused, and nothing was changed. reasons: by partition."""
+    """A plan was refused, and nothing was changed.
+
+    reasons: the reason for each refused partition.
+    """
 
     def __init__(self, reasons: Mapping[TopicPartition, str], count: int) -> None:
-        """`count`: the number of partitions of the plan."""
+        """`count` is the number of partitions of the plan."""
         self.reasons = dict(reasons)
         some = "; ".join(f"{at}: {why}" for at, why in sorted(reasons.items())[:3])
         super().__init__(f"{len(reasons)} of {count} moves are not possible. Nothing was changed: {some}")
@@ -80,13 +83,13 @@ class MoveOperations(ConfigOperations, ClusterOperations, PartitionOperations, L
     ) -> None:
         """Begin to move each partition's replicas to these brokers, the preferred leader first: all, or none.
 
-        throttle: bytes per second that each broker may copy of these topics, None to leave the throttles as they are.
-        latest_wait, labels: as for `reassign`.
-        cordon: the broker that is emptied, and gets no new replicas from now on.
+        throttle: bytes per second of these topics that each broker may copy; None leaves the throttles unchanged.
+        latest_wait, labels: see `reassign`.
+        cordon: the broker that is emptied; it gets no new replicas from now on.
 
-        Raises `MovesRefused` if the plan is refused, KafkaError if it may not be asked for. Then cordon, throttles and
-        labels are as before, and nothing moves because of it. If nobody knows whether the moves have begun, because the
-        answer is lost or late, the cordon and the throttles stay.
+        Raises `MovesRefused` if the plan is refused, KafkaError if the client may not request it. Then nothing has
+        changed. If it is unknown whether the moves have begun, because the answer is lost or late, the cordon and the
+        throttles stay.
         """
         layout = await self.layout({at.topic for at in targets})
         if wrong := refusals(layout, targets, labels or {}):
@@ -133,16 +136,18 @@ class MoveOperations(ConfigOperations, ClusterOperations, PartitionOperations, L
                 await self.alter_configs("broker", name, dict.fromkeys(RATES))
 
     async def throttle_rate(self) -> int | None:
-        """Return the lowest rate of `throttle` in bytes per second that a live broker has, None without any."""
+        """Return the lowest rate, in bytes per second, that `throttle` has set for a live broker; None if there is
+        none.
+        """
         brokers = [one.node_id for one in (await self.describe_cluster()).brokers]
         own = [await self._own_settings("broker", str(node), RATES) for node in brokers]
         return min((int(value) for one in own for value in one.values() if value is not None), default=None)
 
     async def cordon(self, broker: int, directories: Sequence[str] = (), *, cordoned: bool = True) -> Sequence[str]:
-        """Cordon or uncordon data directories of a broker, all of them if none is named. Return those that were named.
+        """Cordon or uncordon data directories of a broker; by default all. Return the directories that were given.
 
-        Returns when all brokers know whether it takes new replicas. Raises `PlacementImpossible` for a directory that
-        it does not have, KafkaError.
+        Returns when all brokers know whether the broker takes new replicas. Raises `PlacementImpossible` for a
+        directory that the broker does not have; KafkaError.
         """
         found = {one.path: one for one in await self.describe_log_dirs([broker])}
         chosen = [os.path.normpath(path) for path in directories]
@@ -176,7 +181,7 @@ class MoveOperations(ConfigOperations, ClusterOperations, PartitionOperations, L
         before: ClusterLayout,
         begun: Collection[TopicPartition],
     ) -> None:
-        """Restore settings and replicas as well as the cluster allows. What can't be undone is left as it is."""
+        """Restore settings and replicas, as far as the cluster allows it."""
         former: dict[TopicPartition, Sequence[int] | None] = {}
         for at in begun:
             one = before.partitions[at]
@@ -202,7 +207,7 @@ class MoveOperations(ConfigOperations, ClusterOperations, PartitionOperations, L
 
 
 def _is_refusal(error: PylogdError) -> bool:
-    """Return whether an error says that nothing was done, or only what is known to be done."""
+    """Return whether an error tells for certain what was done, or that nothing was done."""
     if isinstance(error, KafkaError):
         return error.code is not ErrorCode.REQUEST_TIMED_OUT
     return isinstance(error, MovesRefused)

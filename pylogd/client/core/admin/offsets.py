@@ -25,10 +25,13 @@ _UNKNOWN_EPOCH = -1
 async def find_offsets(
     calls: Calls, wanted: Mapping[TopicPartition, int], timeout: float | None = None, *, committed: bool = False
 ) -> dict[TopicPartition, OffsetAndTime]:
-    """For each partition the first offset at or after a time in milliseconds, or EARLIEST, LATEST, MAX_TIMESTAMP.
+    """Return each partition's first offset at or after a time in milliseconds, or EARLIEST, LATEST, MAX_TIMESTAMP.
 
-    Offset -1 means that no record is that late. `committed`: LATEST is the last stable offset, and no record
-    behind it is found by its time. Raises KafkaError for the first partition that has an error.
+    Offset -1 means that there is no such record.
+
+    committed: whether LATEST is the last stable offset, and records after it are not found by time.
+
+    Raises KafkaError for the first partition that has an error.
     """
     found: dict[TopicPartition, OffsetAndTime] = {}
 
@@ -45,7 +48,7 @@ async def find_offsets(
 
 
 async def leader_of(calls: Calls, partition: TopicPartition) -> int:
-    """The broker that leads a partition, in one try. Raises KafkaError: unknown partition, or no leader just now."""
+    """Return the broker that leads a partition, in one try. Raises KafkaError if it is unknown or has no leader now."""
     found = calls.metadata.partition(partition)
     if found is None:
         await refresh(calls, [partition.topic])
@@ -72,9 +75,11 @@ async def _ask(
 def offsets_request(
     wanted: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], *, committed: bool = False
 ) -> ListOffsetsRequest:
-    """Return the request for offsets by time, to one leader. `committed`: LATEST is the last stable offset.
+    """Return the request for offsets by time, to one leader.
 
-    epochs: the leader epochs that are known. A former leader that does not know of its successor refuses a newer one.
+    committed: whether LATEST is the last stable offset.
+
+    epochs: the known leader epochs. A former leader that does not know its successor refuses a newer epoch.
     """
     topics: dict[str, ListOffsetsTopic] = {}
     for partition, timestamp in wanted.items():

@@ -1,8 +1,8 @@
 """The administrator's operations, for all faces: topics, settings, offsets, the cluster, its disks.
 
-Rules: an operation on several things answers for each: None or a KafkaError by name. An operation on one thing raises.
-Requests that only the controller serves go to it. Nothing that may have been done is sent twice unasked: a change whose
-reply was lost raises RequestTimedOut or BrokerUnavailable, and to look is better than to guess.
+Rules: an operation on several things returns None or a KafkaError for each name; an operation on one thing raises.
+Requests that only the controller serves go to the controller. A change that may have been made is not sent again: if
+its reply is lost, RequestTimedOut or BrokerUnavailable is raised, and the caller has to find out what was done.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pylogd.client.core.model import LogEnds, NewTopic, OffsetAndTime, Topic, To
 from pylogd.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages import create_partitions, create_topics, delete_records, delete_topics
 
-_NAMES_UNTIL = 5  # of DeleteTopics
+_NAMES_UNTIL = 5  # a version of DeleteTopics
 
 
 class Operations(
@@ -121,19 +121,19 @@ class Operations(
     # Offsets
 
     async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTime]:
-        """Return an offset of each partition. `wanted` gives a time in milliseconds since 1970, for the first offset at
-        or after it, or `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
+        """Return an offset of each partition: the first at or after a time in milliseconds since 1970, or `EARLIEST`,
+        `LATEST` or `MAX_TIMESTAMP`, as `wanted` says.
         """
         return await find_offsets(self._calls, wanted)
 
     async def log_ends(
         self, partitions: Iterable[TopicPartition], silent: Iterable[int] = (), timeout: float | None = None
     ) -> LogEnds:
-        """Return the ends of logs, also beside leaders that do not answer within `timeout` seconds.
+        """Return the ends of logs, except those whose leaders do not answer within `timeout` seconds.
 
         All leaders are asked at the same time, each for all its logs at once.
 
-        silent: brokers that have not answered before, and are not asked.
+        silent: brokers that did not answer earlier, and are not asked again.
         """
         answers = Answers(self._calls, silent, timeout)
         search = EndSearch(self._calls, answers)

@@ -18,8 +18,8 @@ from pylogd.wire.messages import list_partition_reassignments as listing
 
 PartitionOutcome = dict[TopicPartition, KafkaError | None]
 _PREFERRED, _UNCLEAN = 0, 1
-_PAGE = 2000  # partitions in an answer
-_TOPIC, _OWN, _LABEL = 2, 1, "placement.label"  # the setting of topics that labels are, and its codes
+_PAGE = 2000  # the most partitions in an answer
+_TOPIC, _OWN, _LABEL = 2, 1, "placement.label"  # the topics' setting for labels, and its codes
 
 
 class PartitionOperations:
@@ -31,9 +31,11 @@ class PartitionOperations:
     async def elect_leaders(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
     ) -> PartitionOutcome:
-        """Elect the preferred replica as the leader of partitions, or of all partitions with None. `unclean`: elect any
-        live replica where a partition has no leader; committed records may be lost. Return the outcome of each
-        partition; with None, of each partition that needed an election.
+        """Elect the preferred replica as the leader of partitions, or of all partitions with None.
+
+        Return the outcome of each partition; with None, of each partition that needed an election.
+
+        unclean: whether to elect any live replica where a partition has no leader; committed records may be lost.
         """
         asked = None
         if partitions is not None:
@@ -108,8 +110,8 @@ class PartitionOperations:
         """Start to move each partition's replicas to these brokers, the preferred leader first. None cancels the move
         in progress and restores the earlier replicas. Return the outcome of each partition.
 
-        `latest_wait` (only pylogd): new replicas do not copy existing records. They start at the latest offset, and
-        join the in-sync set when every consumer group has read up to that offset, or after so many seconds.
+        `latest_wait` (only pylogd): new replicas do not copy existing records. They start at the latest offset. They
+        join the in-sync set when every consumer group has read up to that offset, or after `latest_wait` seconds.
 
         `labels` (only pylogd): new labels of topics, by name; "" for no label. A topic's label changes together with
         the moves. All of its partitions must be on, or be moved to, brokers that carry the label. Otherwise each of
@@ -162,7 +164,7 @@ class PartitionOperations:
 
 
 def _led(calls: Calls, partitions: Iterable[TopicPartition]) -> Probe:
-    """Return what shows elected leaders."""
+    """Return the probe that shows elected leaders."""
     wanted = _by_topic(partitions)
 
     def expected(name: str, state: TopicState) -> bool:
@@ -172,7 +174,7 @@ def _led(calls: Calls, partitions: Iterable[TopicPartition]) -> Probe:
 
 
 def _moving(partitions: Iterable[TopicPartition]) -> Probe:
-    """Return what shows that reassignments have begun, or were cancelled. They may be done at once."""
+    """Return the probe that shows that reassignments have begun, have ended, or were cancelled."""
     asked = [listing.ListPartitionReassignmentsTopics(name, indexes) for name, indexes in _by_topic(partitions).items()]
     request = listing.ListPartitionReassignmentsRequest(topics=asked)
 

@@ -11,21 +11,21 @@ from pylogd.client.core.metadata import check
 from pylogd.wire.messages import alter_client_quotas as alter
 from pylogd.wire.messages import describe_client_quotas as describe
 
-#: As a part of a `QuotaEntity`: the default for all that have no quota of their own.
+#: In a `QuotaEntity`: the default for all names without a quota of their own.
 DEFAULT_ENTITY: Final = ""
 _PARTS: Final = ("user", "client-id", "ip")
 _EXACT, _DEFAULT = 0, 1
 
 
 class QuotaEntity(NamedTuple):
-    """Whose quota it is: a user's, a client id's, that of both, or an IP address's. None: not part of it."""
+    """The entity with a quota: a user, a client id, both together, or an IP address. None: not part of the entity."""
 
     user: str | None = None
     client_id: str | None = None
     ip: str | None = None
 
 
-#: Without parts: every entity matches it.
+#: An entity without parts; every entity matches it.
 ANY_ENTITY: Final = QuotaEntity()
 
 
@@ -39,7 +39,9 @@ class QuotaOperations:
     ) -> dict[QuotaEntity, dict[str, float]]:
         """Return the quotas of all entities that match `matching`, by name.
 
-        strict: leave out entities that have further components. Raises KafkaError.
+        strict: leave out entities that have further components.
+
+        Raises KafkaError.
         """
         request = describe.DescribeClientQuotasRequest(_components(matching), strict)
         response: describe.DescribeClientQuotasResponse = await ask(self._calls, request)
@@ -71,7 +73,7 @@ class QuotaOperations:
 
 
 def _quotas(entity: QuotaEntity, changes: Mapping[str, float | None]) -> Probe:
-    """Return what shows changed quotas of an entity."""
+    """Return the probe that shows changed quotas of an entity."""
     request = describe.DescribeClientQuotasRequest(_components(entity), True)
 
     def read(response: describe.DescribeClientQuotasResponse) -> dict[str, float] | None:
@@ -80,7 +82,7 @@ def _quotas(entity: QuotaEntity, changes: Mapping[str, float | None]) -> Probe:
         return {value.key: value.value for entry in response.entries or () for value in entry.values}
 
     def expected(found: dict[str, float]) -> bool:
-        if entity.ip:  # which the broker may write otherwise
+        if entity.ip:  # the broker may write the address differently
             return True
         return all((value is None) == (name not in found) for name, value in changes.items())
 

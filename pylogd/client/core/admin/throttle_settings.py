@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Of brokers: bytes per second that each may send and copy.
+#: Settings of brokers: the bytes per second that each may send and copy.
 RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-#: Of topics: the replicas that are throttled.
+#: Settings of topics: the replicas that are throttled.
 THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 #: The value of `THROTTLED` for all replicas.
 ALL_REPLICAS: Final = "*"

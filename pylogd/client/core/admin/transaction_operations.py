@@ -18,8 +18,8 @@ from pylogd.wire.messages import init_producer_id
 from pylogd.wire.messages import list_transactions as listing
 from pylogd.wire.messages import write_txn_markers as markers
 
-_DURATION_FROM, _PATTERN_FROM = 1, 2  # of ListTransactions
-#: A producer that comes later has a timeout of its own. Brokers may have lowered the longest one meanwhile.
+_DURATION_FROM, _PATTERN_FROM = 1, 2  # versions of ListTransactions
+#: A later producer sets its own timeout. Brokers may have lowered the longest timeout meanwhile.
 _MOST_TIMEOUT_MS = 60_000
 
 
@@ -36,11 +36,13 @@ class TransactionOperations:
         longer_than: float | None = None,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """Return the transactional ids that the brokers coordinate, by id, as far as all filters select them.
+        """Return the transactional ids that the brokers coordinate and that all filters select, by id.
 
-        states, producer_ids: only these; empty for all. longer_than: only ids whose transaction has been open for
-        longer than so many seconds. pattern: a regular expression (RE2) that the id matches. Raises KafkaError;
-        ValueError for an unknown state; UnsupportedByBroker if a broker does not support a filter.
+        states, producer_ids: select only these; empty selects all.
+        longer_than: select only ids whose transaction has been open for longer than this number of seconds.
+        pattern: a regular expression (RE2) that the id must match.
+
+        Raises KafkaError; ValueError for an unknown state; UnsupportedByBroker if a broker does not support a filter.
         """
         calls = self._calls
         request = listing.ListTransactionsRequest(list(states), list(producer_ids))
@@ -86,7 +88,9 @@ class TransactionOperations:
         self, producers: Mapping[TopicPartition, Iterable[ActiveProducer]]
     ) -> list[tuple[TopicPartition, ActiveProducer]]:
         """Return the producers with a hanging transaction: it is open in a partition, but its coordinator does not know
-        it and will not end it. `producers`: the result of `describe_producers`.
+        it and will not end it.
+
+        producers: the result of `describe_producers`.
         """
         open_ = [(at, one) for at in sorted(producers) for one in producers[at] if one.transaction_start >= 0]
         if not open_:
@@ -105,7 +109,7 @@ class TransactionOperations:
     async def force_terminate_transaction(self, transactional_id: str) -> None:
         """End the open transaction of a transactional id by its coordinator, in all partitions, and fence its producer.
 
-        The transaction is aborted, unless its outcome is decided: then its markers are waited for. Raises KafkaError:
+        The transaction is aborted, unless its outcome is decided: then this waits for its markers. Raises KafkaError:
         TRANSACTIONAL_ID_NOT_FOUND; CONCURRENT_TRANSACTIONS if some partition does not have its marker in time.
         """
         found = await self.describe_transaction(transactional_id)

@@ -1,6 +1,6 @@
 """The administrator's operations on SCRAM credentials of users, for all faces (see `operations`).
 
-The password stays here: a broker gets its salted hash. Hashing takes some milliseconds.
+The password stays in this process: a broker gets a salted hash of it. Hashing takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class UserOperations:
 
 
 def _credentials(users: Iterable[str], expected: Callable[[dict[str, dict[int, int]]], bool]) -> Probe:
-    """Return what shows the credentials of users: the iterations by mechanism.
+    """Return the probe that shows the credentials of users: the iterations by mechanism.
 
-    A new password does not show, if mechanism and iterations stay the same.
+    It does not show a new password if mechanism and iterations stay the same.
     """
     names = list(users)
     request = describe.DescribeUserScramCredentialsRequest([describe.UserName(name) for name in names])

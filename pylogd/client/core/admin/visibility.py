@@ -1,12 +1,12 @@
-"""Wait until all brokers show a change that one of them has made, so that whoever asks any of them next reads it.
+"""Wait until all brokers show a change that one broker has made, so that any broker's next answer includes it.
 
-Strategy: a broker answers a change when it has made it. The other brokers learn of it moments later, and until then
-they answer as before. So each operation that makes such a change ends with a `Probe`, a question whose answer shows the
-change. All live brokers are asked it at the same time, again and again, until all give the same answer and the answer
-is the expected one.
+Strategy: a broker answers the request when it has made the change. The other brokers learn of the change moments later;
+until then they answer as before. So each operation that makes such a change ends with a `Probe`, a question whose
+answer shows the change. All live brokers are asked at the same time, again and again, until all give the expected
+answer.
 
-Rules: the change is made already, so no broker's error is raised here. A broker is not waited for if it does not
-answer, or may not or can't say. After the client's request timeout no broker is waited for any longer.
+Rules: the change is made already, so no broker's error is raised here. Nobody waits for a broker that does not answer,
+or that refuses the question or can't answer it. After the client's request timeout the wait ends.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pylogd.errors import (
 from pylogd.wire.messages import describe_cluster, describe_configs
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 
-_ANSWER_SECONDS: Final = 5.0  # after which a broker counts as one that does not answer
-_TRIES: Final = 2  # with a broker to which the connection fails
-_AT_ONCE: Final = 100  # brokers that are asked at the same time
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5  # between rounds, in seconds
-_CAN_ASK_NOT_TO_CREATE: Final = 4  # the version of Metadata
+_ANSWER_SECONDS: Final = 5.0  # after this time a broker counts as one that does not answer
+_TRIES: Final = 2  # the tries with a broker to which the connection fails
+_AT_ONCE: Final = 100  # the most brokers that are asked at the same time
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5  # the pauses between rounds, in seconds
+_CAN_ASK_NOT_TO_CREATE: Final = 4  # since this version of Metadata
 
 
 def _anything(_: Any) -> bool:
@@ -46,8 +46,10 @@ def _anything(_: Any) -> bool:
 class Probe:
     """A question whose answer shows a change.
 
-    build: makes the request for a version. read: returns what all brokers have to answer alike, or None if the broker
-    can't say yet; raises KafkaError if it refuses to say. expected: whether that can be the state after the change.
+    build: makes the request for a version.
+    read: returns the part of an answer in which all brokers must agree; None if the broker can't tell yet. Raises
+    KafkaError if the broker refuses to answer.
+    expected: returns whether this part can be the state after the change.
     """
 
     api: type[Any]
@@ -95,17 +97,20 @@ async def until_shown(calls: Calls, probe: Probe) -> None:
 
 
 def _answered(answer: Any) -> Any:
-    """Return a broker's answer, or raise what there is in place of it."""
+    """Return a broker's answer, or raise its error."""
     if isinstance(answer, PylogdError):
         raise answer
     return answer
 
 
-# What shows a change of topics
+# Probes for changes of topics
 
 
 class TopicState(NamedTuple):
-    """What a broker says of a topic. leaders: the leader of each partition; empty if the topic does not exist."""
+    """A broker's answer about a topic.
+
+    leaders: the leader of each partition; empty if the topic does not exist.
+    """
 
     exists: bool
     topic_id: bytes
@@ -118,7 +123,7 @@ class TopicState(NamedTuple):
 
 
 def topics_probe(calls: Calls, names: Iterable[str], expected: Callable[[str, TopicState], bool]) -> Probe:
-    """Return what shows the state of topics by their names. Topics that may not be described are left out."""
+    """Return the probe that shows the state of topics by name. Topics that may not be described are left out."""
     asked = list(names)
 
     def build(version: int) -> MetadataRequest:
@@ -146,12 +151,14 @@ def _state(topic: MetadataResponseTopic) -> TopicState:
 
 
 def created(calls: Calls, names: Iterable[str]) -> Probe:
-    """Return what shows that topics exist and have leaders."""
+    """Return the probe that shows that topics exist and have leaders."""
     return topics_probe(calls, names, lambda _, state: state.is_led)
 
 
 def deleted(calls: Calls, ids: Mapping[str, bytes]) -> Probe:
-    """Return what shows that the topics with these names and ids are gone. Topics of the same name may be there."""
+    """Return the probe that shows that the topics with these names and ids are gone. New topics may have the same
+    names.
+    """
 
     def expected(name: str, state: TopicState) -> bool:
         return not state.exists or (any(ids[name]) and state.topic_id != ids[name])
@@ -160,17 +167,18 @@ def deleted(calls: Calls, ids: Mapping[str, bytes]) -> Probe:
 
 
 def grown(calls: Calls, topic: str, partitions: int) -> Probe:
-    """Return what shows that a topic has so many partitions, and all of them have leaders."""
+    """Return the probe that shows that a topic has this number of partitions, and all of them have leaders."""
     return topics_probe(calls, [topic], lambda _, state: state.is_led and len(state.leaders) >= partitions)
 
 
-# What shows a change of settings
+# Probes for changes of settings
 
 
 def configured(kind: int, name: str, keys: Iterable[str], source: int, removed: Iterable[str]) -> Probe:
-    """Return what shows changed settings of a topic, a group or all brokers.
+    """Return the probe that shows changed settings of a topic, a group or all brokers.
 
-    source: the code of settings that the resource has itself. removed: the keys that get back to their default.
+    source: the code of a resource's own settings.
+    removed: the keys that return to their defaults.
     """
     wanted, gone = sorted(keys), frozenset(removed)
     resource = describe_configs.DescribeConfigsResource(kind, name, wanted)
@@ -192,7 +200,7 @@ def configured(kind: int, name: str, keys: Iterable[str], source: int, removed: 
 
 
 def labelled() -> Probe:
-    """Return what shows the labels of brokers."""
+    """Return the probe that shows the labels of brokers."""
 
     def read(response: describe_cluster.DescribeClusterResponse) -> dict[int, tuple[str, ...]] | None:
         if not tells(response.error_code):
@@ -204,7 +212,7 @@ def labelled() -> Probe:
 
 
 def cordoning(node: int, cordoned: bool) -> Probe:
-    """Return what shows whether a broker takes new replicas."""
+    """Return the probe that shows whether a broker takes new replicas."""
 
     def read(response: describe_cluster.DescribeClusterResponse) -> bool | None:
         if not tells(response.error_code):

@@ -1,4 +1,4 @@
-"""Which batches of a fetch's answer belong to aborted transactions (KIP-98), for consumers with read_committed."""
+"""Find the batches of aborted transactions in the answer to a fetch (KIP-98), for consumers with read_committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class AbortedTransactions:
     """Tells which batches of an answer belong to aborted transactions (KIP-98)."""
 
     def __init__(self, transactions: Iterable[Any]) -> None:
-        """`transactions` are the answer's: a producer id and the first offset of its transaction."""
+        """`transactions` are those of the answer: producer ids, and the first offsets of their transactions."""
         self._ahead = deque(sorted((t.first_offset, t.producer_id) for t in transactions))
         self._producers: set[int] = set()
 

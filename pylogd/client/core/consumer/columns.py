@@ -5,9 +5,12 @@
     records = columns.decode(batch_bytes, from_offset=100)      # bytes of a fetch
     found = columns.decode_batches(iter_batches(batch_bytes))   # the same, with the next offset
 
-Columns: `key` and `value` binary, null where a record has none; `offset` int64; `timestamp` timestamp(ms, UTC), when
-the record was created or appended, as `timestampType` int32 says (0 or 1, as in Spark's Kafka source); on demand
-`headers`: list<struct<key: string, value: binary>>.
+The columns:
+- `key` and `value`: binary; null where a record has none.
+- `offset`: int64.
+- `timestamp`: timestamp(ms, UTC), when the record was created or appended.
+- `timestampType`: int32, 0 if created, 1 if appended, as in Spark's Kafka source.
+- `headers`: list<struct<key: string, value: binary>>, only if it is requested.
 
 Strategy: batches are measured first, then columns of the right size are filled by the compiled `wire._speedups`. Where
 it is missing, the same columns are made from objects, ten times slower. `core/producer/columns.py` goes the other way.
@@ -42,10 +45,10 @@ from pylogd.wire.records import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MOST_BYTES = (1 << 31) - 1  # the offsets of Arrow's `binary` are int32
+_MOST_BYTES = (1 << 31) - 1  # because the offsets of Arrow's `binary` are int32
 _INT32 = struct.Struct("=i")
 _INT64 = 1 << 63
-_NULLS_UNKNOWN = -1  # so are the offsets of lists
+_NULLS_UNKNOWN = -1  # Arrow's number for an unknown count of nulls
 
 
 class PyArrowMissing(PylogdError):
@@ -55,7 +58,7 @@ class PyArrowMissing(PylogdError):
 class Columns(NamedTuple):
     """Records as columns, and the offset after the last batch, at which a reader continues.
 
-    `ended`: no batch is left. Else the next one was left out because of `max_bytes`, or is damaged.
+    ended: whether no batch is left. Otherwise the next batch was left out because of `max_bytes`, or is damaged.
     """
 
     records: pa.RecordBatch
@@ -125,7 +128,7 @@ def decode_batches(
             part = _check(header, batch, from_offset, check_crcs, max_decompressed)
         except InvalidRecordBatch as error:
             if parts:
-                break  # the next call begins with it
+                break  # the next call begins with this batch
             raise CorruptRecords(topic, partition, header.base_offset, header.next_offset, str(error)) from error
         size += len(part.payload)
         if parts and size > _MOST_BYTES:
@@ -147,7 +150,7 @@ def schema(headers: bool = False) -> pa.Schema:
 
 
 def _batches(data: Buffer, from_offset: int, topic: str, partition: int) -> Iterable[tuple[BatchHeader, memoryview]]:
-    """Iterate over the batches. Invalid bytes end it; at the beginning they raise."""
+    """Iterate over the batches. Invalid bytes end the iteration; at the beginning they raise."""
     any_came = False
     try:
         for found in iter_batches(data, allow_partial=True):
@@ -231,7 +234,7 @@ def _compiled_headers(arrow: Any, parts: list[_Part], sums: _Measures, kind: Any
     names = keys.array(arrow, arrow.string())
     try:
         names.validate(full=True)
-    except arrow.ArrowInvalid:  # not all of it is UTF-8
+    except arrow.ArrowInvalid:  # some bytes are not UTF-8
         names = arrow.array([name.decode(errors="replace") for name in keys.array(arrow, arrow.binary()).to_pylist()])
     pairs = arrow.StructArray.from_arrays([names, values.array(arrow, arrow.binary())], fields=list(kind.value_type))
     return arrow.Array.from_buffers(kind, sums.rows, [None, arrow.py_buffer(ends)], 0, children=[pairs])
@@ -240,7 +243,7 @@ def _compiled_headers(arrow: Any, parts: list[_Part], sums: _Measures, kind: Any
 class _Strings:
     """The buffers of a column of byte strings, in Arrow's layout: offsets, validity bits, bytes.
 
-    They are from Arrow's pool, which reuses memory: pages that are new to the process cost more than filling them.
+    The buffers come from Arrow's pool, which reuses memory: new pages would cost more than filling them.
     """
 
     def __init__(self, arrow: Any, rows: int, nulls: int, size: int) -> None:

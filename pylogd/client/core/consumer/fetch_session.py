@@ -1,8 +1,9 @@
 """The client's half of an incremental fetch session with one broker (KIP-227): name only what changed.
 
 Strategy: the broker remembers which partitions a session fetches and from which offsets. A first request, with epoch 0,
-names all of them; the requests behind it name those whose fetch differs from what the broker remembers, and those to
-forget. The epoch counts the requests. Few partitions are fetched without a session: naming them costs less than it.
+names all of them; later requests name partitions whose fetch differs from what the broker remembers, and partitions to
+forget. The epoch counts the requests. A few partitions are fetched without a session, since naming them costs less than
+a session.
 
 Rules: one request is in flight at a time. After any failure the next request opens a new session. No I/O, no clock.
 """
@@ -19,12 +20,12 @@ PartitionKey = tuple[str | bytes, int]
 
 INITIAL_EPOCH = 0  # opens a session
 FINAL_EPOCH = -1  # closes the session, if one is named, and opens none
-FIRST_VERSION = 7  # of Fetch
+FIRST_VERSION = 7  # a version of Fetch
 #: With fewer partitions than this no session is opened.
 LEAST_PARTITIONS = 4
 _LAST_EPOCH = 0x7FFFFFFF
 
-#: What answers mean that the broker and this client do not agree about the session. Nothing is wrong with partitions.
+#: Errors that mean that the broker and this client disagree about the session, not that a partition has a problem.
 SESSION_ERRORS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -52,7 +53,7 @@ class SessionRequest(NamedTuple):
 
 
 class FetchSession:
-    """A session with one broker, or none yet."""
+    """A session with one broker, which may not be open yet."""
 
     __slots__ = ("_by_id", "_epoch", "_id", "_remembered", "_sent_epoch")
 
@@ -65,7 +66,7 @@ class FetchSession:
 
     @property
     def incremental(self) -> bool:
-        """Whether the request in flight belongs to a session that was open before it."""
+        """Whether the request in flight belongs to a session that was open already."""
         return self._sent_epoch > INITIAL_EPOCH
 
     def request(self, wanted: Mapping[PartitionKey, PartitionRequest], version: int, by_id: bool) -> SessionRequest:
@@ -76,7 +77,7 @@ class FetchSession:
         if version < FIRST_VERSION or len(wanted) < LEAST_PARTITIONS:
             self._id, self._epoch, self._sent_epoch = 0, INITIAL_EPOCH, FINAL_EPOCH
             return SessionRequest(session_id, FINAL_EPOCH, wanted, [])
-        if by_id != self._by_id:  # another version than before: a session does not mix names and ids
+        if by_id != self._by_id:  # the version has changed: a session does not mix names and ids
             self._epoch, self._by_id = INITIAL_EPOCH, by_id
         self._sent_epoch = self._epoch
         before, self._remembered = self._remembered, dict(wanted)
@@ -101,7 +102,7 @@ class FetchSession:
             self._epoch = 1 if self._sent_epoch == _LAST_EPOCH else self._sent_epoch + 1
 
     def failed(self, code: ErrorCode | None = None) -> None:
-        """Record that there was no answer, or one with an error: open a new session, and have the broker close this."""
+        """Record that there was no answer, or an error: open a new session, and have the broker close this one."""
         if code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self._id = 0
         self._epoch = INITIAL_EPOCH

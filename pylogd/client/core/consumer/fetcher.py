@@ -1,15 +1,15 @@
 """Fetch record batches: choose the broker of each partition, make requests, and apply the answers.
 
-Strategy: one request at a time to each broker, for all partitions that are read from it. An answer is kept as the bytes
-that were received; only batch headers are read, to know which offset follows, so that the next request is in flight
-before the first record of this answer is decoded. Partitions take turns in being first in a request, because an answer
-that is full leaves the last ones out. A leader may name a preferred replica (KIP-392), which is read from for a while;
-after any error of it the leader is asked again. A request names the leader epoch of each partition, so that a broker
-with another one refuses it; a position is checked before it is used with a new leader epoch (`validation`, KIP-320).
+Strategy: each broker gets one request at a time, for all partitions that are read from it. An answer is kept as bytes;
+only batch headers are read, to know the next offset, so that the next request is in flight before the first record of
+this answer is decoded. Partitions take turns in being first in a request, because a full answer leaves the last
+partitions out. A leader may name a preferred replica (KIP-392), from which the partition is read for a while; after an
+error of that replica the leader is asked again. A request names each partition's leader epoch, so that a broker with
+another epoch refuses it. A position is checked before it is used with a new leader epoch (`validation`, KIP-320).
 
-Rules: at most one answer of each broker is kept and one request in flight, and all of them together hold no more than
-`buffer_bytes`, or one batch that is larger. A partition whose position was changed meanwhile is known by its
-generation, and what was fetched for it is dropped. No I/O, no clock, no threads.
+Rules: for each broker at most one answer is kept and one request in flight. All answers together have at most
+`buffer_bytes`, or one larger batch. A partition's generation shows whether its position was changed meanwhile; then the
+fetched batches are dropped. No I/O, no clock, no threads.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from pylogd.wire.messages.fetch import (
 from pylogd.wire.records import BatchHeader, iter_batches
 from pylogd.wire.values import ZERO_UUID
 
-TOPIC_IDS_FROM = 13  # the version of Fetch
-UNKNOWN_EPOCH = -1  # a leader epoch that is not known
+TOPIC_IDS_FROM = 13  # since this version of Fetch
+UNKNOWN_EPOCH = -1  # an unknown leader epoch
 _CONSUMER = -1
 _NO_REPLICA = -1
 _NO_END = 1 << 63
-_PREFERRED_SECONDS = 300.0  # for how long a preferred replica is used before the leader is asked again
-_LEAST_BYTES = 64 * 1024  # with less space left in the buffers than this no request is sent
+_PREFERRED_SECONDS = 300.0  # a preferred replica is used for this time before the leader is asked again
+_LEAST_BYTES = 64 * 1024  # no request is sent with less space than this in the buffers
 _NUMBERS = count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """Waits and sizes, as Kafka's fetch.* settings. `read_committed`: leave out records of aborted transactions."""
+    """Waits and sizes, like Kafka's fetch.* settings. `read_committed` leaves out records of aborted transactions."""
 
     min_bytes: int = 1
     max_wait_ms: int = 500
@@ -79,11 +79,12 @@ class FetchSettings:
 
 @dataclass(slots=True, eq=False)
 class PartitionFetch:
-    """The next fetch of a partition.
+    """The next fetch of a partition, at `offset`.
 
-    `offset` is the next to fetch, `offset_epoch` the leader epoch of the record in front of it; the log is known to
-    have both under `leader_epoch`, if its topic still has `topic_id`. While `validating`, a newer leader is asked
-    whether its log has them. `error` is that of the last answer, until it has been dealt with.
+    offset_epoch: the leader epoch of the record before `offset`.
+    leader_epoch, topic_id: the log is known to have both under this leader epoch, if the topic still has this id.
+    validating: whether a newer leader is being asked if its log has them.
+    error: the error of the last answer, until it has been handled.
     """
 
     partition: TopicPartition
@@ -105,9 +106,10 @@ class PartitionFetch:
 
 @dataclass(slots=True, eq=False)
 class FetchedBatches:
-    """Whole batches of one partition, as views of the answer's bytes. Records before `offset` were not asked for.
+    """Whole batches of one partition, as views of the answer's bytes. Records before `offset` were not requested.
 
-    `aborted` is set where records of aborted transactions are left out. `size` in bytes counts against the buffers.
+    aborted: tells which batches to skip, if records of aborted transactions are left out.
+    size: in bytes; it counts against the buffers.
     """
 
     fetch: PartitionFetch
@@ -120,10 +122,7 @@ class FetchedBatches:
 
 @dataclass(slots=True, eq=False)
 class FetchInFlight:
-    """A fetch request to a broker: its partitions with their generations, and the bytes that its answer may have.
-
-    `by_answer` maps partitions as the answer names them, by topic (name or id) and number.
-    """
+    """A request to a broker. `by_answer` has its partitions by topic (name or id) and number, as answers name them."""
 
     node: int
     max_bytes: int
@@ -140,20 +139,20 @@ class Fetcher:
         self.settings = settings
         self._timeout = request_timeout + settings.max_wait_ms / 1000
         self.partitions: dict[TopicPartition, PartitionFetch] = {}
-        self.ends: Mapping[TopicPartition, int] = {}  # where reading ends, if it does
-        self.paused: set[TopicPartition] = set()  # nothing of these is fetched or handed out
+        self.ends: Mapping[TopicPartition, int] = {}  # the offsets at which reading ends, if it ends
+        self.paused: set[TopicPartition] = set()  # partitions that are neither fetched nor returned
         self._ready: deque[FetchedBatches] = deque()
-        self._held = 0  # bytes that were received and are not used up
-        self._expected = 0  # bytes that the requests in flight may bring
+        self._held = 0  # received bytes that are not used up
+        self._expected = 0  # bytes that the answers in flight may have
         self._generation = 0
         self._busy: set[int] = set()
         self._nodes: set[int] = set()
         self._sessions: dict[int, FetchSession] = {}
         self._closed = False
-        #: the number of sessions that brokers were asked to close, and have not yet
+        #: the number of sessions that brokers were asked to close and have not closed yet
         self.closing = 0
         self.leader_changed: list[TopicPartition] = []
-        # A connection of its own: an answer that waits for records delays whatever is behind it.
+        # A connection of their own: an answer that waits for records delays all later answers.
         self._purpose = f"fetch {next(_NUMBERS)}"
 
     # Partitions
@@ -161,8 +160,7 @@ class Fetcher:
     def move(self, partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH, *, valid: bool = False) -> None:
         """Fetch a partition from `offset` on; `epoch` is the leader epoch of the record in front of it, if known.
 
-        What was fetched of the partition before is dropped. `valid`: the log is known to have this position, under the
-        leader epoch under which it had the one before.
+        Batches that were fetched before are dropped. `valid`: the log has this position under the same leader epoch.
         """
         before = self.partitions.get(partition)
         self.drop(partition)
@@ -175,7 +173,7 @@ class Fetcher:
                 fetch.leader_epoch, fetch.topic_id = before.leader_epoch, before.topic_id
 
     def drop(self, partition: TopicPartition) -> None:
-        """Fetch a partition no more."""
+        """Stop fetching a partition."""
         if self.partitions.pop(partition, None) is not None and self._ready:
             for fetched in [fetched for fetched in self._ready if fetched.fetch.partition == partition]:
                 self._ready.remove(fetched)
@@ -259,7 +257,7 @@ class Fetcher:
         free = buffer - self._held - self._expected
         if free < _LEAST_BYTES and (self._held or self._expected):
             return 0
-        share = buffer // (2 * max(1, len(self._nodes)))  # one answer of each broker is kept, one is under way
+        share = buffer // (2 * max(1, len(self._nodes)))  # each broker may have one answer kept and one in flight
         return max(1, min(free, max(share, _LEAST_BYTES), self.settings.max_bytes))
 
     def calls(self, now: float, metadata: Metadata) -> list[Call]:
@@ -295,7 +293,7 @@ class Fetcher:
             return None
         if leader.leader_epoch != fetch.leader_epoch:
             before, fetch.topic_id = fetch.topic_id, metadata.topics[fetch.partition.topic].topic_id
-            if before not in (ZERO_UUID, fetch.topic_id):  # the topic was made anew, and has other epochs
+            if before not in (ZERO_UUID, fetch.topic_id):  # the topic was created again, and has other epochs
                 fetch.offset_epoch = UNKNOWN_EPOCH
             if UNKNOWN_EPOCH not in (fetch.offset_epoch, leader.leader_epoch):
                 fetch.validating = True
@@ -336,7 +334,7 @@ class Fetcher:
         )  # fmt: skip
 
     def _request(self, in_flight: FetchInFlight, topic_ids: Mapping[str, bytes], version: int) -> FetchRequest:
-        """Make the message with the current offsets: opening the connection may have taken a while."""
+        """Make the message with the current offsets, which may have changed while the connection was opened."""
         settings = self.settings
         by_id = version >= TOPIC_IDS_FROM
         most = min(in_flight.max_bytes, settings.partition_max_bytes)
@@ -364,7 +362,7 @@ class Fetcher:
         )
 
     def close(self, is_ready: Callable[[int, str], bool]) -> list[Call]:
-        """Fetch no more, and return requests that close the sessions with brokers, as far as they are connected.
+        """Stop fetching, and return requests that close the sessions with connected brokers.
 
         `is_ready` tells whether there is a connection to a broker for a purpose.
         """
@@ -386,10 +384,10 @@ class Fetcher:
     # Answers
 
     def answered(self, in_flight: FetchInFlight, response: FetchResponse, now: float) -> None:
-        """Take in what a broker answered for each partition."""
+        """Apply a broker's answer for each partition."""
         if response.error_code:
             code = error_for(response.error_code)
-            if code in SESSION_ERRORS and in_flight.session.incremental:  # asked again at once, in a new session
+            if code in SESSION_ERRORS and in_flight.session.incremental:  # fetch again at once, in a new session
                 in_flight.session.failed(code)
                 self._ended(in_flight)
             else:
@@ -403,7 +401,8 @@ class Fetcher:
                 found = in_flight.by_answer.get((topic.topic or topic.topic_id, answer.partition_index))
                 if found is not None and self.current(*found):
                     self._answer(in_flight.node, found[0], answer, now)
-        # Brokers serve partitions in the request's order, so those that gave records come last in the next one.
+        # Brokers serve partitions in the request's order, so partitions that gave records come last in the next
+        # request.
         for fetch in sorted(partitions, key=lambda fetch: fetch.offset != before[fetch.partition]):
             self.partitions[fetch.partition] = self.partitions.pop(fetch.partition)
 
@@ -416,7 +415,7 @@ class Fetcher:
     def fail(self, fetch: PartitionFetch, error: PylogdError, now: float) -> None:
         """Record a failed fetch: the partition pauses until its `error` is handled."""
         fetch.not_before = now + fetch.backoff.next()
-        if fetch.preferred_until > now:  # no error to report: the leader is asked instead
+        if fetch.preferred_until > now:  # the error is not reported: the leader is asked instead
             fetch.preferred_until = 0.0
         else:
             fetch.error = error
@@ -439,7 +438,7 @@ class Fetcher:
             return
         if answer.preferred_read_replica not in (_NO_REPLICA, node):
             fetch.preferred_replica, fetch.preferred_until = answer.preferred_read_replica, now + _PREFERRED_SECONDS
-        # Where reading ends, by which the lag is counted; brokers that know no transactions answer no stable offset.
+        # The end from which the lag is counted. Brokers without transactions send no last stable offset.
         stable = answer.last_stable_offset if self.settings.read_committed else -1
         fetch.high_watermark = answer.high_watermark if stable < 0 else stable
         fetch.backoff.reset()
@@ -448,12 +447,12 @@ class Fetcher:
             return
         batches: list[tuple[BatchHeader, memoryview]] = []
         try:
-            batches.extend(iter_batches(records, allow_partial=True))  # keeps what came before an error
+            batches.extend(iter_batches(records, allow_partial=True))  # keeps the batches before an error
         except InvalidRecordBatch as damage:
             if not batches:
                 topic, partition = fetch.partition
                 self.fail(fetch, CorruptRecords(topic, partition, fetch.offset, None, str(damage)), now)
-        if self.ends and batches:  # the first one is kept even if it begins behind the end: the position moves there
+        if self.ends and batches:  # the first batch is kept even if it begins after the end, to move the position there
             end = self._end(fetch)
             batches[1:] = [found for found in batches[1:] if found[0].base_offset < end]
         if batches:

@@ -1,4 +1,4 @@
-"""Hooks of a consumer (KIP-42): see and change records before `poll` returns them, and be told of commits."""
+"""Hooks of a consumer (KIP-42): they see and change records before `poll` returns them, and are told of commits."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class ConsumerHooks:
     """The interceptors of one consumer."""
 
     def __init__(self, interceptors: Sequence[ConsumerInterceptor]) -> None:
-        """They are called in this order, each with the result of the one before it."""
+        """Interceptors are called in this order, each with the result of the previous one."""
         self._on_consume = overridden(interceptors, ConsumerInterceptor, "on_consume")
         self._on_commit = overridden(interceptors, ConsumerInterceptor, "on_commit")
         self._on_close = overridden(interceptors, ConsumerInterceptor, "close")
 
     def consumed(self, records: list[Record]) -> list[Record]:
-        """Return what to hand out in place of records of one partition."""
+        """Return the records that replace these records of one partition."""
         return changed_by(_log, self._on_consume, records) if self._on_consume else records
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

@@ -46,7 +46,7 @@ class ConsumerMetrics(ClientMetrics):
 class ConsumerMeters:
     """The statistics of a consumer, updated once for each partition that a `poll` returns.
 
-    In an iteration they are updated when the records that it iterates over are used up; `snapshot` adds the others.
+    In an iteration they are updated when a partition's records are used up; `snapshot` adds the records before that.
     """
 
     def __init__(self, network: NetworkMeters, core: PartitionsCore) -> None:

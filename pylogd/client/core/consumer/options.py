@@ -33,10 +33,11 @@ class ConsumerOptions(ClientOptions):
     group_protocol: "classic", in which members assign the partitions, or "consumer" (KIP-848): the broker does.
     group_remote_assignor: with "consumer", the broker's assignor to ask for: "uniform" or "range"; None leaves it open.
     coordinator, zookeeper: "broker", or "zookeeper" for a group in the ZooKeeper at "host:port,.../chroot".
-    zookeeper_settings: how its connection is secured, by names as in a broker's settings: `zookeeper.auth.digest`, ...
+    zookeeper_settings: options of ZooKeeper's connection, with the names of brokers' settings: `zookeeper.auth.digest`,
+    ...
     assignors: "range", "roundrobin", "sticky", "cooperative-sticky", or objects of your own, the preferred first.
     session_timeout: 45 s by default, 6 s in ZooKeeper.
-    assignors, session_timeout, heartbeat_interval: not with group_protocol="consumer": the broker has them.
+    assignors, session_timeout, heartbeat_interval: with group_protocol="consumer" the broker decides them.
     max_poll_interval: a member that does not poll for so long leaves the group.
     auto_commit: "after" commits processed records periodically: each is processed at least once; "before" commits
         before records are returned: each is processed at most once; "off" leaves it to `commit`; "transaction" to
@@ -44,7 +45,8 @@ class ConsumerOptions(ClientOptions):
     isolation: "committed" leaves out records of transactions that are aborted or still open; "uncommitted" returns all.
         By default "committed" with auto_commit="transaction", else "uncommitted".
     auto_offset_reset: where to start without a committed offset, or with one that the log does not have.
-    fetch_*, partition_max_bytes: for one request. buffer_bytes: fetched data of all partitions that is not decoded.
+    fetch_*, partition_max_bytes: limits of one request.
+    buffer_bytes: the limit of fetched data that is not decoded, of all partitions.
     max_poll_records: the most records that one call of `poll` returns, and that an iteration decodes ahead.
     prefetch: fetch while the application is busy with records.
     key_deserializer, value_deserializer: functions of one argument, bytes, or objects with `deserialize(topic, data)`.
@@ -82,7 +84,7 @@ class ConsumerOptions(ClientOptions):
     retry_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError: an unknown value, or options that contradict each other."""
+        """Raises ValueError for an unknown value, or options that contradict each other."""
         super().__post_init__()
         check_choice(self.auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
         check_choice(self.auto_commit, ("after", "before", "off", "transaction"), "auto_commit")
@@ -124,7 +126,7 @@ class ConsumerOptions(ClientOptions):
 
     @property
     def session_seconds(self) -> float:
-        """How long a member that sends no heartbeats stays in the group."""
+        """The time after which a member without heartbeats is removed from the group."""
         if self.session_timeout is not None:
             return self.session_timeout
         return _ZOOKEEPER_SESSION if self.coordinator == "zookeeper" else _SESSION

@@ -1,13 +1,13 @@
-"""Read partitions from positions, without I/O: all of a consumer that has nothing to do with groups.
+"""Read partitions from positions, without I/O: the part of a consumer that does not concern groups.
 
 Strategy: `turn` returns what to send: fetches, look-ups of offsets, validations of positions, metadata. `reader`
 decodes what was fetched, and its buffer holds the records that were decoded and not handed out. Errors of fetches are
-dealt with here: a position that the log does not have is reset as `auto_offset_reset` says, what may pass is tried
-again, and `raise_error`, which the face calls before it hands anything out, raises the rest.
+handled here: a position that the log does not have is reset as `auto_offset_reset` says, and retriable errors are
+retried. `raise_error`, which the face calls before it returns records, raises all other errors.
 
-Rules: a partition that is assigned has a position in `reader` or waits in `starts` for one. What the application does
-(`move`, `rewind`, `forget`) drops the buffered records of the partition. What `turn` does keeps them: they are handed
-out first, perhaps by another thread at this moment. No I/O and no clock.
+Rules: a partition that is assigned has a position in `reader` or waits in `starts` for one. The application's calls
+(`move`, `rewind`, `forget`) drop the buffered records of the partition. `turn` keeps these records: they are handed out
+first, perhaps by another thread at this moment. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from pylogd.errors import ErrorCode, KafkaError, PylogdError
 
 
 class PartitionsCore:
-    """See the module. Times in seconds.
+    """See the module. Times are in seconds.
 
-    `on_found(committed, reset)` is told of the positions at which partitions start. `soon` is called when a request
-    could be sent that could not before, `warn` with a line for the log.
+    on_found: called as `on_found(committed, reset)` with the positions at which partitions start.
+    soon: called when another request can be sent.
+    warn: called with a line for the log.
     """
 
     def __init__(
@@ -50,8 +51,8 @@ class PartitionsCore:
     ) -> None:
         """Nothing is assigned yet.
 
-        on_error: called, in place of `raise_error`, with a partition and its error; it moves or forgets the partition.
-        on_topic: called with each topic as metadata has it now, before anything of it is fetched under that.
+        on_error: called with a partition and its error, to move or forget it; replaces `raise_error`.
+        on_topic: called with each topic of new metadata, before anything is fetched by that metadata.
         """
         self._on_error = on_error or self._keep_error
         self._on_topic = on_topic
@@ -80,7 +81,7 @@ class PartitionsCore:
         self._failing_since: dict[TopicPartition, tuple[float, int]] = {}
         self._error: PylogdError | None = None
         self._is_wanted: Callable[[str], bool] = lambda _: True
-        self._unwanted: set[TopicPartition] = set()  # they are held as if they were paused
+        self._unwanted: set[TopicPartition] = set()  # partitions that are held as if they were paused
 
     # Positions
 
@@ -106,13 +107,13 @@ class PartitionsCore:
         self.reader.move(partition, offset, epoch)
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
-        """Read again from the position, or from an offset before it: what follows was not processed."""
+        """Read again from the position, or from an earlier offset, because later records were not processed."""
         self.reader.buffer.drop(partition)
         self._release(partition)
         self.reader.rewind(partition, offset)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Read a partition no more."""
+        """Stop reading a partition."""
         self.fetcher.pause(partition, False)
         self._unwanted.discard(partition)
         self.reader.buffer.drop(partition)
@@ -128,7 +129,7 @@ class PartitionsCore:
         self.starts.add(partitions)
 
     def unbuffer(self) -> None:
-        """Have the buffered records read again, in another form; those of paused partitions stay where they are."""
+        """Have the buffered records read again, in another form. Records of paused partitions stay buffered."""
         for partition, offset in self.reader.buffer.positions().items():
             if partition not in self.fetcher.paused:
                 self.rewind(partition, offset)
@@ -144,12 +145,12 @@ class PartitionsCore:
         return [partition for partition in self.assignment if partition in held]
 
     def want(self, is_wanted: Callable[[str], bool]) -> None:
-        """Hand out records of the topics that are wanted, by name. The group takes the other partitions away later."""
+        """Return only records of topics with these names. The group takes the other partitions away later."""
         self._is_wanted = is_wanted
         self.hold_unwanted()
 
     def hold_unwanted(self) -> None:
-        """Hold the partitions whose topics are not wanted, and continue with those that are wanted again."""
+        """Hold the partitions of unwanted topics, and continue with the partitions that are wanted again."""
         for partition in self.assignment:
             if self._is_wanted(partition.topic):
                 if partition in self._unwanted:
@@ -160,13 +161,13 @@ class PartitionsCore:
                 self.reader.pause(partition, True)
 
     def _reset(self, partition: TopicPartition) -> None:
-        """Find a new position for a partition that has none any more, or one that the log does not have."""
+        """Find a new position for a partition that has lost its position, or whose log does not have it."""
         self._release(partition)
         self.reader.forget(partition)
         self.starts.add([partition], reset=True)
 
     def _release(self, partition: TopicPartition) -> None:
-        """Forget what belongs to the present position of a partition."""
+        """Forget the state that belongs to the present position of a partition."""
         self.starts.discard(partition)
         self.validator.discard(partition)
         self._failing_since.pop(partition, None)
@@ -181,13 +182,13 @@ class PartitionsCore:
                 self._move(partition, offset)
 
     def _take(self) -> FetchedBatches | None:
-        """Return the next batches that were fetched. The request for what follows them is sent first."""
+        """Return the next fetched batches. The request for the batches after them is sent first."""
         while (fetched := self.fetcher.take()) is not None:
             if not self.fetcher.ready:
                 self._soon()
             if self.fetcher.current(fetched.fetch, fetched.generation):
                 return fetched
-            self.fetcher.used(fetched)  # the leader has changed: they are fetched again from the new one
+            self.fetcher.used(fetched)  # the leader has changed: fetch the batches again from the new one
         return None
 
     # Time
@@ -207,7 +208,7 @@ class PartitionsCore:
         return calls
 
     def next_time(self, now: float) -> float | None:
-        """When `turn` has something to do, if nothing happens before."""
+        """Return when to call `turn`, unless an event comes first."""
         missing = bool(self._missing_topics())
         times = [
             self.fetcher.next_time(now), self.starts.next_time(now), self.validator.next_time(now),
@@ -307,7 +308,7 @@ class PartitionsCore:
     def _is_final(self, fetch: PartitionFetch, error: PylogdError, now: float) -> bool:
         """Return whether to raise an error: it is not retriable, or was retried for `retry_timeout` seconds."""
         since, at = self._failing_since.get(fetch.partition, (now, -1))
-        if at != fetch.offset:  # it has made progress since
+        if at != fetch.offset:  # the partition has made progress since
             since = now
         self._failing_since[fetch.partition] = since, fetch.offset
         patience = self.options.retry_timeout

@@ -1,10 +1,9 @@
 """Decode fetched batches and return their records: positions, and records in the order of each partition.
 
-Strategy: a batch is decoded when its turn comes, whole; what exceeds the limit of a call waits decoded for the next
-call. Records go to `buffer`, from which the application gets them. `positions` are the offsets at which decoding
-continues; `progress` is what the application knows as positions: the offsets of the next records to hand out. Beside a
-position stands the leader epoch of the last batch that was decoded, by which a truncation of the log is found
-(`validation`).
+Strategy: a batch is decoded as a whole when its turn comes; records beyond the limit of a call wait for the next call.
+Records go to `buffer`, from which the application gets them. `positions` are the offsets at which decoding continues;
+`progress` has the positions that the application sees: the offsets of the next records to hand out. Each position has
+the leader epoch of the last decoded batch, by which a truncation of the log is found (`validation`).
 
 Rules: a record is handed out once, in the order of its partition; records of control batches and of aborted
 transactions are not. A damaged batch is reported once everything in front of it has been handed out, and the position
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Records of one partition as columns, with the position that they were read from.
 ColumnChunk = tuple[TopicPartition, int, "pa.RecordBatch"]
-#: The same as whole batches with their headers.
+#: Records of one partition as whole batches with their headers.
 BatchChunk = tuple[TopicPartition, int, list[tuple[BatchHeader, memoryview]]]
 
 
@@ -48,8 +47,11 @@ def begins_of(chunks: Iterable[ColumnChunk | BatchChunk]) -> dict[TopicPartition
 
 @dataclass(slots=True, eq=False)
 class _OpenBatches:
-    """Batches of a partition that are being read. `decoded` are records that wait to be handed out, `last` is the
-    header of the last batch with records that was looked at, `epoch` the leader epoch of the last batch of any kind.
+    """Batches of a partition that are being read.
+
+    decoded: the records that wait to be handed out.
+    last: the header of the last batch with records.
+    epoch: the leader epoch of the last batch of any kind.
     """
 
     fetched: FetchedBatches
@@ -61,7 +63,7 @@ class _OpenBatches:
 class Reader:
     """Positions of the partitions that are read, and the records that were fetched for them.
 
-    positions: the offset at which each partition is read on; all records before it are in `buffer`, or handed out.
+    positions: the offset at which reading continues in each partition. Earlier records are in `buffer`, or handed out.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Reader:
         check_crcs: bool = True,
         deserializer: RecordDeserializer | None = None,
     ) -> None:
-        """`take` returns the next batches that were fetched, or None."""
+        """`take` returns the next fetched batches, or None."""
         self.positions: dict[TopicPartition, int] = {}
         self._epochs: dict[TopicPartition, int] = {}
         self._fetcher = fetcher
@@ -84,8 +86,8 @@ class Reader:
         self.buffer = RecordBuffer(fetcher.paused)
 
     def move(self, partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH, *, valid: bool = False) -> None:
-        """Go on at `offset`; `epoch` is the leader epoch of the record in front of it. A known epoch is validated
-        before anything is fetched, unless the position is known to be `valid`.
+        """Continue at `offset`; `epoch` is the leader epoch of the record before it. A known epoch is validated before
+        anything is fetched, unless the position is known to be `valid`.
         """
         self._close(partition)
         self.positions[partition] = offset
@@ -93,13 +95,13 @@ class Reader:
         self._fetcher.move(partition, offset, epoch, valid=valid)
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch again from the position, or from an offset before it that was read already."""
+        """Fetch again from the position, or from an earlier offset."""
         self.move(partition, offset, self.epoch(partition), valid=True)
 
     def epoch(self, partition: TopicPartition) -> int:
         """Return the leader epoch of the record in front of the position, or UNKNOWN_EPOCH.
 
-        It may be that of a record behind the position, which the log has only if it has the position too.
+        It may be the epoch of a later record, which the log has only if it has the position too.
         """
         found = self._aside.get(partition)
         if self._open is not None and self._open.fetched.fetch.partition == partition:
@@ -108,7 +110,7 @@ class Reader:
         return known if found is None else max(known, found.epoch)
 
     def progress(self) -> dict[TopicPartition, int]:
-        """Return the offset of the next record of each partition: of what was read, the buffer may still hold some."""
+        """Return the offset of the next record to hand out in each partition; it may be in the buffer."""
         return {**self.positions, **self.buffer.positions()}
 
     def position(self, partition: TopicPartition) -> int:
@@ -119,7 +121,7 @@ class Reader:
         return found
 
     def forget(self, partition: TopicPartition) -> None:
-        """Read a partition no more."""
+        """Stop reading a partition."""
         self._close(partition)
         self.positions.pop(partition, None)
         self._epochs.pop(partition, None)
@@ -134,8 +136,9 @@ class Reader:
             self._aside[partition], self._open = self._open, None
 
     def drop_paused(self) -> None:
-        """Drop the batches of paused partitions, which are fetched again when they continue: others need the
-        buffers."""
+        """Drop the batches of paused partitions, since other partitions need the buffers. They are fetched again on
+        `resume`.
+        """
         for partition in [fetch.partition for fetch in self._fetcher.partitions.values() if fetch.paused]:
             self.rewind(partition, self.positions[partition])
 
@@ -158,8 +161,9 @@ class Reader:
 
         Raises CorruptRecords, DeserializationFailed.
 
-        The compiled loop hides records from the garbage collector, which they don't concern. Those of the Python loop
-        would have it look at all objects of the process every few thousand records, so it rests meanwhile.
+        The compiled loop hides records from the garbage collector, since they have no cycles. The records of the Python
+        loop would start a collection of the whole process every few thousand records, so the collector is off
+        meanwhile.
         """
         if self.buffer.ready:
             return True
@@ -178,7 +182,7 @@ class Reader:
                 self._read(limit, filled)
             except (CorruptRecords, DeserializationFailed):
                 if not filled:
-                    raise  # else hand out the good records; the position is at the damage, where the next call finds it
+                    raise  # else return the good records; the next call finds the damage at the position
             self.buffer.put(filled)
         except (CorruptRecords, DeserializationFailed):
             raise
@@ -190,9 +194,9 @@ class Reader:
         return bool(filled)
 
     def _fetch_again(self, begins: list[tuple[TopicPartition, int]]) -> None:
-        """Fetch everything again from the positions, after an exception from outside: batches may be in no hands.
+        """Fetch everything again from the positions, after an exception from outside, which may have lost batches.
 
-        begins: where records begin that were read, and that nobody gets.
+        begins: the first offsets of records that were read, but are lost.
         """
         for partition, position in list(self.positions.items()):
             self.rewind(partition, position)
@@ -214,7 +218,7 @@ class Reader:
             self.positions[partition] = end
 
     def _next_records(self, found: _OpenBatches, limit: int) -> list[Record]:
-        """Take up to `limit` records that are decoded. Raises DeserializationFailed if the first one is at fault."""
+        """Take up to `limit` decoded records. Raises DeserializationFailed if the first record fails."""
         records = found.decoded
         more = records if len(records) <= limit else records[:limit]
         if self._deserializer is not None:
@@ -242,7 +246,7 @@ class Reader:
         while max_bytes > 0 and (found := self._next_open()) is not None:
             partition = found.fetched.fetch.partition
             position = self.positions[partition]
-            if found.decoded:  # `fill` has decoded them as objects
+            if found.decoded:  # `fill` has decoded the records as objects
                 self.rewind(partition, position)
                 continue
             try:
@@ -258,18 +262,18 @@ class Reader:
                 chunks.append((partition, position, columns.records))
                 max_bytes -= columns.records.nbytes
             if found.last is not None and columns.next_offset < found.last.next_offset:
-                self.rewind(partition, columns.next_offset)  # it is damaged, or too much for one of Arrow's columns
+                self.rewind(partition, columns.next_offset)  # the next batch is damaged, or too large for Arrow
             else:
                 self.positions[partition] = max(self.positions[partition], columns.next_offset)
                 if columns.ended:
                     self._finish(found)
 
     def take_batches(self) -> BatchChunk | None:
-        """Return the batches with records that one answer has of a partition, as they were received, or None.
+        """Return the batches with records of one partition from one answer, as they were received, or None.
 
-        The position moves behind them, and behind what is left out. Records before the position from which they were
-        read, which is returned too, may be in the first one. Raises CorruptRecords; the position stays in front of the
-        damage, and what came before it was returned.
+        The position moves past the returned and the omitted batches. The earlier position is returned too, since the
+        first batch may begin before it. Raises CorruptRecords; the position stays before the damage, and all earlier
+        batches were returned.
         """
         found = self._next_open()
         if found is None:
@@ -284,7 +288,7 @@ class Reader:
                 if header.last_offset >= position:
                     batches.append((header, batch))
                 self.positions[partition] = max(self.positions[partition], header.next_offset)
-        except CorruptRecords:  # it was rewound to the damage
+        except CorruptRecords:  # the position is at the damage
             if not batches:
                 raise
         else:

@@ -1,4 +1,4 @@
-"""Keep the records that were read until the application gets them, from a `poll` or one by one from an iteration.
+"""Keep fetched records until the application gets them, from a `poll` or one by one from an iteration.
 
 Strategy: records wait here in the order of their partitions. An iteration gets a list iterator over the records that
 wait first. The list iterator itself knows how many records it has returned, so that neither a position nor a counter is
@@ -30,9 +30,9 @@ class BufferedRecords:
 
     start: the position before the first record.
     end: the position after the last record. Records that nobody gets may be in front of it.
-    accepted: whether the records may be handed out: the consumer has committed them (`auto_commit="before"`), and its
-    interceptors have seen them.
-    counted: the number of records that `RecordBuffer.on_handed_out` was told of.
+    accepted: whether the records may be handed out: interceptors have seen them, and with `auto_commit="before"` they
+    are committed.
+    counted: the number of records that were reported to `RecordBuffer.on_handed_out`.
     """
 
     __slots__ = ("accepted", "counted", "end", "iterator", "partition", "records", "start")
@@ -87,17 +87,17 @@ class BufferedRecords:
 
 
 class RecordBuffer:
-    """The records of all partitions that were read and not handed out, and those that are not processed yet."""
+    """The records of all partitions that are not handed out yet, and those that are not processed yet."""
 
     def __init__(self, paused: Container[TopicPartition]) -> None:
         """It is empty. `paused` are the partitions whose records wait."""
         self._paused = paused
         self._waiting: deque[BufferedRecords] = deque()
-        self._present: BufferedRecords | None = None  # the waiting records whose iterator an iteration has
-        self._in_hand: dict[TopicPartition, int] = {}  # the first offset of what was handed out last
-        self._iterated = False  # an iteration, and no `poll`, has handed out what is in hand
+        self._present: BufferedRecords | None = None  # the waiting records over which an iteration runs
+        self._in_hand: dict[TopicPartition, int] = {}  # the first offset of the records that were handed out last
+        self._iterated = False  # whether an iteration, not a `poll`, has handed them out
         self._interrupted = False
-        #: told of how many records of a partition were handed out
+        #: called with the number of records of a partition that were handed out
         self.on_handed_out: Callable[[TopicPartition, int], object] = _ignore
 
     # Records that were read
@@ -117,7 +117,7 @@ class RecordBuffer:
         return [each for each in self._waiting if not each.accepted]
 
     def accept(self, found: BufferedRecords, records: list[Record]) -> None:
-        """Let records be handed out, or those that replace them. The position moves past all of them in any case."""
+        """Let records, or their replacements, be handed out. The position moves past all of them in any case."""
         found.records, found.iterator, found.accepted = records, iter(records), True
         if not records:
             self._waiting.remove(found)
@@ -139,12 +139,12 @@ class RecordBuffer:
     # Handing out
 
     def take(self, limit: int) -> list[Chunk]:
-        """Hand out up to `limit` records at once. What was handed out before counts as processed."""
+        """Hand out up to `limit` records at once. Records that were handed out before count as processed."""
         self.processed()
         before = self._waiting
         try:
             return self._take(limit)
-        except BaseException:  # Ctrl-C: nobody gets these records
+        except BaseException:  # Ctrl-C: these records are lost to the application
             self._waiting = before
             raise
 
@@ -187,14 +187,14 @@ class RecordBuffer:
         return None
 
     def cut(self) -> None:
-        """Exhaust the iterator that an iteration has; the other records wait for the next one."""
+        """Exhaust the iterator of an iteration; the other records wait for the next iterator."""
         present = self._present
         if present is None:
             return
         current = present.current
         if current is not None:
             self._in_hand[present.partition] = current.offset
-        if present in self._waiting:  # not after a signal has ended an earlier call in the midst of this
+        if present in self._waiting:  # false if a signal has interrupted an earlier call here
             at = self._waiting.index(present)
             if present.left:
                 self._waiting[at] = present.split(present.count)[1]
@@ -203,12 +203,12 @@ class RecordBuffer:
         self._leave_present()
 
     def pause(self, partition: TopicPartition) -> None:
-        """Have an iteration hand out no more records of a partition, which has been paused."""
+        """Stop an iteration from handing out records of a paused partition."""
         if self._present is not None and self._present.partition == partition:
             self.cut()
 
     def interrupt(self) -> None:
-        """Have the iteration do what a `poll` does before it hands out another record."""
+        """Have the iteration do the work of a `poll` before it hands out another record."""
         self.cut()
         self._interrupted = True
 
@@ -224,7 +224,7 @@ class RecordBuffer:
     # What is processed
 
     def processed(self) -> None:
-        """Count everything that was handed out as processed. An iteration that was interrupted may go on."""
+        """Count all handed-out records as processed. An interrupted iteration may continue."""
         self.cut()
         self._in_hand.clear()
         self._iterated = self._interrupted = False
@@ -234,9 +234,10 @@ class RecordBuffer:
         self._in_hand.update(begins)
 
     def unprocessed(self, *, polled: bool) -> dict[TopicPartition, int]:
-        """Return the first offset, by partition, of what was handed out last and may not be processed.
+        """Return the first offset of the last records that may not be processed, by partition.
 
-        In an iteration that is the current record. polled: include what the last `poll` handed out.
+        In an iteration this is the current record.
+        polled: whether to include the records of the last `poll`.
         """
         present = self._present
         if present is not None:
@@ -251,14 +252,14 @@ class RecordBuffer:
         return {each.partition: each.position for each in reversed(list(self._waiting)) if each.left}
 
     def report(self) -> None:
-        """Tell `on_handed_out` of the records that an iteration has got so far."""
+        """Report to `on_handed_out` the records that an iteration has returned so far."""
         present = self._present
         if present is not None and present.count > present.counted:
             counted, present.counted = present.counted, present.count
             self.on_handed_out(present.partition, present.counted - counted)
 
     def unreported(self) -> dict[TopicPartition, int]:
-        """Return how many records `on_handed_out` was not told of yet."""
+        """Return the number of records that were not reported to `on_handed_out` yet."""
         present = self._present
         return {} if present is None else {present.partition: present.count - present.counted}
 

@@ -25,12 +25,12 @@ from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
-#: Called with the positions that were committed, and with those that the leaders answered.
+#: Called with the committed positions, and with the positions from the leaders.
 OnFound = Callable[[dict[TopicPartition, OffsetAndMetadata], dict[TopicPartition, int]], None]
 
 
 class LookUp(Protocol):
-    """Look up what a group has committed; call `done` once, with the offsets or with an error, the other being None."""
+    """Look up the committed offsets of a group. Call `done` once: with offsets and None, or with None and an error."""
 
     def __call__(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
@@ -38,10 +38,10 @@ class LookUp(Protocol):
 
 
 class StartOffsets:
-    """The partitions that are assigned and have no position. Times in seconds.
+    """The assigned partitions without a position. Times are in seconds.
 
-    `on_found(committed, reset)` is called with positions: those that were committed, and the others. `error` is an
-    error that is not retriable, or was retried for `patience` seconds; whoever takes it sets it to None.
+    on_found: called as `on_found(committed, reset)` with the committed and with the other positions.
+    error: an error that is not retriable, or was retried for `patience` seconds; its reader sets it to None.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class StartOffsets:
         self._patience = patience
         self._on_found = on_found
         self._assignments = 0
-        self._assignment: dict[TopicPartition, int] = {}  # the number of the assignment that each partition waits for
-        self._uncommitted: set[TopicPartition] = set()  # nothing is committed for them, or it is not to be used
-        self._in_flight: set[TopicPartition] = set()  # their leaders were asked
+        self._assignment: dict[TopicPartition, int] = {}  # the number of the assignment for which each partition waits
+        self._uncommitted: set[TopicPartition] = set()  # partitions without a usable committed offset
+        self._in_flight: set[TopicPartition] = set()  # partitions whose leaders were asked
         self._looking_up = False
         self._backoff = Backoff()
         self._not_before = 0.0
@@ -80,7 +80,10 @@ class StartOffsets:
         return self._look_up is not None
 
     def add(self, partitions: Iterable[TopicPartition], *, reset: bool = False) -> None:
-        """Find positions for these. `reset`: do not use committed offsets."""
+        """Find positions for these partitions.
+
+        reset: whether to ignore committed offsets.
+        """
         self._assignments += 1
         for partition in partitions:
             self.waiting.add(partition)
@@ -100,7 +103,7 @@ class StartOffsets:
         self._looking_up = False
 
     def missing_topics(self) -> set[str]:
-        """Return the topics whose leaders have to be asked and are not known."""
+        """Return the topics of partitions without a committed offset that the metadata does not have."""
         return {partition.topic for partition in self._uncommitted if partition.topic not in self._metadata.topics}
 
     def turn(self, now: float) -> list[Call]:
@@ -115,7 +118,7 @@ class StartOffsets:
         return self._ask_leaders(now)
 
     def next_time(self, now: float) -> float | None:
-        """When `turn` has something to do, if nothing happens before."""
+        """Return when to call `turn`, unless an event comes first."""
         return self._not_before if self.waiting and self.error is None and self._not_before > now else None
 
     # What the group committed

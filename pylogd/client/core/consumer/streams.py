@@ -1,9 +1,9 @@
 """Message streams, the consumer of the Kafka paper (section 3.1): iterators without end that divide a group's work.
 
 Strategy: a `StreamQueue` holds the records of one stream, and knows how far they are processed; `StreamTable` knows
-which stream reads which partition. The faces poll for all streams, and add what comes to the stream of its partition.
-The partitions of a slow stream are paused, so that it holds no more than a few thousand records and does not delay the
-others.
+which stream reads which partition. The faces poll for all streams, and add the records to the stream of their
+partition. The partitions of a slow stream are paused, so that it holds no more than a few thousand records and does not
+delay the others.
 
 Rules: a partition stays with its stream as long as this consumer has it, so its records are in order; when it is
 revoked, the records that its stream has not returned are dropped, since its next owner reads them. A record counts as
@@ -20,14 +20,14 @@ from pylogd.client.core.consumer.record_buffer import BufferedRecords, Chunk
 from pylogd.client.core.model import TopicPartition
 from pylogd.errors import PylogdError
 
-_FULL = 10_000  # with more records waiting, the partitions of a stream are paused
+_FULL = 10_000  # with more waiting records, the partitions of a stream are paused
 
 
 class StreamQueue:
     """The records of one stream that were fetched, and which of them are processed."""
 
     def __init__(self, topic: str, number: int) -> None:
-        """Stream `number` of a topic, which is empty."""
+        """Make the empty stream `number` of a topic."""
         self.topic = topic
         self.number = number
         self._ended = False
@@ -59,7 +59,7 @@ class StreamQueue:
             self._progress.pop(partition, None)
 
     def move(self, partition: TopicPartition, offset: int) -> None:
-        """Drop the records of a partition, which is read on at `offset`."""
+        """Drop the records of a partition; reading continues at `offset`."""
         self.drop({partition})
         self._progress[partition] = offset
 
@@ -77,7 +77,7 @@ class StreamQueue:
         return {**self._progress, present.partition: present.start if current is None else current.offset}
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the offset after the last record that was handed out, of each partition that has or had records."""
+        """Return, for each partition that has or had records, the offset after the last returned record."""
         waiting = {partition: records[0].offset for partition, records in reversed(self._chunks)}
         present = {} if self._present is None or self._cut else {self._present.partition: self._present.position}
         return {**waiting, **self._progress, **present}
@@ -98,9 +98,9 @@ class StreamQueue:
         self._present, self._cut = None, False
 
     def _open_chunk(self) -> bool:
-        """Make the next chunk the present one. Return whether the stream is full no longer.
+        """Make the next chunk the present one. Return whether the stream has stopped being full.
 
-        Without a chunk, raises the consumer's error if it ended with one.
+        If there is no chunk, raises the error with which the consumer ended, if any.
         """
         if not self._chunks and self._error is not None:
             raise self._error
@@ -153,7 +153,7 @@ class StreamTable(Generic[Stream]):
         return {partition: at for stream in self._streams() for partition, at in stream.progress().items()}
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the offset after the last record that was handed out, of each partition that has or had records."""
+        """Return, for each partition that has or had records, the offset after the last returned record."""
         return {partition: at for stream in self._streams() for partition, at in stream.positions().items()}
 
     def put(self, chunks: list[Chunk]) -> None:
@@ -162,13 +162,15 @@ class StreamTable(Generic[Stream]):
             self._stream_of[chunk[0]].put(chunk)
 
     def move(self, partition: TopicPartition, offset: int) -> None:
-        """Drop the records of a partition, which is read on at `offset`."""
+        """Drop the records of a partition; reading continues at `offset`."""
         stream = self._stream_of.get(partition)
         if stream is not None:
             stream.move(partition, offset)
 
     def full_changed(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Return the partitions to pause, whose streams are full, and the partitions to resume. They count as done."""
+        """Return the partitions to pause, whose streams are full, and the partitions to resume. The caller must do
+        both.
+        """
         full = {partition for partition, stream in self._stream_of.items() if stream.full}
         pause, resume = sorted(full - self._paused), sorted(self._paused - full)
         self._paused = full

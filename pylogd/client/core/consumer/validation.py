@@ -5,9 +5,9 @@ is asked where that epoch ends in its log (OffsetsForLeaderEpoch). If it ends be
 by an unclean election: the records from that end on are no longer those that were read. A committed offset with a
 leader epoch is validated in the same way before it is read from.
 
-Rules: an answer counts only for the position that was asked about. Nothing is fetched of a partition that waits here.
-A leader epoch that is newer than the metadata means that the metadata is old: it is asked for again first. Brokers that
-do not serve OffsetsForLeaderEpoch version 3 are trusted. No I/O and no clock.
+Rules: an answer counts only for the position that was asked about. A partition that waits here is not fetched. A leader
+epoch that is newer than the metadata means that the metadata is old: it is requested again first. Brokers that do not
+serve OffsetsForLeaderEpoch version 3 are trusted. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
 )
 
 _CONSUMER = -1
-_FIRST_VERSION = 3  # earlier ones are for followers
+_FIRST_VERSION = 3  # earlier versions are for followers
 _UNDEFINED = -1
 
 
@@ -42,16 +42,16 @@ class FetchPosition:
     epoch: int
 
 
-#: The end of the log's part that is as it was read: an offset with its leader epoch; None if the leader can't tell.
+#: The end of the unchanged part of the log: an offset with its leader epoch; None if the leader can't tell.
 Divergence = OffsetAndMetadata | None
 
 
 class PositionValidator:
-    """The positions that wait to be validated. Times in seconds.
+    """The positions that wait to be validated. Times are in seconds.
 
-    `on_valid(partition, leader_epoch)` is told of positions that the log has under a leader epoch; `on_truncated` of
-    those that it does not have, with where it diverges and the leader epoch asked. `on_error(partition, error, now)` is
-    told of each attempt that failed; the partition is asked about again after a pause.
+    on_valid: called with a partition, and the leader epoch under which the log has its position.
+    on_truncated: called if the log does not have the position, with the point of divergence and the leader epoch.
+    on_error: called with a partition, an error and the time after each failed attempt; a retry follows after a pause.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PositionValidator:
         self._outdated_since: float | None = None
 
     def add(self, partition: TopicPartition, offset: int, epoch: int) -> None:
-        """Validate a position; `discard` ends that without a result."""
+        """Validate a position; `discard` cancels it."""
         self.waiting[partition] = FetchPosition(offset, epoch)
 
     def discard(self, partition: TopicPartition) -> None:
@@ -100,7 +100,7 @@ class PositionValidator:
             except KafkaError as error:
                 self._failed([partition], error, now)
                 return []
-            if leader is None:  # asked for by whoever reads the topic
+            if leader is None:  # the reader of the topic requests its metadata
                 continue
             if self._is_outdated(leader, position, now):
                 self._metadata.forget(partition.topic)
@@ -110,11 +110,11 @@ class PositionValidator:
         return [self._call(leader, positions) for leader, positions in by_leader.items()]
 
     def next_time(self, now: float) -> float | None:
-        """When `turn` has something to do, if nothing happens before."""
+        """Return when to call `turn`, unless an event comes first."""
         return self._not_before if self.waiting and self._not_before > now else None
 
     def _is_outdated(self, leader: Partition, position: FetchPosition, now: float) -> bool:
-        """Whether the metadata is older than the position. It stays older for a topic that was created again."""
+        """Whether the metadata is older than the position, which is always so for a topic that was created again."""
         if leader.leader_epoch >= position.epoch:
             self._outdated_since = None
             return False
@@ -171,7 +171,7 @@ class PositionValidator:
             else:
                 truncated.setdefault(leader_epoch, {})[partition] = _divergence(answer)
         for leader_epoch, found in truncated.items():
-            self._not_before = now + self._backoff.next()  # for those that nobody moves
+            self._not_before = now + self._backoff.next()  # for partitions that nobody moves
             self._on_truncated(found, leader_epoch)
 
     def _valid(self, partition: TopicPartition, leader_epoch: int) -> None:

@@ -1,8 +1,8 @@
-"""The partitions that a group assigned to a consumer, and which of their offsets are committed: the part without waits.
+"""The partitions that a group assigned to a consumer, and their committed offsets: the part that never waits.
 
-Rules: all of it happens in the application's own calls. On revocation: what is processed is committed, the listener is
-called, reading stops, and only then does the coordinator hear of it. On assignment: the listener is called first, and
-may `seek`; partitions that it leaves alone begin at what the group committed.
+Rules: everything happens in the application's own calls. On revocation, processed records are committed, the listener
+is called, reading stops, and only then is the coordinator told. On assignment, the listener is called first, and may
+`seek`; other partitions start at the group's committed offsets.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from pylogd.client.core.consumer.reader import Reader
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 
-COMMIT_SECONDS = 10.0  # how long a commit may hold up a rebalance
+COMMIT_SECONDS = 10.0  # the longest time for which a commit may delay a rebalance
 
 RebalanceCallback = Callable[[list[TopicPartition]], Any]
-#: by name, by a pattern of whole names, or by name with a number of streams
+#: topics by name, by a pattern of whole names, or by name with a number of streams
 Topics = Collection[str] | re.Pattern[str] | Mapping[str, int]
 
 
@@ -29,7 +29,7 @@ def is_subscribed(topics: Topics, name: str) -> bool:
 
 @dataclass(slots=True)
 class RebalanceListener:
-    """Callbacks of the application. `lost` partitions may be read by others already: nothing can be committed."""
+    """Callbacks of the application. Other members may read `lost` partitions already, so nothing can be committed."""
 
     assigned: RebalanceCallback | None = None
     revoked: RebalanceCallback | None = None
@@ -53,7 +53,7 @@ class StartQueue(Protocol):
 
 
 class Committer(Protocol):
-    """A group, as far as it commits in the background."""
+    """The part of a group that commits in the background."""
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit in the background."""
@@ -73,32 +73,32 @@ class StreamProgress(Protocol):
 
 
 class GroupAssignment:
-    """See the module. Times in seconds."""
+    """See the module. Times are in seconds."""
 
     def __init__(
         self, group: Committer, reader: Reader, starts: StartQueue, *, commits: bool, interval: float, now: float
     ) -> None:
-        """`commits`: whether to commit automatically, every `interval` seconds and before anything is given up."""
+        """`commits` is whether to commit automatically, every `interval` seconds and before partitions are given up."""
         self._committer = group
         self.listener = RebalanceListener()
-        self.assigned: set[TopicPartition] = set()  # by the group, where it is subscribed
+        self.assigned: set[TopicPartition] = set()  # by the group, if the consumer is subscribed
         self.subscribed = False
         self._reader = reader
         self._starts = starts
         self._commits = commits
         self._interval = interval
         self._commit_at = now + interval
-        #: message streams, which take the place of the application's polls
+        #: message streams, which replace the application's polls
         self.streams: StreamProgress | None = None
         self._saved: dict[TopicPartition, int] = {}
 
     def take_on(self, partitions: list[TopicPartition]) -> None:
-        """Read these partitions too, once the listener was called."""
+        """Read these partitions too, after the listener was called."""
         self.assigned.update(partitions)
         self._starts.add(partitions)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions no more, without a call of the listener."""
+        """Stop reading these partitions, without a call of the listener."""
         for partition in partitions:
             self.assigned.discard(partition)
             self._saved.pop(partition, None)
@@ -117,11 +117,11 @@ class GroupAssignment:
         return self._reader.progress() if self.streams is None else self.streams.progress()
 
     def positions(self) -> Mapping[TopicPartition, int]:
-        """Return the offset after the last record that was handed out, by a stream too."""
+        """Return the offset after the last record that was handed out, also by a stream."""
         return self._reader.progress() if self.streams is None else self.streams.positions()
 
     def processed(self, *, polled: bool = True) -> Mapping[TopicPartition, int]:
-        """Return the offset up to which each partition is processed: not the current record of an iteration.
+        """Return the offset up to which each partition is processed, without the current record of an iteration.
 
         polled: whether the records of the last poll are processed.
         """
@@ -135,7 +135,7 @@ class GroupAssignment:
         return self.with_epochs({p: offset for p, offset in progress.items() if saved.get(p) != offset})
 
     def commit_if_due(self, now: float) -> None:
-        """Commit all that was handed out, in the background, if the interval is over."""
+        """Commit the offsets of all returned records in the background, if the interval is over."""
         if self._commits and now >= self._commit_at:
             self._commit_at = now + self._interval
             self.commit_soon(self.unsaved(self.progress()))

@@ -1,12 +1,12 @@
 """Assign partitions to the members of a group: Kafka's assignors, as pure functions.
 
 The group's leader runs the one that all members name (`partition.assignment.strategy`); names and user data are those
-of the Java client and librdkafka, so that any client may lead. `range` gives each member consecutive
-partitions of each topic, `roundrobin` assigns all partitions in turn, `sticky` moves as few as a balanced assignment
-allows, and `cooperative-sticky` does so while members keep reading what they keep (KIP-429).
+of the Java client and librdkafka, so that any client may lead. `range` gives each member consecutive partitions of each
+topic, `roundrobin` assigns all partitions in turn, `sticky` moves as few partitions as a balanced assignment allows,
+and `cooperative-sticky` does the same while members keep reading the partitions that stay with them (KIP-429).
 
 Rules: the same input gives the same answer. Every partition of a topic goes to exactly one of the members that
-subscribe to it; `cooperative-sticky` withholds those that another member still has to give up.
+subscribe to it; `cooperative-sticky` withholds partitions that another member still has to give up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 class Assignor(Protocol):
-    """A way to assign partitions. `cooperative` ones let members keep reading during a rebalance."""
+    """A way to assign partitions. With a `cooperative` assignor, members keep reading during a rebalance."""
 
     name: str
     cooperative: bool
@@ -53,7 +53,7 @@ class RangeAssignor:
         """Return nothing: earlier assignments play no part."""
 
     def assign(self, members: Members, partitions: Mapping[str, int]) -> Assignment:
-        """As `Assignor.assign`."""
+        """See `Assignor.assign`."""
         assignment: Assignment = {member: [] for member in members}
         order = _in_order(members)
         for topic in sorted(partitions):
@@ -79,7 +79,7 @@ class RoundRobinAssignor:
         """Return nothing: earlier assignments play no part."""
 
     def assign(self, members: Members, partitions: Mapping[str, int]) -> Assignment:
-        """As `Assignor.assign`."""
+        """See `Assignor.assign`."""
         assignment: Assignment = {member: [] for member in members}
         topics = {member: set(subscription.topics) for member, subscription in members.items()}
         turns = cycle(_in_order(members))
@@ -100,7 +100,7 @@ class StickyAssignor:
         return encode_sticky_data(owned, generation)
 
     def assign(self, members: Members, partitions: Mapping[str, int]) -> Assignment:
-        """As `Assignor.assign`."""
+        """See `Assignor.assign`."""
         return _balance(members, partitions, _owners(_claims_in_user_data(members), members, partitions))
 
 
@@ -111,11 +111,11 @@ class CooperativeStickyAssignor:
     cooperative = True
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """Return the generation, as Java's assignor sent it before subscriptions had it (KIP-792)."""
+        """Return the generation in the form of Java's assignor, from before subscriptions had a field for it."""
         return generation.to_bytes(4, "big", signed=True)
 
     def assign(self, members: Members, partitions: Mapping[str, int]) -> Assignment:
-        """As `Assignor.assign`."""
+        """See `Assignor.assign`."""
         claims = {name: (list(member.owned), _generation(member)) for name, member in members.items()}
         owners = _owners(claims, members, partitions)
         assignment = _balance(members, partitions, owners)
@@ -148,7 +148,7 @@ def find_assignors(names: Iterable[str | Assignor]) -> list[Assignor]:
 
 
 def _in_order(members: Members) -> list[str]:
-    """Return members in order: static ones first, by instance id, so that a restart changes nothing; then by id."""
+    """Return members in order: static ones by instance id, so that a restart changes nothing; then the others by id."""
     return sorted(members, key=lambda name: (members[name].instance_id is None, members[name].instance_id or "", name))
 
 
@@ -172,14 +172,14 @@ def _claims_in_user_data(members: Members) -> _Claims:
     for name, member in members.items():
         try:
             claims[name] = decode_sticky_data(member.user_data) if member.user_data else ([], NO_GENERATION)
-        except InvalidReply:  # another assignor's data under this name: a member without earlier partitions
+        except InvalidReply:  # data of another assignor: the member has no earlier partitions
             claims[name] = [], NO_GENERATION
     return claims
 
 
 def _owners(claims: _Claims, members: Members, partitions: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Return the earlier owner of each partition that still exists and is subscribed to. The newest generation counts;
-    of two claims of the same generation neither does.
+    """Return the earlier owner of each partition that still exists and is subscribed to. The claim of the newest
+    generation counts; two claims of the same generation are both ignored.
     """
     owners: dict[TopicPartition, str] = {}
     since: dict[TopicPartition, int] = {}
@@ -200,8 +200,8 @@ def _owners(claims: _Claims, members: Members, partitions: Mapping[str, int]) ->
 def _balance(members: Members, partitions: Mapping[str, int], owners: Mapping[TopicPartition, str]) -> Assignment:
     """Balance an assignment: assign the free partitions, then move some from members with most to members with least.
 
-    Each move makes the sum of the squares of all loads smaller, so it ends; when it does, nobody who may read a
-    partition has two fewer than its owner.
+    Each move makes the sum of the squares of all loads smaller, so the loop ends. Then no member that may read a
+    partition has two partitions fewer than the partition's owner.
     """
     readers = _readers(members, partitions)
     load = dict.fromkeys(_in_order(members), 0)
@@ -220,7 +220,7 @@ def _balance(members: Members, partitions: Mapping[str, int], owners: Mapping[To
 
 
 def _readers(members: Members, partitions: Mapping[str, int]) -> dict[str, list[str]]:
-    """Return the members that subscribe to each topic, in order; topics without one are left out."""
+    """Return the members that subscribe to each topic, in order. Topics without subscribers are left out."""
     readers: dict[str, list[str]] = {}
     for member in _in_order(members):
         for topic in set(members[member].topics) & partitions.keys():
@@ -229,7 +229,7 @@ def _readers(members: Members, partitions: Mapping[str, int]) -> dict[str, list[
 
 
 def _level(given: dict[str, set[TopicPartition]], load: dict[str, int], readers: Mapping[str, list[str]]) -> bool:
-    """Move partitions from members that have two more than another that may read them. Return whether any moved."""
+    """Move partitions to members that have at least two fewer than the owner. Return whether a partition moved."""
     moved = False
     for member in sorted(load, key=load.__getitem__, reverse=True):
         for partition in sorted(given[member], reverse=True):

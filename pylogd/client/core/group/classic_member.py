@@ -1,10 +1,10 @@
 """A member of a consumer group by the classic protocol: the state machine, without I/O (KIP-62, 134, 345, 394, 429).
 
 Strategy: members join, one of them (the leader) assigns the partitions, and all join again when anything changes. The
-states, and what leads from one to the next, are the table in `classic_states`. In every state the member may have lost
-the coordinator and be looking for it. How it is driven is in `membership`.
+table of states is in `classic_states`. In every state the member may have lost the coordinator and be looking it up.
+`membership` describes how a member is driven.
 
-Rules: what an error code means is in `member_model` and nowhere else. No clock, no socket, no thread.
+Rules: only `member_model` says what an error code means. No clock, no socket, no thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.messages.sync_group import SyncGroupRequest
 
 _JOIN_SLACK = 5.0  # seconds beyond the rebalance timeout that an answer may take
-_MISSING_TOPIC_SECONDS = 2.0  # after which a topic that does not exist is looked up again
+_MISSING_TOPIC_SECONDS = 2.0  # seconds before a missing topic is looked up again
 
 
 class ClassicMember(Membership):
@@ -55,12 +55,12 @@ class ClassicMember(Membership):
     standing = Standing(MemberState.OUT, MemberState.AWAY, states.INSIDE, states.LEAVING)
 
     def __init__(self, settings: MemberSettings, rng: random.Random | None = None) -> None:
-        """Not in the group. `rng` is for tests that must know the jitter of retries."""
+        """Not in the group. Tests pass `rng` to know the jitter of retries."""
         super().__init__(settings, MEMBER, rng)
-        self.assignment: frozenset[TopicPartition] = frozenset()  # by the coordinator
+        self.assignment: frozenset[TopicPartition] = frozenset()  # the coordinator's assignment
         self.protocol: str | None = None
         self._cooperative = settings.assignors[0].cooperative
-        self._topics: tuple[str, ...] | None = ()  # None while a pattern's topics are not known
+        self._topics: tuple[str, ...] | None = ()  # None while the topics of a pattern are not known
         self._joined_with: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
         self._heartbeat_at = 0.0
@@ -71,23 +71,23 @@ class ClassicMember(Membership):
 
     @property
     def state(self) -> MemberState:
-        """Where the member stands."""
+        """The state of the member."""
         state: MemberState = self._machine.state
         return state
 
     @property
     def rebalancing(self) -> bool:
-        """Whether a rebalance that is ending may make a commit that is sent now fail."""
+        """Whether a commit that is sent now may fail because a rebalance is ending."""
         return self.state in states.REBALANCING
 
     # What the application wants
 
     def subscribe(self, topics: Iterable[str], now: float) -> None:
-        """Be a member that reads these topics. Also starts again after a failure."""
+        """Become a member that reads these topics. This also starts again after a failure."""
         self._subscribe(tuple(sorted(set(topics))), None, now)
 
     def subscribe_pattern(self, pattern: re.Pattern[str], now: float) -> None:
-        """Be a member that reads the topics whose whole names match, now and later."""
+        """Become a member that reads present and future topics whose whole names match."""
         self._subscribe(None, pattern, now)
 
     def _subscribe(self, topics: tuple[str, ...] | None, pattern: re.Pattern[str] | None, now: float) -> None:
@@ -101,11 +101,11 @@ class ClassicMember(Membership):
         if self.state in (MemberState.OUT, MemberState.FAILED):
             self._not_before = now
             self._backoff.reset()
-        if self.state not in states.LEAVING:  # else once it has left
+        if self.state not in states.LEAVING:  # otherwise when it has left
             self._rejoin("the subscription changed")
 
     def leave(self, now: float) -> None:
-        """Leave the group. The application has given up all its partitions, or will not be told to."""
+        """Leave the group. The application has given up all partitions, or will not be asked to."""
         self._topics, self._pattern, self.error = (), None, None
         self.owned, self._event = frozenset(), None
         self._send_leave(MemberInput.LEAVE, "the consumer was closed", now)
@@ -297,7 +297,7 @@ class ClassicMember(Membership):
     def _apply_error(
         self, table: Mapping[ErrorCode, ErrorAction], code: int, now: float, *, rejoin_on_find: bool = False
     ) -> None:
-        """Do what an error code asks for."""
+        """React to an error code."""
         error = error_for(code)
         action = table.get(error, ErrorAction.RETRY if error.retriable else ErrorAction.FAIL)
         if action in (ErrorAction.RETRY, ErrorAction.FIND):
@@ -318,12 +318,12 @@ class ClassicMember(Membership):
         self._rejoin(reason)
 
     def _rejoin(self, reason: str, cause: MemberInput = MemberInput.JOIN) -> None:
-        """Join, or join again, when the application has given up the partitions that it must give up."""
+        """Join, or join again, once the application has given up the partitions that it must give up."""
         self._reason = reason
         self._leading.end()
         self._metadata_in_flight = None
         if self._in_flight is not None and self._in_flight.api is not FindCoordinatorRequest:
-            self._in_flight = None  # its answer is about the past
+            self._in_flight = None  # the answer will be outdated
         wants = self._topics != () or self._pattern is not None
         self._machine.handle(cause if wants else MemberInput.UNSUBSCRIBED)
         self._join_if_ready()
@@ -342,9 +342,7 @@ class ClassicMember(Membership):
         self._send_leave(MemberInput.NOT_POLLED, "the application does not poll", now)
 
     def _send_leave(self, cause: MemberInput, reason: str, now: float) -> None:
-        """Leave the group, unless the coordinator does not know the member, or should wait for its return (static
-        members).
-        """
+        """Leave the group. A static member, and one that the coordinator does not know, send no request."""
         self._machine.handle(cause)
         self._reason = reason
         self._in_flight = self._metadata_in_flight = None

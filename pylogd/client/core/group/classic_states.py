@@ -1,4 +1,4 @@
-"""The states of a member by the classic protocol, and what leads from one to the next (docs/state-machines.md)."""
+"""The states of a member by the classic protocol, and the inputs that change them (docs/state-machines.md)."""
 
 from __future__ import annotations
 
@@ -94,21 +94,21 @@ MEMBER = MachineTable(
     },
 )
 
-#: It has no assignment and does not want one.
+#: The member has no assignment and does not want one.
 OUTSIDE = frozenset(
     {MemberState.OUT, MemberState.LEAVING, MemberState.WITHDRAWING, MemberState.AWAY, MemberState.FAILED}
 )
-#: It has an assignment or wants one.
+#: The member has an assignment or wants one.
 INSIDE = frozenset(MemberState) - OUTSIDE
-#: It sends LeaveGroup.
+#: The member sends LeaveGroup.
 LEAVING = frozenset({MemberState.LEAVING, MemberState.WITHDRAWING})
-#: It has something to tell the coordinator.
+#: The member has a request for the coordinator.
 ACTIVE = INSIDE | LEAVING
-#: It has the assignment of the present generation.
+#: The member has the assignment of the present generation.
 SETTLED = frozenset({MemberState.ASSIGNED, MemberState.RELEASED, MemberState.STABLE})
-#: No rebalance is under way that may have overtaken a commit.
+#: No rebalance can have overtaken a commit.
 SETTLED_OR_PREPARING = SETTLED | {MemberState.PREPARING}
-#: Others may already read what the application still holds.
+#: Other members may already read partitions that the application still holds.
 LOSING = frozenset({MemberState.SURRENDERING, MemberState.WITHDRAWING, MemberState.AWAY, MemberState.FAILED})
-#: What is committed now may be overtaken by the end of the rebalance.
+#: The end of the rebalance may overtake a commit that is sent now.
 REBALANCING = frozenset({MemberState.JOINING, MemberState.ASSIGNING, MemberState.SYNCING})

@@ -1,8 +1,8 @@
-"""Commit offsets and look them up: OffsetCommit and OffsetFetch as plain functions, and the queue of commits.
+"""Commit and look up offsets: OffsetCommit and OffsetFetch as plain functions, and the queue of commits.
 
-Each function makes the message for a negotiated version, or reads an answer. Topics go by their names, or by their ids
-where all of them are known and the broker's version has them: then what was read of a deleted topic is not taken for
-offsets of one that was made anew. No I/O.
+Each function makes the message for a negotiated version, or reads an answer. Topics are named by ids if all ids are
+known and the broker's version has them, else by names. With ids, offsets of a deleted topic are not taken for those of
+a new topic of the same name. No I/O.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pylogd.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 
-#: The last version of OffsetCommit and OffsetFetch with topic names; later ones have topic ids in their place.
+#: The last version of OffsetCommit and OffsetFetch with topic names; later versions have topic ids.
 NAMES_UNTIL = 9
-_STATIC_FROM = 7  # of OffsetCommit
-_GROUPS_FROM = 8  # of OffsetFetch
+_STATIC_FROM = 7  # a version of OffsetCommit
+_GROUPS_FROM = 8  # a version of OffsetFetch
 _STABLE_FROM = 7
 _EPOCHS_FROM = 9
 _ALL_FROM = 2
 
-#: Errors of a commit after which the member has to join again, or another one has the partitions.
+#: Errors of a commit after which the member has to join again, or another member has the partitions.
 LOST_MEMBERSHIP = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -46,7 +46,7 @@ LOST_MEMBERSHIP = frozenset(
         ErrorCode.FENCED_MEMBER_EPOCH,
     }
 )
-#: Errors of a look-up in the name of a member. It is repeated with another member epoch, or without a member.
+#: Errors of a look-up in the name of a member. The look-up is repeated with another member epoch, or without a member.
 OUTDATED_MEMBER = frozenset(
     {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}
 )  # fmt: skip
@@ -60,7 +60,8 @@ _PASSING = frozenset(code for code in ErrorCode if code.retriable) - {ErrorCode.
 def highest_version(topics: Iterable[str] | None, topic_ids: Mapping[str, bytes]) -> int | None:
     """Return the highest version of OffsetCommit and OffsetFetch that can name these topics; None for any.
 
-    topics: None for all of the group. topic_ids: the ids that are known, by name.
+    topics: the topics to name; None means all of the group.
+    topic_ids: the known ids, by name.
     """
     by_id = topics is not None and all(topic in topic_ids for topic in topics)
     return None if by_id else NAMES_UNTIL
@@ -112,8 +113,8 @@ def fetch_request(
 ) -> OffsetFetchRequest:
     """Return the request for the committed offsets of partitions; None means all of the group (from version 2 on).
 
-    `stable`: wait for transactions that may still change the offsets. `reader`: member id and epoch, where a member of
-    the newer protocol asks.
+    stable: whether to wait for transactions that may still change the offsets.
+    reader: member id and epoch of a member of the newer protocol.
     """
     by_topic: dict[str, list[int]] | None = None if partitions is None else {}
     for name, index in partitions or ():
@@ -140,7 +141,7 @@ def fetch_request(
 
 
 def all_offsets_request(group_ids: Sequence[str], version: int) -> OffsetFetchRequest:
-    """Return the request for all committed offsets of groups; before version 8, of the first of them."""
+    """Return the request for all committed offsets of groups; before version 8, only of the first group."""
     if version < _GROUPS_FROM:
         return fetch_request(group_ids[0], None, version)
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(one, topics=None) for one in group_ids])
@@ -149,7 +150,7 @@ def all_offsets_request(group_ids: Sequence[str], version: int) -> OffsetFetchRe
 def fetched(
     response: OffsetFetchResponse, topic_ids: Mapping[str, bytes] = NO_IDS
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return the committed offset of each partition; None if it has none, as in a topic that was deleted.
+    """Return the committed offset of each partition; None if there is none, such as for a deleted topic.
 
     Raises the first error as KafkaError.
     """
@@ -159,7 +160,7 @@ def fetched(
 def fetched_of_group(
     answer: Any, topic_ids: Mapping[str, bytes] = NO_IDS
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """As `fetched`, for one of several groups in a response."""
+    """Return the same as `fetched` for one of several groups in a response."""
     names = {topic_id: name for name, topic_id in topic_ids.items()}
     if answer.error_code:
         raise KafkaError(error_for(answer.error_code))
@@ -183,7 +184,7 @@ def fetched_of_group(
 
 
 class CommitQueue:
-    """Offsets to commit: the newest of each partition, in one request at a time, so that an older one that is retried
+    """Offsets to commit: the newest of each partition. One request at a time is sent, so that a retried older offset
     never overtakes a newer one.
     """
 
@@ -214,13 +215,13 @@ class CommitQueue:
         return dict(self._sent)
 
     def answered(self, errors: Mapping[TopicPartition, ErrorCode]) -> dict[TopicPartition, ErrorCode]:
-        """Take in the errors of an answer: offsets with errors that pass wait again; return the other errors."""
+        """Apply the errors of an answer: offsets with retriable errors wait again. Return the other errors."""
         final = {partition: error for partition, error in errors.items() if error not in _PASSING}
         self._again({p: offset for p, offset in self._sent.items() if p in errors and p not in final})
         return final
 
     def failed(self) -> None:
-        """Record that there was no answer: the sent offsets wait again, unless newer ones do."""
+        """Record that there was no answer: the sent offsets wait again, unless newer offsets wait."""
         self._again(self._sent)
 
     def refused(self) -> list[TopicPartition]:

@@ -1,16 +1,16 @@
 """A member of a consumer group by the newer protocol: the state machine, without I/O (KIP-848).
 
-Strategy: the coordinator assigns. A member sends heartbeats: with epoch 0 and all that the coordinator has to know to
-join, then only what has changed, and everything again after an error, since what the coordinator took in is not known
-then. An answer has the member's epoch, when the next heartbeat is due, and its partitions if they have changed. What
-is assigned no longer is given up first; the coordinator learns of that when the application is done with it, and only
-then has somebody else read it. The states, and what leads from one to the next, are the table in `consumer_states`. How
-it is driven is in `membership`.
+Strategy: the coordinator assigns. A member sends heartbeats. To join, a heartbeat has epoch 0 and all fields; later
+ones have only the fields that have changed. After an error all fields are sent again, since it is unknown what the
+coordinator has recorded. An answer has the member's epoch, the interval of heartbeats, and the partitions if they have
+changed. Partitions that are no longer assigned are given up first; the coordinator is told when the application is done
+with them, and only then assigns them to another member. The table of states is in `consumer_states`. `membership`
+describes how a member is driven.
 
-Rules: the coordinator assigns by topic ids. What it assigns of a topic whose name is not known is taken on once a
-broker has told the name; a topic that was deleted and made again is another topic, whose partitions are given up and
-taken on anew. The member makes its id itself and keeps it for good. What an error code means is in `member_model` and
-nowhere else. No clock, no socket, no thread.
+Rules: the coordinator assigns by topic ids. Partitions of a topic with an unknown name are taken on once a broker has
+told the name. A topic that was deleted and created again is another topic: its partitions are given up and taken on
+again. The member makes its own id and never changes it. Only `member_model` says what an error code means. No clock, no
+socket, no thread.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.metadata import MetadataRequest
 
-_MISSING_TOPIC_SECONDS = 2.0  # after which a topic id that no broker knew is looked up again
+_MISSING_TOPIC_SECONDS = 2.0  # seconds before an unknown topic id is looked up again
 _FIRST_INTERVAL = 5.0  # seconds between heartbeats until the coordinator has told the interval
 _LEAST_INTERVAL = 0.05
-_LATE_HEARTBEATS = 3  # an answer that takes so many intervals, and at least `_LEAST_PATIENCE`, is taken for lost
+_LATE_HEARTBEATS = 3  # an answer counts as lost after so many intervals, but not before `_LEAST_PATIENCE`
 _LEAST_PATIENCE = 5.0
 
 
@@ -68,27 +68,27 @@ class ConsumerMember(Membership):
     standing = Standing(ConsumerState.OUT, ConsumerState.AWAY, states.INSIDE, states.LEAVING)
 
     def __init__(self, settings: MemberSettings, rng: random.Random | None = None) -> None:
-        """Not in the group. `rng` is for tests that must know the jitter of retries."""
+        """Not in the group. Tests pass `rng` to know the jitter of retries."""
         super().__init__(settings, CONSUMER_MEMBER, rng)
         self.member_id = str(uuid4())
         self._report = MemberReport((), None, frozenset())
-        self._reporting: MemberReport | None = None  # with the heartbeat in flight
-        self._reported: MemberReport | None = None  # what the coordinator is sure to know; None if that is not sure
+        self._reporting: MemberReport | None = None  # the fields in the heartbeat in flight
+        self._reported: MemberReport | None = None  # the fields that the coordinator knows for certain, or None
         self._introduced = False  # whether the coordinator may know the member
         self._sent_at = 0.0
         self._interval = _FIRST_INTERVAL
         self._refresh_at = 0.0
-        self._assigned: frozenset[TopicIdPartition] = frozenset()  # by the coordinator
-        self._names: dict[bytes, str] = {}  # of the topics of which partitions are assigned
-        self._unnamed: list[bytes] = []  # the topics whose names are not known
-        self._resolved: dict[TopicPartition, bytes] = {}  # of what is assigned, that of which the topic's name is known
+        self._assigned: frozenset[TopicIdPartition] = frozenset()  # the coordinator's assignment
+        self._names: dict[bytes, str] = {}  # the names of topics with assigned partitions
+        self._unnamed: list[bytes] = []  # the ids of topics without a known name
+        self._resolved: dict[TopicPartition, bytes] = {}  # the assigned partitions whose topic's name is known
         self._held: dict[TopicPartition, bytes] = {}  # `owned`, with topic ids
-        self._adding: dict[TopicPartition, bytes] = {}  # what the application is being told of
+        self._adding: dict[TopicPartition, bytes] = {}  # partitions that the application is being told of
         self._topic_ids: dict[str, bytes] = {}
 
     @property
     def state(self) -> ConsumerState:
-        """Where the member stands."""
+        """The state of the member."""
         state: ConsumerState = self._machine.state
         return state
 
@@ -99,12 +99,12 @@ class ConsumerMember(Membership):
 
     @property
     def reader(self) -> tuple[str | None, int]:
-        """Member id and epoch in whose name to look up committed offsets."""
+        """The member id and epoch with which committed offsets are looked up."""
         return NOBODY if self.generation == NO_GENERATION else (self.member_id, self.generation)
 
     @property
     def topic_ids(self) -> Mapping[str, bytes]:
-        """The ids of topics of which partitions are assigned or held, by name."""
+        """The ids of topics with assigned or held partitions, by name."""
         return self._topic_ids
 
     @property
@@ -115,12 +115,12 @@ class ConsumerMember(Membership):
     # What the application wants
 
     def subscribe(self, topics: Iterable[str], now: float) -> None:
-        """Be a member that reads these topics. Also starts again after a failure."""
+        """Become a member that reads these topics. This also starts again after a failure."""
         before = self._report.regex
         self._subscribe(tuple(sorted(set(topics))), None if before is None else "", now)
 
     def subscribe_pattern(self, pattern: re.Pattern[str], now: float) -> None:
-        """Be a member that reads the topics that a pattern matches as the broker reads it, by RE2, now and later.
+        """Become a member that reads present and future topics that match a pattern, which the broker reads as RE2.
 
         Raises ValueError for a flag of `re` that RE2 does not have.
         """
@@ -133,11 +133,11 @@ class ConsumerMember(Membership):
         if self.state in (ConsumerState.OUT, ConsumerState.FAILED):
             self._not_before = now
             self._backoff.reset()
-        if not self._is_inside and not self._is_leaving:  # members tell it with a heartbeat, others once they have left
+        if not self._is_inside and not self._is_leaving:  # a member sends it with a heartbeat; otherwise it joins later
             self._join("the consumer subscribed")
 
     def leave(self, now: float) -> None:
-        """Leave the group. The application has given up all its partitions, or will not be told to."""
+        """Leave the group. The application has given up all partitions, or will not be asked to."""
         self._report, self.error = MemberReport((), None, frozenset()), None
         self.owned, self._event = frozenset(), None
         self._held.clear()
@@ -175,7 +175,7 @@ class ConsumerMember(Membership):
         self._compare()
 
     def _compare(self) -> None:
-        """Record which partitions the application has, and whether these are all that are assigned."""
+        """Record which partitions the application has, and whether these are all assigned partitions."""
         self._note_owned()
         self._topic_ids = {p.topic: topic_id for p, topic_id in (*self._resolved.items(), *self._held.items())}
         if self.state in states.MEMBERS:
@@ -185,7 +185,7 @@ class ConsumerMember(Membership):
     def _note_owned(self) -> None:
         """Choose the partitions to report: the application's, and those that it may get before the answer arrives.
 
-        Without the latter, the coordinator would give it to somebody else at once.
+        The coordinator would assign partitions that are not reported to another member at once.
         """
         held = frozenset((topic_id, partition.partition) for partition, topic_id in self._held.items())
         self._report = self._report._replace(owned=held | self._assigned)
@@ -237,7 +237,7 @@ class ConsumerMember(Membership):
             self._resolve()
 
     def _resolve(self) -> None:
-        """Look up the names of the assigned topics, as far as they are known."""
+        """Resolve the assigned topic ids whose names are known."""
         assigned = sorted(self._assigned)
         names = self._names = {i: self._names[i] for i, _ in assigned if i in self._names}
         self._unnamed = sorted({i for i, _ in assigned if i not in names})
@@ -267,7 +267,7 @@ class ConsumerMember(Membership):
             return
         found = response.assignment.topic_partitions
         self._assigned = frozenset((bytes(topic.topic_id), index) for topic in found for index in topic.partitions)
-        if self._assigned or not joined:  # that it has no partitions, a new member is told too
+        if self._assigned or not joined:  # a new member is told even that it has no partitions
             self._refresh_at = now
             self._resolve()
 
@@ -275,7 +275,7 @@ class ConsumerMember(Membership):
         self._reported = None
 
     def _refused(self, code: ErrorCode, text: str | None, now: float) -> None:
-        """Do what an error code asks for."""
+        """React to an error code."""
         self._reported = None
         action = self.errors.get(code, ErrorAction.RETRY if code.retriable else ErrorAction.FAIL)
         if code is ErrorCode.GROUP_ID_NOT_FOUND and self.state in states.MEMBERS:
@@ -309,7 +309,7 @@ class ConsumerMember(Membership):
         if identity != self.identity or self.state not in states.MEMBERS:
             return
         if action is ErrorAction.ASK:
-            self._reported = None  # the answer with the new epoch was lost: say everything, so that it is repeated
+            self._reported = None  # the answer with the new epoch was lost: send all fields, so that it is repeated
         elif action in (ErrorAction.RESET, ErrorAction.FENCED):
             self._refused(error_for(code), None, now)
 

@@ -1,10 +1,10 @@
-"""Encode and decode what members of a group send each other: subscriptions and assignments (Kafka's consumer protocol).
+"""Encode and decode subscriptions and assignments of group members (Kafka's consumer protocol).
 
-The coordinator passes these bytes on unread, so they have to be what the Java client and librdkafka write
+The coordinator passes these bytes on unread, so they must have the format of the Java client and librdkafka
  (ConsumerProtocolSubscription and ConsumerProtocolAssignment, KIP-429, KIP-792, KIP-881): a group may mix clients.
 
-Rules: a newer version is read as ours, since newer ones only append fields; invalid bytes raise `InvalidReply`.
-No I/O.
+Rules: a newer version is read like this one, since newer versions only append fields; invalid bytes raise
+`InvalidReply`. No I/O.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
 
 _SUBSCRIPTION_VERSION = 3
-_ASSIGNMENT_VERSION = 0  # every client reads it, and later ones add nothing
+_ASSIGNMENT_VERSION = 0  # every client reads this version, and later versions add nothing
 _OWNED_FROM, _GENERATION_FROM, _RACK_FROM = 1, 2, 3
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -36,7 +36,7 @@ class Subscription:
     owned: tuple[TopicPartition, ...] = ()
     generation: int = NO_GENERATION
     rack: str | None = None
-    instance_id: str | None = None  # of the JoinGroup answer, not of these bytes
+    instance_id: str | None = None  # from the JoinGroup answer, not from these bytes
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
@@ -70,7 +70,7 @@ def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | N
 
 
 def decode_assignment(data: bytes | memoryview) -> list[TopicPartition]:
-    """Decode an assignment; an empty one, as for a member that joined late, has no partitions. Raises InvalidReply."""
+    """Decode an assignment. Empty bytes, which late members get, mean no partitions. Raises InvalidReply."""
     if not len(data):
         return []
     reader = _Reader(data)
@@ -79,7 +79,7 @@ def decode_assignment(data: bytes | memoryview) -> list[TopicPartition]:
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encode partitions by topic, as all of these structures have them."""
+    """Encode partitions by topic, the form in all of these structures."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)

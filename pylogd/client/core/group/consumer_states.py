@@ -1,4 +1,4 @@
-"""The states of a member by the newer protocol, and what leads from one to the next (docs/state-machines.md)."""
+"""The states of a member by the newer protocol, and the inputs that change them (docs/state-machines.md)."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ CONSUMER_MEMBER = MachineTable(
     },
 )
 
-#: The coordinator has given it an epoch.
+#: The coordinator has given the member an epoch.
 MEMBERS = frozenset({ConsumerState.RECONCILING, ConsumerState.STABLE})
-#: It has an assignment or wants one.
+#: The member has an assignment or wants one.
 INSIDE = MEMBERS | {ConsumerState.SURRENDERING, ConsumerState.JOINING}
-#: It sends its last heartbeat.
+#: The member sends its last heartbeat.
 LEAVING = frozenset({ConsumerState.LEAVING, ConsumerState.WITHDRAWING})
-#: Others may already read what the application still holds.
+#: Other members may already read partitions that the application still holds.
 LOSING = frozenset({ConsumerState.SURRENDERING, ConsumerState.WITHDRAWING, ConsumerState.AWAY, ConsumerState.FAILED})

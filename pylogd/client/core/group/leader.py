@@ -16,7 +16,7 @@ from pylogd.client.core.model import TopicPartition
 
 
 class Leadership:
-    """The members and topics of a group that this member leads; false if another member leads it."""
+    """The members and topics of a group that this member leads. It is false if another member leads the group."""
 
     def __init__(self) -> None:
         """Another member leads."""

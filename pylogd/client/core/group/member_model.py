@@ -46,14 +46,14 @@ _MEMBER = {
 }
 AFTER_JOIN = {**_MEMBER, ErrorCode.REBALANCE_IN_PROGRESS: ErrorAction.RETRY}
 AFTER_OTHERS = {**_MEMBER, ErrorCode.REBALANCE_IN_PROGRESS: ErrorAction.REJOIN}  # Heartbeat, SyncGroup, OffsetCommit
-#: Of the newer protocol (KIP-848): ConsumerGroupHeartbeat, OffsetCommit, OffsetFetch.
+#: Errors of the newer protocol (KIP-848): ConsumerGroupHeartbeat, OffsetCommit, OffsetFetch.
 OF_CONSUMERS = {
     **_COORDINATOR,
     ErrorCode.UNKNOWN_MEMBER_ID: ErrorAction.RESET,
     ErrorCode.FENCED_MEMBER_EPOCH: ErrorAction.RESET,
     ErrorCode.STALE_MEMBER_EPOCH: ErrorAction.ASK,
 }
-#: Advice for errors of ConsumerGroupHeartbeat that somebody has to act on.
+#: Advice for errors of ConsumerGroupHeartbeat that need an action of the user.
 ADVICE = {
     ErrorCode.GROUP_ID_NOT_FOUND: "the group has members of the classic protocol and can't be migrated with them: stop "
     'them first, or use group_protocol="classic"',
@@ -79,7 +79,9 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """The group member and generation that commit offsets. A coordinator refuses commits of former members."""
+    """The group member and generation with which offsets are committed. A coordinator refuses commits of former
+    members.
+    """
 
     group_id: str
     generation: int = NO_GENERATION
@@ -87,9 +89,9 @@ class GroupMetadata:
     instance_id: str | None = None
 
 
-#: Member id and epoch of a look-up of offsets that names no member.
+#: The member id and epoch of a look-up of offsets without a member.
 NOBODY: tuple[str | None, int] = (None, NO_GENERATION)
-#: Topic ids by name, where none are known.
+#: The topic ids by name if none are known.
 NO_IDS: Mapping[str, bytes] = MappingProxyType({})
 
 
@@ -98,8 +100,9 @@ class MemberRequest:
     """A request to send. `build` makes the message for the version that was negotiated; it may raise
     UnsupportedByBroker.
 
-    `to_coordinator`: to `member.coordinator`, else to any broker. `waits`: the answer may take `timeout` seconds by
-    intent, and a connection answers in order, so it needs one on which nothing else is sent.
+    to_coordinator: whether to send it to `member.coordinator`; otherwise any broker will do.
+    waits: whether the answer may take up to `timeout` seconds by design. A connection answers in order, so such a
+    request needs its own connection.
     """
 
     api: type[Any]
@@ -119,7 +122,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assign:
-    """The member's share at a new generation: all of it, and what of that is new to the application."""
+    """The member's assignment at a new generation: all partitions, and those that are new to the application."""
 
     partitions: frozenset[TopicPartition]
     added: frozenset[TopicPartition]
@@ -127,7 +130,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Failed:
-    """An error that retrying does not help."""
+    """An error that a retry can't solve."""
 
     error: PylogdError
 
@@ -137,9 +140,9 @@ Event = Revoke | Assign | Failed
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """The options of a member, by the names of `ConsumerOptions`. Times in seconds.
+    """The options of a member, by the names of `ConsumerOptions`. Times are in seconds.
 
-    assignors, session_timeout, heartbeat_interval: of the classic protocol; in the newer one the broker decides.
+    assignors, session_timeout, heartbeat_interval: only for the classic protocol; in the newer one the broker decides.
     """
 
     group_id: str

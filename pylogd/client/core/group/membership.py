@@ -1,8 +1,8 @@
 """The membership of a consumer in a group: the interface of both protocols, and the code that they share.
 
-Strategy: whoever drives it, a thread or an event loop, sends the requests that it has, and reports their answers or
-errors; reports when the application polls; and passes one event at a time to the application, which carries it out. All
-faces of the client drive it so.
+Strategy: the driver of a membership, a thread or an event loop, sends its requests, and reports answers, errors and
+polls of the application. It passes one event at a time to the application, which carries it out. All faces of the
+client drive it in this way.
 
     while (request := member.next_request(now)) is not None:  # send request.build(version), then
         member.answered(request, response, now)               # or member.failed(request, error, now)
@@ -10,12 +10,12 @@ faces of the client drive it so.
     member.done(event, now)
     member.next_time()                                        # when to call `next_request` if nothing happens before
 
-`classic_member` and `consumer_member` are the two protocols. Each has its states, requests and meanings of error codes;
-here are the look-up of the coordinator, the requests in flight, and the one event that the application carries out.
+`classic_member` and `consumer_member` are the two protocols. Each has its states, requests and meanings of error codes.
+This module has the look-up of the coordinator, the requests in flight, and the event that the application carries out.
 
-Rules: one request to the coordinator at a time, and one for metadata beside it. An answer to a request that was given
-up is ignored. Nothing is joined while the application holds, or is just being told of, partitions that it has to give
-up. No clock, no socket, no thread; the caller sees to it that only one thread is in here at a time.
+Rules: one request to the coordinator at a time, and one for metadata beside it. An answer to an abandoned request is
+ignored. The member does not join while the application holds, or is being told of, partitions that it has to give up.
+No clock, no socket, no thread; the caller sees to it that only one thread is in here at a time.
 """
 
 from __future__ import annotations
@@ -52,10 +52,12 @@ from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 
 
 class Standing(NamedTuple):
-    """The states of one protocol, grouped by what both protocols have.
+    """The states of one protocol, in groups that both protocols have.
 
-    out: not in the group, and does not want to be. away: not in it until the application polls again. inside: has an
-    assignment or wants one. leaving: tells the coordinator that it leaves.
+    out: the member is not in the group, and does not want to be.
+    away: the member is not in the group until the application polls again.
+    inside: the member has an assignment or wants one.
+    leaving: the member is telling the coordinator that it leaves.
     """
 
     out: Enum
@@ -67,19 +69,20 @@ class Standing(NamedTuple):
 class Membership(ABC):
     """A member of a group, or a consumer that only needs to know the group's coordinator to commit.
 
-    generation: of the classic protocol, or the member epoch of the newer one; NO_GENERATION outside the group.
-    owned: the partitions that the application has been told to read. error: why it can't be a member.
+    generation: the generation (classic protocol) or member epoch (newer protocol); NO_GENERATION outside the group.
+    owned: the partitions that the application has been told to read.
+    error: the reason why it can't be a member.
     """
 
     #: The reaction to each error code of the protocol.
     errors: ClassVar[Mapping[ErrorCode, ErrorAction]]
-    #: What the states of the protocol have in common.
+    #: The groups of the protocol's states.
     standing: ClassVar[Standing]
 
     def __init__(
         self, settings: MemberSettings, machine: MachineTable[Any, Any], rng: random.Random | None = None
     ) -> None:
-        """Not in the group. `rng` is for tests that must know the jitter of retries."""
+        """Not in the group. Tests pass `rng` to know the jitter of retries."""
         self.settings = settings
         self._machine = machine.machine()
         self.coordinator: Coordinator | None = None
@@ -93,19 +96,19 @@ class Membership(ABC):
         self._not_before = 0.0
         self._metadata_not_before = 0.0
         self._polled_at = 0.0
-        self._event: Event | None = None  # that the application is carrying out
-        self._wants_coordinator = False  # somebody wants to commit
+        self._event: Event | None = None  # the event that the application is carrying out
+        self._wants_coordinator = False  # whether a commit waits for the coordinator
 
-    # Where it stands
+    # The state
 
     @property
     def is_out(self) -> bool:
-        """Whether it is not in the group, and does not want to be."""
+        """Whether the member is not in the group, and does not want to be."""
         return self._machine.state is self.standing.out
 
     @property
     def is_away(self) -> bool:
-        """Whether it has left the group until the application polls again."""
+        """Whether the member has left the group until the application polls again."""
         return self._machine.state is self.standing.away
 
     @property
@@ -123,19 +126,19 @@ class Membership(ABC):
 
     @property
     def identity(self) -> GroupMetadata:
-        """The member and generation that commit offsets; without a generation there is no member."""
+        """The member and generation with which offsets are committed; without a generation there is no member."""
         if self.generation == NO_GENERATION:
             return GroupMetadata(self.settings.group_id)
         return GroupMetadata(self.settings.group_id, self.generation, self.member_id, self.settings.instance_id)
 
     @property
     def reader(self) -> tuple[str | None, int]:
-        """Member id and epoch in whose name to look up committed offsets; the classic protocol names no member."""
+        """The member id and epoch with which committed offsets are looked up; the classic protocol names no member."""
         return NOBODY
 
     @property
     def holds(self) -> frozenset[TopicPartition]:
-        """The partitions whose offsets the application may commit: those it reads, and those it is being assigned."""
+        """The partitions whose offsets the application may commit: those that it reads or is being assigned."""
         return self.owned | self._event.added if isinstance(self._event, Assign) else self.owned
 
     @property
@@ -147,22 +150,22 @@ class Membership(ABC):
 
     @abstractmethod
     def subscribe(self, topics: Iterable[str], now: float) -> None:
-        """Be a member that reads these topics. Also starts again after a failure."""
+        """Become a member that reads these topics. This also starts again after a failure."""
 
     @abstractmethod
     def subscribe_pattern(self, pattern: re.Pattern[str], now: float) -> None:
-        """Be a member that reads the topics whose whole names match, now and later."""
+        """Become a member that reads present and future topics whose whole names match."""
 
     @abstractmethod
     def leave(self, now: float) -> None:
-        """Leave the group. The application has given up all its partitions, or will not be told to."""
+        """Leave the group. The application has given up all partitions, or will not be asked to."""
 
     def find_coordinator(self) -> None:
-        """Look up the coordinator, as a member or not: a commit is requested."""
+        """Look up the coordinator for a commit, whether or not this is a member."""
         self._wants_coordinator = True
 
     def coordinator_lost(self, now: float) -> None:
-        """Record that another request showed that the coordinator has moved or can't be reached."""
+        """Record that another request has shown that the coordinator moved or can't be reached."""
         if self.coordinator is not None:
             self.coordinator = None
             self._not_before = max(self._not_before, now + self._backoff.next())
@@ -174,7 +177,7 @@ class Membership(ABC):
             self._join("the application polls again")
 
     def commit_refused(self, code: int, identity: GroupMetadata, now: float) -> None:
-        """Take in the error code of a commit in the name of `identity`, which may concern the membership."""
+        """Handle the error code of a commit in the name of `identity`, which may concern the membership."""
         action = self.errors.get(error_for(code))
         if action is ErrorAction.FIND:
             self.coordinator_lost(now)
@@ -191,7 +194,7 @@ class Membership(ABC):
     def next_event(self) -> Event | None:
         """Return the next event for the application, or None.
 
-        There is no further event until `done` is called with it.
+        There is no further event until `done` is called with this one.
         """
         if self._event is not None:
             return None
@@ -202,7 +205,7 @@ class Membership(ABC):
 
     def done(self, event: Event, now: float) -> None:
         """Record that the application has carried out an event."""
-        if event is not self._event:  # it left the group meanwhile
+        if event is not self._event:  # the member left the group meanwhile
             return
         self._event = None
         if isinstance(event, Failed):
@@ -219,7 +222,7 @@ class Membership(ABC):
         self._join_if_ready()
 
     def _is_final(self, error: PylogdError) -> bool:
-        """Return whether another process has joined as this static member: trying again would fence that one."""
+        """Return whether another process has joined as this static member: a retry would fence that process."""
         return isinstance(error, KafkaError) and self.errors.get(error.code) is ErrorAction.FENCED
 
     # Requests
@@ -240,7 +243,7 @@ class Membership(ABC):
         return None
 
     def next_time(self) -> float | None:
-        """When `next_request` may have a request if nothing happens before; None if never."""
+        """Return when to call `next_request`, unless an event comes first; None if never."""
         times = []
         if self._in_flight is None and (due := self._due()) is not None:
             times.append(max(due, self._not_before))
@@ -251,7 +254,7 @@ class Membership(ABC):
         return min(times) if times else None
 
     def _due(self) -> float | None:
-        """When the next request to the coordinator, or the look-up of the coordinator, is due."""
+        """Return when the next request to the coordinator, or the look-up of the coordinator, is due."""
         if self.coordinator is None:
             return 0.0 if self._wants_coordinator or self._is_inside or self._is_leaving else None
         return 0.0 if self._is_leaving else self._group_due()
@@ -269,7 +272,7 @@ class Membership(ABC):
                 self.failed(request, error, now)
 
     def answered(self, request: MemberRequest, response: Any, now: float) -> None:
-        """Take in the response to a request."""
+        """Handle the response to a request."""
         if request is self._metadata_in_flight:
             self._metadata_in_flight = None
             self._take_metadata(response, now)
@@ -281,7 +284,7 @@ class Membership(ABC):
                 self._take_answer(request, response, now)
 
     def failed(self, request: MemberRequest, error: PylogdError, now: float) -> None:
-        """Take in that a request got no response: no connection, no answer, no common version."""
+        """Handle a request without a response: no connection, no answer, or no common version."""
         if request is self._metadata_in_flight:
             self._metadata_in_flight = None
             self._metadata_not_before = now + self._backoff.next()
@@ -323,7 +326,7 @@ class Membership(ABC):
 
     @abstractmethod
     def _join(self, reason: str) -> None:
-        """Join, or join again, when the application has given up the partitions that it must give up."""
+        """Join, or join again, once the application has given up the partitions that it must give up."""
 
     @abstractmethod
     def _join_if_ready(self) -> None:
@@ -339,15 +342,15 @@ class Membership(ABC):
 
     @abstractmethod
     def _told(self, event: Assign) -> None:
-        """The application reads the partitions that were added."""
+        """Record that the application reads the added partitions."""
 
     @abstractmethod
     def _gave_up(self, event: Revoke) -> None:
-        """The application has given up partitions."""
+        """Record that the application has given up partitions."""
 
     @abstractmethod
     def _group_due(self) -> float | None:
-        """When the next request to the coordinator is due, which is known; None if none is."""
+        """Return when the next request to the known coordinator is due; None if none is."""
 
     @abstractmethod
     def _group_request(self, now: float) -> MemberRequest:
@@ -355,7 +358,7 @@ class Membership(ABC):
 
     @abstractmethod
     def _metadata_due(self) -> float | None:
-        """When the next request for metadata is due; None if none is."""
+        """Return when the next request for metadata is due; None if none is."""
 
     @abstractmethod
     def _metadata_request(self, now: float) -> MemberRequest | None:
@@ -363,11 +366,11 @@ class Membership(ABC):
 
     @abstractmethod
     def _take_metadata(self, response: Any, now: float) -> None:
-        """Take in an answer to a request for metadata."""
+        """Handle an answer to a request for metadata."""
 
     @abstractmethod
     def _take_answer(self, request: MemberRequest, response: Any, now: float) -> None:
-        """Take in an answer of the coordinator."""
+        """Handle an answer of the coordinator."""
 
     @abstractmethod
     def _unanswered(self) -> None:
@@ -375,7 +378,7 @@ class Membership(ABC):
 
     @abstractmethod
     def _not_polled(self, now: float) -> None:
-        """The application has not polled for `max_poll_interval`: leave until it does."""
+        """Leave until the application polls, since it has not polled for `max_poll_interval`."""
 
     @abstractmethod
     def _left(self) -> None:
@@ -390,5 +393,5 @@ class Membership(ABC):
         """React to the error code of a commit."""
 
     def _explain(self, request: MemberRequest, error: PylogdError) -> PylogdError:
-        """Return the error to raise to the application for one that is not retriable."""
+        """Return the error to raise to the application for an error that is not retriable."""
         return error

@@ -1,12 +1,12 @@
 """A consumer's part in a group that a broker coordinates, without I/O: membership, commits and look-ups together.
 
-Strategy: whoever drives it, a thread or an event loop, sends the calls that are `due`, reports their outcomes, and
-calls again at `next_time`. A `Membership` of either protocol is the state machine; commits go through a `CommitQueue`,
+Strategy: the driver, a thread or an event loop, sends the calls that `due` returns, reports their outcomes, and calls
+`due` again at `next_time`. A `Membership` of either protocol is the state machine; commits go through a `CommitQueue`,
 one request at a time; look-ups ask what the group has committed.
 
-Rules: a commit is sent only for partitions that this member holds, and not during a rebalance, since its end decides
-which those are. The coordinator is looked up when something is due; if that fails for good, everything that waits
-fails. No clock, no socket, no thread; one thread at a time.
+Rules: a commit is sent only for partitions that this member holds, and not during a rebalance, whose end decides which
+partitions these are. The coordinator is looked up when a request is due; if the look-up fails for good, all waiting
+commits and look-ups fail. No clock, no socket, no thread; one thread at a time.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ class PendingCommit:
 
 
 class Participation:
-    """See the module. Times in seconds.
+    """See the module. Times are in seconds.
 
-    `on_event` is called when `next_event` has one, `unheard` with each commit that failed while nobody waited for it.
-    `stable`: look-ups wait for offsets that a transaction may still change.
+    on_event: called when `next_event` has an event.
+    unheard: called with each failed commit for which nobody waited.
+    stable: whether look-ups wait for offsets that a transaction may still change.
     """
 
     def __init__(
@@ -89,14 +90,14 @@ class Participation:
         self._request_timeout = request_timeout
         self._on_event = on_event
         self._unheard = unheard
-        #: called with offsets that were committed
+        #: called with committed offsets
         self.on_commit: Callable[[Offsets], object] = lambda _: None
         self._awaited: list[PendingCommit] = []
         self._commit_not_before = 0.0
         self._commit_backoff = Backoff()
         self._lookups: list[OffsetLookup] = []
-        # Answers to JoinGroup and SyncGroup wait for other members, and a connection answers in order: each member has
-        # one of its own, so that it never waits for another member of the same client.
+        # Answers to JoinGroup and SyncGroup wait for other members, and a connection answers in order. So each member
+        # has its own connection, and never waits for another member of the same client.
         self._joining = f"joining {next(_NUMBERS)}"
         self._last_poll = 0.0
         self._polling = False
@@ -106,7 +107,7 @@ class Participation:
     def subscribe(self, topics: Iterable[str] | re.Pattern[str], now: float) -> None:
         """Become a member that reads topics by name, or topics whose whole names match a pattern.
 
-        Raises ValueError for a pattern that can't be sent to the broker that is to match it.
+        Raises ValueError for a pattern that the broker can't match.
         """
         if isinstance(topics, re.Pattern):
             self.member.subscribe_pattern(topics, now)
@@ -122,7 +123,7 @@ class Participation:
         self.has_event = False
 
     def polled(self, polling: bool, now: float) -> None:
-        """Record that the application is alive; while `polling`, it counts as alive all the time."""
+        """Record that the application is alive; while `polling`, it counts as alive continuously."""
         self._last_poll = now
         self._polling = polling
 
@@ -175,7 +176,7 @@ class Participation:
     # Time
 
     def due(self, now: float) -> list[Call]:
-        """Return what to send now."""
+        """Return the calls to send now."""
         member = self.member
         if self.subscribed:
             member.polled(now if self._polling else self._last_poll)
@@ -206,19 +207,19 @@ class Participation:
         return calls
 
     def next_time(self, now: float) -> float | None:
-        """When something is due, if nothing happens before."""
+        """Return when to call `due`, unless an event comes first."""
         times = []
         if (when := self.member.next_time()) is not None:
             times.append(when)
         waiting = [lookup.not_before for lookup in self._lookups if not lookup.in_flight]
         if (when := self._commit_due()) is not None:
             waiting.append(when)
-        # Without a coordinator, what is due already had its look-up started.
+        # Without a coordinator, due requests have already started a look-up.
         times += [time for time in waiting if self.member.coordinator is not None or time > now]
         return min(times, default=None)
 
     def _commit_due(self) -> float | None:
-        """When the next commit may go out."""
+        """Return when the next commit may be sent."""
         if not self.queue.ready or (self.subscribed and self.member.rebalancing):
             return None
         return self._commit_not_before
@@ -336,7 +337,7 @@ class Participation:
         lookup.on_done(lookup)
 
     def _give_up(self, error: PylogdError, now: float) -> None:
-        """Fail everything that waits: the coordinator can't be found, and retrying does not help."""
+        """Fail all waiting commits and look-ups: the coordinator can't be found, and a retry does not help."""
         self.fail_lookups(error)
         if self.queue.ready:
             self.queue.take()

@@ -25,32 +25,32 @@ from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 GROUP_KEY = 0  # the key type of groups in FindCoordinator
-_MANY_KEYS_FROM = 4  # of FindCoordinator
-_STATIC_FROM = 5  # of JoinGroup
-_MEMBERS_FROM = 3  # of LeaveGroup
-_CAN_ASK_NOT_TO_CREATE = 4  # of Metadata
-_ALL_IS_NULL = 1  # of Metadata
-_TOPIC_IDS_FROM = 12  # of Metadata
-_REGEX_FROM = 1  # of ConsumerGroupHeartbeat
+_MANY_KEYS_FROM = 4  # a version of FindCoordinator
+_STATIC_FROM = 5  # a version of JoinGroup
+_MEMBERS_FROM = 3  # a version of LeaveGroup
+_CAN_ASK_NOT_TO_CREATE = 4  # a version of Metadata
+_ALL_IS_NULL = 1  # a version of Metadata
+_TOPIC_IDS_FROM = 12  # a version of Metadata
+_REGEX_FROM = 1  # a version of ConsumerGroupHeartbeat
 
-#: In place of a member epoch in a heartbeat (KIP-848).
+#: Values in place of a member epoch in a heartbeat (KIP-848).
 JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2
 
-#: Topic id and index.
+#: A partition by topic id and index.
 TopicIdPartition = tuple[bytes, int]
-#: Flags of `re` with RE2's letters. Flags that make no difference for topic names have none.
+#: Flags of `re` with RE2's letters. Flags that make no difference for topic names have no letter.
 _FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
 _NO_FLAGS = re.UNICODE | re.ASCII
 
 
 class PatternUnsupported(UnsupportedByBroker):
-    """The coordinator has the newer protocol, but can't match patterns yet."""
+    """The coordinator supports the newer protocol, but not patterns."""
 
 
 class MemberReport(NamedTuple):
     """The fields of a heartbeat that describe a member of the newer protocol, besides its epoch.
 
-    regex: a regular expression for further topics in RE2's syntax; None if there never was one, "" for no longer one.
+    regex: a regular expression (RE2) for further topics; None if there never was one, "" if there is none any more.
     """
 
     topics: tuple[str, ...]
@@ -97,7 +97,7 @@ def sync(
     protocol: str | None,
     shares: Mapping[str, Iterable[TopicPartition]],
 ) -> SyncGroupRequest:
-    """Return the request for the member's assignment; the leader's has the assignments of all members."""
+    """Return the request for the member's assignment; the leader's request has the assignments of all members."""
     return SyncGroupRequest(
         group_id=settings.group_id,
         generation_id=generation,
@@ -186,7 +186,7 @@ def topic_names(topic_ids: Sequence[bytes], version: int) -> MetadataRequest:
 def re2_text(pattern: re.Pattern[str]) -> str:
     """Return a pattern of `re` as RE2 writes it. Raises ValueError for flags that RE2 does not have.
 
-    The broker refuses what RE2 does not know, such as look-around and back-references.
+    The broker refuses constructs that RE2 does not know, such as look-around and back-references.
     """
     flags = re.RegexFlag(pattern.flags) & ~_NO_FLAGS
     unknown = [flag for flag in flags if flag not in _FLAGS]

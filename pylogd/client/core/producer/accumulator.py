@@ -1,8 +1,8 @@
 """Gather a producer's records into batches, and count the memory that they take.
 
 Strategy: each partition has at most one open batch. It is sealed when it is full in bytes or records, or has lingered
-long enough. From then on it belongs to the send queue (`send_queue.py`), which sends it, again if necessary, until it
-has a result. Records without a key go to one partition for some batches (`sticky.py`).
+long enough. Then it belongs to the send queue (`send_queue.py`), which sends and retries it until it has a result.
+Records without a key go to one partition for some batches (`sticky.py`).
 
     accumulator = Accumulator(batch_bytes=..., batch_records=..., linger=..., delivery_timeout=..., partitioner=...,
                               monotonic=clock)
@@ -46,7 +46,7 @@ from pylogd.wire.records import (
 
 _encode_headers: Callable[[Sequence[Header]], bytes] = encode_headers if speedups is None else speedups.encode_headers
 
-_RECORD_OVERHEAD = 31  # see record_size_bound
+_RECORD_OVERHEAD = 31  # see `record_size_bound`
 #: Bytes that CPython needs for a record besides its key and value: a tuple, a time stamp, the heads of two bytes
 #: objects, an entry in a list.
 OBJECT_OVERHEAD = 190
@@ -54,7 +54,7 @@ OBJECT_OVERHEAD = 190
 MAX_SEQUENCE = (1 << 31) - 1
 MAX_TIMESTAMP = (1 << 63) - 1
 
-#: A record in a batch: key, value, time stamp, headers (`encode_headers` makes bytes of them).
+#: A record in a batch: key, value, time stamp, and headers encoded by `encode_headers`.
 Fields = tuple[bytes | None, bytes | None, int, Sequence[Header] | bytes]
 
 
@@ -68,7 +68,7 @@ def check_timestamp(timestamp: Any) -> int:
 
 
 def check_headers(headers: Sequence[Header]) -> list[Header]:
-    """Return headers with bytes as values. Raises TypeError for a key that is no str, or a value that is no bytes."""
+    """Return headers with bytes as values. Raises TypeError for a key that is not str, or a value that is not bytes."""
     checked = [(name, as_bytes(content, "a header's value")) for name, content in headers]
     for name, _ in checked:
         if not isinstance(name, str):
@@ -77,14 +77,14 @@ def check_headers(headers: Sequence[Header]) -> list[Header]:
 
 
 def to_bytes(content: Any, what: str) -> bytes:
-    """Return a key or value as bytes. Raises TypeError with `what` it is."""
+    """Return a key or value as bytes. Raises TypeError, whose text names it by `what`."""
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     raise TypeError(f"{what} is bytes or None, not {type(content).__name__}: encode it, or give a serializer")
 
 
 def as_bytes(content: Any, what: str) -> bytes | None:
-    """As `to_bytes`; None stays None."""
+    """Return what `to_bytes` returns; None for None."""
     return None if content is None else to_bytes(content, what)
 
 
@@ -101,7 +101,7 @@ def as_new_records(records: Iterable[NewRecord | tuple[Any, Any]], now_ms: int) 
 
 class BatchResult(NamedTuple):
     """The result of a batch. `base_offset` is the offset of the first record. It is -1 if the offset is unknown: after
-    an error, with acks=0, or if the broker answered that it has the batch already.
+    an error, with acks=0, or if the broker had the batch already.
     """
 
     partition: TopicPartition
@@ -114,9 +114,11 @@ class BatchResult(NamedTuple):
 class Batch:
     """Records for one partition, from the first `send` to a result.
 
-    maybe_written: it was sent, and no answer said whether it was written. out_of_order: the broker's last answer was
-    about its sequence number. error: why its last attempt failed. atomic: it is a set, which must not be split.
-    parts: the batches that it was split into because the broker found it too large, each with the index of its first
+    maybe_written: whether the batch was sent, and no answer told if it was written.
+    out_of_order: whether the broker's last answer was an error of the sequence number.
+    error: the error of the last attempt.
+    atomic: whether the batch is a set, which must not be split.
+    parts: the batches that it was split into because it was too large for the broker, each with the index of its first
     record.
     """
 
@@ -127,21 +129,21 @@ class Batch:
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, number: float, due: float, deadline: float) -> None:
-        """Make an empty batch. `number` orders batches; `due` is when it has lingered long enough."""
+        """Make an empty batch. `number` orders batches; `due` is the time at which it has lingered long enough."""
         self.atomic = False
         self.parts: list[tuple[int, Batch]] = []
-        self.parent: Batch | None = None  # which this is a part of
-        self.spacing = 1.0  # to the number of the next batch
+        self.parent: Batch | None = None  # the split batch of which this is a part
+        self.spacing = 1.0  # the distance to the number of the next batch
         self.partition = partition
         self.number = number
         self.due = due
         self.deadline = deadline
         self.records: list[Fields] = []
-        self.count = 0  # of records, once sealed
-        self.size = 0  # bytes at most, before compression
+        self.count = 0  # the number of records, once sealed
+        self.size = 0  # an upper bound of the bytes before compression
         self.held = 0  # bytes that count as buffered, once sealed
         self.encoded: bytes | memoryview = b""
-        #: what `encoded` was encoded with; None: by another producer
+        #: the producer id, epoch and sequence in `encoded`; None: encoded by another producer
         self.stamp: tuple[int, int, int] | None = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
         self.producer_id = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
@@ -150,8 +152,8 @@ class Batch:
         self.out_of_order = False
         self.error: PylogdError | None = None
         self.result: BatchResult | None = None
-        #: each delivery and then what to call with it: a tuple of both would keep the garbage collector busy. None in
-        #: place of a delivery: it is called with the result
+        #: deliveries, each followed by its callback: tuples of both would keep the garbage collector busy. If a
+        #: delivery is None, the callback gets the result
         self.listeners: list[Any] = []
 
     def calls(self) -> Iterator[tuple[Any, Callable[[Any], None]]]:
@@ -162,9 +164,9 @@ class Batch:
         return zip(self.listeners[::2], self.listeners[1::2], strict=True)
 
     def encode(self, compression: int, level: int | None, attributes: int = 0) -> bytes | memoryview:
-        """Return the batch encoded, with its present sequence number. The first call drops the objects of its records.
+        """Return the encoded batch with its present sequence number. The first call drops the objects of its records.
 
-        Returns b"" if the batch was given up, which another thread may do at any moment.
+        Returns b"" if the batch was given up. Another thread may do that at any moment.
         """
         stamp = self.producer_id, self.epoch, self.sequence
         encoded, records = self.encoded, self.records
@@ -184,8 +186,10 @@ class Batch:
 class Accumulator:
     """Open and sealed batches of one producer.
 
-    `buffered` counts bytes; from `limit` on, which is -1 once the producer is closed, callers wait before they add, or
-    fail. `unfinished` are all batches without a result, by number; `next_number` is the next one's.
+    buffered: the number of buffered bytes.
+    limit: with more buffered bytes, callers wait or fail; -1 once the producer is closed.
+    unfinished: all batches without a result, by number.
+    next_number: the number of the next batch.
     """
 
     def __init__(
@@ -203,21 +207,22 @@ class Accumulator:
         with_leader: Callable[[str], Sequence[int] | None] = lambda _topic: None,
         rng: random.Random | None = None,
     ) -> None:
-        """Times in seconds. A record that is larger than `batch_bytes` gets its own batch.
+        """Times are in seconds. A record that is larger than `batch_bytes` gets its own batch.
 
-        buffer_memory: the first `limit`. adaptive, with_leader: see `StickyPartitions`. Records without a key avoid
-        partitions with a batch that has waited for `availability_timeout`, unless that is 0.
+        buffer_memory: the first `limit`.
+        adaptive, with_leader: see `StickyPartitions`.
+        availability_timeout: records without a key avoid partitions with a batch that has waited this long; 0: never.
         """
         self._batch_bytes = batch_bytes
         self._batch_records = batch_records
         self._linger = linger
         self._delivery_timeout = delivery_timeout
         self._partition_for = PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner
-        self._asks_keyless = self._partition_for not in PARTITIONERS.values()  # ours return None without a key
+        self._asks_keyless = self._partition_for not in PARTITIONERS.values()  # built-in ones give None
         self._is_murmur2 = self._partition_for is murmur2_partitioner
         self._monotonic = monotonic
         self._availability_timeout = availability_timeout
-        self._queued: dict[TopicPartition, int] = {}  # batches without a result
+        self._queued: dict[TopicPartition, int] = {}  # the number of batches without a result
         self._sticky: dict[str, Batch] = {}  # the open batch for records without a key
         self._sticky_partitions = StickyPartitions(
             self._queued, adaptive=adaptive, with_leader=with_leader, late=self._late, rng=rng or random.Random()
@@ -235,10 +240,10 @@ class Accumulator:
         self, topic: str, partitions: int, partition: int | None, key: bytes | None, value: bytes | None,
         timestamp: int, headers: Sequence[Header] = (), encoded: bytes = b"",
     ) -> Batch:  # fmt: skip
-        """Add a record of a topic with `partitions` partitions. Return the batch, whose last record it is.
+        """Add a record of a topic with `partitions` partitions. Return its batch, in which it is the last record.
 
-        A `timestamp` that is not of the clock has passed `check_timestamp`.
-        `encoded` are headers from `encode_headers`, for a record that has no others. Raises TypeError, ValueError.
+        The caller has checked a `timestamp` that is not from the clock (`check_timestamp`). `encoded` are headers from
+        `encode_headers`, in place of `headers`. Raises TypeError, ValueError.
         """
         size = _RECORD_OVERHEAD
         if value is not None:
@@ -253,18 +258,18 @@ class Accumulator:
             try:
                 encoded = _encode_headers(headers)
             except (AttributeError, TypeError, ValueError):
-                encoded = _encode_headers(check_headers(headers))  # which says what is wrong
+                encoded = _encode_headers(check_headers(headers))  # this raises the right error
         if encoded:
             size += len(encoded)
         if partition is None and (key is not None or self._asks_keyless):
             hashed = self._is_murmur2 and key is not None
             partition = positive_murmur2(key) % partitions if hashed else self._partition_for(topic, key, partitions)
-        # A tuple equals a TopicPartition, and is cheaper.
+        # A tuple equals a TopicPartition, and costs less.
         batch = self._sticky.get(topic) if partition is None else self.open.get((topic, partition))  # type: ignore[call-overload]
         if batch is None:
             batch = self._batch_for(topic, partitions, partition)
         full = batch.size + size
-        while full > self._batch_bytes and batch.size:  # the next one may be open for another kind of records
+        while full > self._batch_bytes and batch.size:  # the next batch may be open for another kind of records
             self.seal(batch, full=True)
             batch = self._batch_for(topic, partitions, partition)
             full = batch.size + size
@@ -277,7 +282,7 @@ class Accumulator:
         return batch
 
     def _batch_for(self, topic: str, partitions: int, partition: int | None) -> Batch:
-        """Return the open batch of a partition, or, without one, that for records without a key."""
+        """Return the open batch of the chosen partition; without a partition, the batch for records without a key."""
         if partition is not None:
             chosen = TopicPartition(topic, partition)
             return self.open.get(chosen) or self._open_batch(chosen)
@@ -297,7 +302,7 @@ class Accumulator:
         """Add records as one batch, which is sealed at once. Without `partition`, the first record's key selects the
         partition.
 
-        Raises TypeError or ValueError for what can't be encoded.
+        Raises TypeError or ValueError for records that can't be encoded.
         """
         for record in records:
             check_timestamp(record.timestamp)
@@ -323,7 +328,9 @@ class Accumulator:
     ) -> Batch:
         """Add an encoded batch (`columns.ColumnEncoder`) of a topic with `partitions` partitions. It is sealed at once.
 
-        partition: None for any. Raises ValueError if the batch is not `transactional` as this says.
+        partition: the partition; None for any.
+
+        Raises ValueError if the batch is transactional and `transactional` is false, or the other way round.
         """
         header = parse_header(encoded)
         if header.is_transactional is not transactional:
@@ -378,7 +385,10 @@ class Accumulator:
     # Sealing
 
     def seal(self, batch: Batch, *, full: bool = False) -> None:
-        """Seal an open batch: it accepts no more records. full: whether it has reached its limit."""
+        """Seal an open batch: it accepts no more records.
+
+        full: whether the batch has reached its limit.
+        """
         topic = batch.partition.topic
         del self.open[batch.partition]
         if self._sticky.get(topic) is batch:
@@ -415,7 +425,7 @@ class Accumulator:
         batch.held = len(batch.encoded)
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Replace an encoded batch, which the broker found too large, by two with half its records each.
+        """Replace an encoded batch that is too large for the broker by two with half of its records each.
 
         They keep its position in the order, its deadline and its sequence numbers.
         """
@@ -424,7 +434,7 @@ class Accumulator:
         ]
         half, spacing = len(records) // 2, batch.spacing / 2
         for delivery, _ in batch.calls():
-            assert delivery.batch is batch  # its index counts from this batch's first record from now on
+            assert delivery.batch is batch  # from now on its index counts from this batch's first record
         parts = []
         for start, number, taken in ((0, batch.number, records[:half]), (half, batch.number + spacing, records[half:])):
             part = Batch(batch.partition, number, batch.due, batch.deadline)
@@ -444,7 +454,7 @@ class Accumulator:
         self.buffered -= batch.held
         self._queued[batch.partition] += 1
         batch.records, batch.encoded, batch.listeners = [], b"", []
-        batch.parts = [(0, parts[0]), (half, parts[1])]  # at once: deliveries may be looked at from other threads
+        batch.parts = [(0, parts[0]), (half, parts[1])]  # in one step, since other threads may read deliveries
         self.unfinished = dict(sorted(self.unfinished.items()))
         return parts
 
@@ -462,7 +472,7 @@ class Accumulator:
 
 
 def _finish_parent(parent: Batch | None) -> None:
-    """Give a batch that was split its result once all parts have theirs: that of the first, or the first failure."""
+    """Give a split batch its result once all parts have theirs: the first failure, or else the first result."""
     while parent is not None and parent.result is None:
         results = [part.result for _, part in parent.parts if part.result is not None]
         if len(results) < len(parent.parts):

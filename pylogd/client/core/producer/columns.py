@@ -4,12 +4,11 @@
     for batch in encoder.encode("flights", rows, now_ms): ...
 
 Strategy: the rows of each partition are found first, in their order; then as many of them as fit into a batch are
-encoded at once. The compiled `wire._speedups` does both. Where it is missing, the same is made from objects.
-`records_of` makes a record of each row instead, for what looks at records one by one.
+encoded at once. The compiled `wire._speedups` does both. If it is missing, Python code does both. `records_of` makes a
+record of each row instead, for callers that need single records.
 
-Rules: a row with a partition goes there; one with a key to the partition that the producer's partitioner chooses for
-the key. Other rows may go to any partition: whoever sends their batches chooses it (`Accumulator.add_encoded`). No I/O
-and no clock.
+Rules: a row with a partition goes to that partition. A row with a key goes to the partition that the producer's
+partitioner chooses. Other rows may go to any partition, which `Accumulator.add_encoded` chooses. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from pylogd.wire.records import HEADER_SIZE, NO_TIMESTAMP, TRANSACTIONAL, Header
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: With fewer rows for each partition, batches of their own cost more than records that share batches with others.
+#: With fewer rows for each partition, separate batches cost more than records in shared batches.
 _FEW_ROWS = 20
 
 
 class EncodedBatch(NamedTuple):
     """A record batch that is ready to be sent, but has no producer id and no sequence number.
 
-    partition: None if it may go to any.
+    partition: the partition; None for any.
     """
 
     topic: str
@@ -46,7 +45,7 @@ class EncodedBatch(NamedTuple):
 class EncodedRows:
     """The batches of rows, encoded one by one when they are iterated over, which can be done once.
 
-    order: the rows as the batches have them, one batch after the other: int32 numbers in the machine's byte order.
+    order: the row numbers in the order of the batches: int32 in the machine's byte order.
     """
 
     def __init__(self, order: bytes, batches: Iterator[EncodedBatch]) -> None:
@@ -58,11 +57,11 @@ class EncodedRows:
 
 
 class ColumnEncoder:
-    """Makes batches of columns as a producer with these options makes them of records."""
+    """Makes batches from columns, as a producer with these options makes them from records."""
 
     def __init__(self, options: ProducerOptions, partitions: Callable[[str, int | None], int]) -> None:
-        """partitions: returns the number of partitions of a topic; raises KafkaError if it does not have the one that
-        is named.
+        """partitions: returns the number of partitions of a topic; raises KafkaError if the topic does not have the
+        given partition.
         """
         named = options.partitioner
         self._partitioner = PARTITIONERS[named] if isinstance(named, str) else named
@@ -72,19 +71,20 @@ class ColumnEncoder:
         self._attributes = 0 if options.transactional_id is None else TRANSACTIONAL
 
     def encode(self, topic: str, rows: pa.RecordBatch, timestamp: int, partition: int | None = None) -> EncodedRows:
-        """Return batches with all rows, each partition's in the order of its rows.
+        """Return batches with all rows. The batches of a partition are in the order of its rows.
 
         rows: columns `value` (binary or string), and optionally `key` (the same), `partition` (int32), `timestamp` and
-        `headers` (list<struct<key: string, value: binary>>). timestamp: of rows without one, in milliseconds since
-        1970. partition: of all rows, in place of the column.
+        `headers` (list<struct<key: string, value: binary>>).
+        timestamp: the time stamp of rows without one, in milliseconds since 1970.
+        partition: the partition of all rows; overrides the column.
 
-        Raises KeyError without a column `value`; ValueError for a header without a key; KafkaError if there is no such
-        topic or partition; what `partitions` raises.
+        Raises KeyError if there is no column `value`; ValueError for a header without a key; KafkaError if the topic or
+        the partition does not exist; the errors of `partitions`.
         """
         columns = RowColumns(rows, timestamp, partition)
         count = self._count(topic, columns.partitions)
         if count == 1:
-            columns.give_all(0)  # so that rows with a key and those without stay in order
+            columns.give_all(0)  # so that rows with and without a key stay in order
         elif self._partitioner is not murmur2_partitioner:
             columns.choose(lambda key: self._partitioner(topic, key, count))
         loops = _Plain(columns) if records.speedups is None else _Compiled(columns, records.speedups)
@@ -108,7 +108,7 @@ class ColumnEncoder:
                 yield EncodedBatch(topic, partition if partition < count else None, batch)
 
     def _count(self, topic: str, given: pa.Array | None) -> int:
-        """Return the number of a topic's partitions, which has all that are given."""
+        """Return the number of a topic's partitions. Raises KafkaError if a given partition does not exist."""
         if given is None or given.null_count == len(given):
             return self._partitions(topic, None)
         import pyarrow.compute  # noqa: PLC0415 - an extra
@@ -119,7 +119,7 @@ class ColumnEncoder:
 
 
 def greatest_partition(rows: pa.RecordBatch) -> int | None:
-    """Return the greatest number in the column `partition`, None without any."""
+    """Return the greatest number in the column `partition`; None if there is none."""
     if "partition" not in rows.schema.names:
         return None
     import pyarrow.compute  # noqa: PLC0415 - an extra
@@ -129,12 +129,14 @@ def greatest_partition(rows: pa.RecordBatch) -> int | None:
 
 
 def are_few(rows: pa.RecordBatch, partitions: int) -> bool:
-    """Return whether there are so few rows for the number of partitions that sending them as records is cheaper."""
+    """Return whether the rows are so few, for the number of partitions, that single records cost less."""
     return bool(rows.num_rows < _FEW_ROWS * partitions)
 
 
 def records_of(topic: str, rows: pa.RecordBatch, partition: int | None = None) -> Iterator[ProducerRecord]:
-    """Yield each row as a record, with or without a time stamp. Arguments and errors as `ColumnEncoder.encode`."""
+    """Yield each row as a record, with or without a time stamp. Arguments and errors are those of
+    `ColumnEncoder.encode`.
+    """
     columns = RowColumns(rows, NO_TIMESTAMP, partition)
     for at, key, value, stamp, headers in columns.fields():
         yield ProducerRecord(topic, value, key, at, None if stamp == NO_TIMESTAMP else stamp, headers)
@@ -143,11 +145,11 @@ def records_of(topic: str, rows: pa.RecordBatch, partition: int | None = None) -
 class RowColumns:
     """The columns of rows as binary arrays; None for missing columns.
 
-    timestamps: int64, milliseconds since 1970, without nulls.
+    timestamps: milliseconds since 1970 as int64, without nulls.
     """
 
     def __init__(self, rows: pa.RecordBatch, timestamp: int, partition: int | None = None) -> None:
-        """timestamp: of rows without one. partition: of all rows, in place of the column.
+        """`timestamp` is that of rows without one. `partition` is that of all rows, and overrides the column.
 
         Raises KeyError without a column `value`, ValueError for a header without a key.
         """
@@ -182,13 +184,13 @@ class RowColumns:
         return self.timestamps is not None
 
     def give_all(self, partition: int) -> None:
-        """Give all rows a partition, in place of the column."""
+        """Give all rows the same partition, which overrides the column."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
         self.partitions = pa.repeat(pa.scalar(partition, pa.int32()), self.rows)
 
     def choose(self, partition_of: Callable[[bytes | None], int | None]) -> None:
-        """Choose partitions for rows that have none by their keys."""
+        """Choose partitions by key for rows without a partition."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
         keys = _pylist(self.keys, self.rows)
@@ -197,11 +199,13 @@ class RowColumns:
         self.keys_choose = False
         self.partitions = pa.array(chosen, pa.int32())
 
-    #: whether rows without a partition go to that of their key
+    #: whether keys choose the partition of rows without one
     keys_choose = True
 
     def fields(self) -> Iterator[tuple[int | None, bytes | None, bytes | None, int, list[Header]]]:
-        """Yield partition, key, value, time stamp and headers of each row; the time stamp is -1 without a column."""
+        """Yield partition, key, value, time stamp and headers of each row. The time stamp is -1 if there is no such
+        column.
+        """
         stamps = [NO_TIMESTAMP] * self.rows if self.timestamps is None else self.timestamps.to_pylist()
         headers = (
             [(each["key"].decode(errors="surrogateescape"), each["value"]) for each in row or ()]
@@ -220,7 +224,7 @@ class RowColumns:
 
 
 def _filled(stamps: Any, timestamp: int) -> Any:
-    """Return time stamps as int64; a missing one (null, or -1 as in a batch) becomes `timestamp`."""
+    """Return time stamps as int64. `timestamp` replaces missing ones: null, or -1."""
     if stamps is None:
         return None
     import pyarrow as pa  # noqa: PLC0415 - an extra
@@ -277,7 +281,7 @@ def _buffers(column: pa.Array | None) -> tuple[Any, ...] | None:
 
 
 class _Plain:
-    """The same in Python."""
+    """The same loops in Python."""
 
     def __init__(self, columns: RowColumns) -> None:
         self.columns = columns
@@ -302,9 +306,9 @@ class _Plain:
         return order, ends
 
     def encode(self, order: Any, first: int, stop: int, most_bytes: int) -> tuple[bytes, int, int, int]:
-        """Encode records of rows, at least one, until they take `most_bytes`.
+        """Encode rows as records, at least one, until they take `most_bytes`.
 
-        Returns them, where to continue, and the first and the latest time stamp.
+        Returns the records, the row to continue at, and the first and the latest time stamp.
         """
         taken: list[tuple[bytes | None, bytes | None, int, bytes]] = []
         size, base = 0, self.columns.objects[order[first]][3]

@@ -31,7 +31,7 @@ class Outcome:
 
     @property
     def batch(self) -> Batch:
-        """The batch that contains the record. If the original batch was split, one of its parts."""
+        """The batch that contains the record: the original batch, or one of its parts if it was split."""
         batch = self._batch
         while batch.parts:
             start, part = batch.parts[self.index >= batch.parts[1][0]]
@@ -60,18 +60,18 @@ class Outcome:
 
     @property
     def offset(self) -> int:
-        """The record's offset. It is -1 while there is no result, with acks=0, and if the broker answered that it has
-        the record already.
+        """The record's offset. It is -1 while there is no result, with acks=0, and if the broker had the record
+        already.
         """
         result = self.batch.result
         return -1 if result is None or result.base_offset < 0 else result.base_offset + self.index
 
 
 class Deliveries(Sequence[D]):
-    """The deliveries of rows that were sent as columns, in the order of the rows. Each is made when it is asked for."""
+    """The deliveries of rows that were sent as columns, in the order of the rows. Each is made on first access."""
 
     def __init__(self, deliver: Callable[[Batch, int], D], batches: Sequence[Batch], order: bytes) -> None:
-        """deliver: makes a delivery of a batch and an index in it. order: see `columns.EncodedRows`."""
+        """`deliver` makes a delivery of a batch and an index in it. `order` is explained in `columns.EncodedRows`."""
         self._deliver = deliver
         self._batches = batches
         self._ends = list(accumulate(batch.count for batch in batches))
@@ -95,7 +95,7 @@ class Deliveries(Sequence[D]):
 
     @cached_property
     def _positions(self) -> array[int]:
-        """Where each row is in the batches, one after the other."""
+        """The index of each row in the sequence of all batches."""
         found = array("i", bytes(len(self._order)))
         for position, row in enumerate(array("i", self._order)):
             found[row] = position

@@ -1,4 +1,4 @@
-"""Everything that a producer calls of its application: interceptors, serializers and callbacks.
+"""Call the application's interceptors, serializers and callbacks for a producer.
 
 Strategy: `prepare` changes a record before it is batched; `completed` reports the result of a batch. Without
 interceptors and serializers `prepares` is False, and the faces skip `prepare`.
@@ -24,11 +24,12 @@ _log = logging.getLogger("pylogd.client.producer")
 class ProducerHooks:
     """The interceptors, serializers and callbacks of one producer.
 
-    prepares: whether `prepare` does anything. intercepts: whether it does for records that are not serialized.
+    prepares: whether `prepare` does anything.
+    intercepts: whether it does anything for records that need no serializer.
     """
 
     def __init__(self, options: ProducerOptions) -> None:
-        """Take them from a producer's options."""
+        """Take the hooks from a producer's options."""
         self._on_batch = options.on_batch
         self._serializer = RecordSerializer(options.key_serializer, options.value_serializer)
         interceptors = options.interceptors
@@ -39,7 +40,9 @@ class ProducerHooks:
         self.prepares = bool(self._serializer) or self.intercepts
 
     def prepare(self, record: ProducerRecord, *, serialize: bool = True) -> ProducerRecord:
-        """Return the record to send. serialize: False if its key and value are bytes already.
+        """Return the record to send.
+
+        serialize: False if the record's key and value are bytes already.
 
         Raises SerializationFailed.
         """
@@ -86,7 +89,7 @@ class ProducerHooks:
                 listener(result if delivery is None else delivery)
             except Exception:
                 _log.exception("on_delivery failed for a record of %s", result.partition)
-        batch.listeners = []  # whose deliveries refer to the batch: else only the garbage collector frees both
+        batch.listeners = []  # break the cycle with the deliveries, which refer to the batch
 
     def close(self) -> None:
         """Tell the interceptors that the producer was closed."""

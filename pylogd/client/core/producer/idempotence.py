@@ -2,11 +2,11 @@
 
 Strategy: the producer gets an id from any broker (InitProducerId). Each partition has its own epoch and its own
 sequence number of the next record. A batch is numbered when it is first sent and keeps its numbers when it is sent
-again. The broker accepts a batch only directly behind the one before it, and recognizes the last five.
+again. The broker accepts a batch only directly after the previous one, and recognizes the last five.
 
 What follows from an answer:
-- An acknowledged batch acknowledges all batches before it in its epoch, because the broker accepted it behind them.
-  Those whose own answer was lost are written, at an unknown offset.
+- An acknowledged batch acknowledges all earlier batches of its epoch, because the broker accepted it after them.
+  Earlier batches whose own answer was lost are written, at an unknown offset.
 - OUT_OF_ORDER_SEQUENCE_NUMBER or UNKNOWN_PRODUCER_ID does not mean that a batch is not written: a restarted broker
   remembers fewer batches. So all batches that may be written are sent again together. If the broker recognizes none of
   them, there is a gap, and none of them is written.
@@ -14,12 +14,13 @@ What follows from an answer:
   numbers. The epoch is raised here and not by InitProducerId, which gives an idempotent producer a new id: only a
   higher epoch of the same id makes the broker refuse a request with the old numbers that is still on its way.
 - INVALID_PRODUCER_EPOCH means that another producer raised the epoch: a new id is needed, as after the last epoch.
-- A transactional producer's id and epoch are its coordinator's: where others would start a new epoch or ask for another
-  id, its transaction is broken, and the coordinator gives it another epoch when that is aborted (`transactions.py`).
+- A transactional producer gets its id and epoch from its coordinator. Where another producer would start a new epoch or
+  request another id, the transaction is broken, and the coordinator gives another epoch when it is aborted
+  (`transactions.py`).
 
 Rules: until a partition's first batch of an epoch is acknowledged, only one batch is in flight: a broker that does not
-know the producer accepts any sequence number, so the second batch could be written without the first. No I/O; the send
-queue (`send_queue.py`) asks.
+know the producer accepts any sequence number, so the second batch could be written without the first. No I/O: the send
+queue (`send_queue.py`) calls this module.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MAX_IN_FLIGHT = 5
 OUT_OF_ORDER = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED})
 
-#: Errors that are answered before anything is appended. After any other error the batch may be written.
+#: Errors of a broker that has appended nothing. After any other error the batch may be written.
 _NOT_WRITTEN = (
     OUT_OF_ORDER
     | FENCED
@@ -73,8 +74,10 @@ def may_be_written(error: PylogdError) -> bool:
 
 
 class ProducerId:
-    """The producer id that was received last. `wanted`: another one is needed. `transactional`: a coordinator gives
-    the ids and the epochs.
+    """The producer id that was received last.
+
+    wanted: whether another id is needed.
+    transactional: whether a coordinator gives the ids and the epochs.
     """
 
     __slots__ = ("epoch", "producer_id", "transactional", "wanted")
@@ -93,18 +96,18 @@ class ProducerId:
 
 
 class Numbering:
-    """The numbers of one partition. `waiting` are its batches without a result that are not in flight, in order."""
+    """The numbers of one partition. `waiting` has its batches that are not in flight and have no result, in order."""
 
     __slots__ = ("_confirmed", "_epoch", "_given_up", "_id", "_next", "_producer_id")
 
     def __init__(self, producer_id: ProducerId) -> None:
-        """It begins with `producer_id` once that is known."""
+        """Numbering begins once `producer_id` is known."""
         self._id = producer_id
         self._producer_id = NO_PRODUCER_ID
         self._epoch = 0
         self._next = 0
-        self._confirmed = False  # a batch of this epoch was acknowledged
-        self._given_up: float | None = None  # the last numbered batch that was, if none behind it is acknowledged
+        self._confirmed = False  # whether a batch of this epoch was acknowledged
+        self._given_up: float | None = None  # the last given-up batch with numbers, if no later one is acknowledged
 
     def next(self, waiting: Sequence[Batch], in_flight: int) -> Batch | None:
         """Return the batch that may be sent now, with its sequence numbers, given the number of batches in flight.
@@ -119,7 +122,7 @@ class Numbering:
         if first.out_of_order:
             probes = [batch for batch in waiting if batch.maybe_written and not batch.out_of_order]
             return probes[0] if probes else None
-        if in_flight and not self._confirmed:  # also of the parts of a batch that was split, which have their numbers
+        if in_flight and not self._confirmed:  # this also holds for parts of a split batch, which have numbers
             return None
         if first.sequence == NO_SEQUENCE:
             first.producer_id, first.epoch, first.sequence = self._producer_id, self._epoch, self._next
@@ -127,7 +130,7 @@ class Numbering:
         return first if in_flight < MAX_IN_FLIGHT else None
 
     def acked(self, batch: Batch, waiting: Sequence[Batch]) -> list[Batch]:
-        """Note that a batch is written. Returns the waiting batches that this confirms as written too."""
+        """Record that a batch is written. Return the waiting batches that are thereby known to be written too."""
         if (batch.producer_id, batch.epoch) == (self._producer_id, self._epoch):
             self._confirmed = True
             if self._given_up is not None and self._given_up < batch.number:
@@ -135,13 +138,15 @@ class Numbering:
         confirmed = []
         for other in waiting:
             if other.number > batch.number:
-                break  # so are all that follow; there may be thousands of them
+                break  # all that follow have higher numbers too; there may be thousands
             if other.maybe_written and (other.producer_id, other.epoch) == (batch.producer_id, batch.epoch):
                 confirmed.append(other)
         return confirmed
 
     def refused(self, batch: Batch, code: ErrorCode) -> bool:
-        """Note an error about numbers, after which the batch is sent again. Returns False for any other error."""
+        """Record an error of the sequence numbers, after which the batch is sent again. Return False for any other
+        error.
+        """
         if code in FENCED:
             if self._id.transactional:
                 return False
@@ -153,22 +158,22 @@ class Numbering:
         return True
 
     def gave_up(self, batch: Batch) -> None:
-        """Note that a batch will not be sent again."""
+        """Record that a batch will not be sent again."""
         if batch.sequence != NO_SEQUENCE:
             self._given_up = batch.number
 
     def settle(self, waiting: Sequence[Batch]) -> bool:
         """Start a new epoch if that is necessary and safe. None of the partition's batches is in flight.
 
-        Returns False if it is necessary, and not this producer's to do.
+        Returns False if a new epoch is necessary, but only the coordinator may start it.
         """
         numbered = [batch for batch in waiting if batch.sequence != NO_SEQUENCE]
         if self._given_up is None and not (numbered and numbered[0].out_of_order):
             for batch in numbered:
-                batch.out_of_order = False  # only since one before it failed
+                batch.out_of_order = False  # it failed only because an earlier batch failed
             return True
         if any(batch.maybe_written and not batch.out_of_order for batch in numbered):
-            return True  # those are sent again with their old numbers first
+            return True  # first these batches are sent again with their old numbers
         if self._id.transactional:
             return False
         for batch in numbered:

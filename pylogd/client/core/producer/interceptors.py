@@ -1,4 +1,4 @@
-"""Hooks of a producer (KIP-42): see and change records before they are sent, and learn what became of them."""
+"""Hooks of a producer (KIP-42): they see and change records before they are sent, and are told the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pylogd.wire.records import Header
 class ProducerRecord(NamedTuple):
     """A record as it was passed to `send`, before its key and value are serialized.
 
-    partition: None leaves the choice to the partitioner. timestamp: in milliseconds since 1970, None means now.
+    partition: the partition; None leaves the choice to the partitioner.
+    timestamp: milliseconds since 1970; None means now.
     """
 
     topic: str
@@ -23,9 +24,10 @@ class ProducerRecord(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `offset` is -1 if it is unknown; `partition` is -1 if none was chosen.
+    """The position of a written record. `offset` is -1 if it is unknown; `partition` is -1 if none was chosen.
 
-    timestamp: when the broker appended it, in milliseconds since 1970; -1 if the record has its producer's time stamp.
+    timestamp: when the broker appended the record, in milliseconds since 1970; -1 if the record has its producer's time
+    stamp.
     """
 
     topic: str

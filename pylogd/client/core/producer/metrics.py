@@ -30,8 +30,8 @@ class ProducerMetrics(ClientMetrics):
     """Statistics of a producer. record_send_*: written records. record_error_*: records that failed finally.
 
     record_queue_time_*: milliseconds from the first record of a batch to the request that carries the batch.
-    batch_size_*: bytes of encoded batches. compression_rate_avg: encoded bytes divided by an upper bound of the bytes
-    before compression.
+    batch_size_*: bytes of encoded batches.
+    compression_rate_avg: encoded bytes divided by an upper bound of the bytes before compression.
     """
 
     record_send_total: int
@@ -53,7 +53,7 @@ class ProducerMetrics(ClientMetrics):
     partitions: Mapping[TopicPartition, ProducerPartitionMetrics] = field(default_factory=dict)
 
 
-#: The names of the numbers of a partition, whose sums are those of the producer.
+#: The names of a partition's numbers; the producer's numbers are their sums.
 _PARTITION_NUMBERS: Final = tuple(each.name for each in fields(ProducerPartitionMetrics))
 
 
@@ -112,7 +112,7 @@ class ProducerMeters:
         self._of(batch.partition).retries.record(batch.count)
 
     def sent(self, records: int, queued_seconds: list[float]) -> None:
-        """Record a request with `records` records, and how long its batches waited that were not sent before."""
+        """Record a request with `records` records, and the waiting times of batches that were not sent before."""
         self._requests.record(records)
         for seconds in queued_seconds:
             self._queue_time.record(seconds * 1000)

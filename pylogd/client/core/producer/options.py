@@ -25,8 +25,8 @@ class ProducerOptions(ClientOptions):
 
     acks: which replicas must have a record before it counts as written: "all" in-sync replicas, 1 (the leader), or 0
         (none).
-    transactional_id: makes the producer transactional; a name that no other producer that lives has. A later producer
-        of this name fences the earlier one.
+    transactional_id: makes the producer transactional. No two live producers may have the same id: a later producer
+        fences the earlier one.
     transaction_timeout: seconds after which the coordinator aborts a transaction that is not ended.
     idempotence: retries write no record twice, and order is kept. None turns it on where it is possible: with
         acks="all", retries, and at most five requests in flight.
@@ -103,7 +103,7 @@ class ProducerOptions(ClientOptions):
 
     @property
     def required_acks(self) -> int:
-        """The number in the request: -1, 0 or 1."""
+        """The number that the request has: -1, 0 or 1."""
         return _ACKS[self.acks]
 
     @property

@@ -44,12 +44,12 @@ def positive_murmur2(key: bytes) -> int:
 
 
 def murmur2_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | None:
-    """Choose as the Java client does by default: by murmur2 of the key; any partition without a key."""
+    """Choose by murmur2 of the key, like the Java client's default; without a key, any partition."""
     return None if key is None else positive_murmur2(key) % partitions
 
 
 def crc32_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | None:
-    """Choose as librdkafka's `consistent_random`: by CRC-32 of the key; any partition without one, or an empty one."""
+    """Choose by CRC-32 of the key, like librdkafka's `consistent_random`. A missing or empty key gets any partition."""
     return zlib.crc32(key) % partitions if key else None
 
 

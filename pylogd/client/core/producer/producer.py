@@ -1,16 +1,16 @@
-"""Decide for a producer, without I/O: what to send, and what became of it.
+"""Decide for a producer, without I/O: what to send, and what the results are.
 
 Strategy: the application's records go into the accumulator. `turn` seals batches that have lingered long enough and
 returns the requests to send: batches to the leaders of their partitions, metadata, a producer id. Each request reports
-its outcome to this object, which then has results, or more to send: the face calls `turn` again. `next_time` says when
-to call it if nothing happens before.
+its outcome to this object, which then has results or further requests: the face calls `turn` again. `next_time` returns
+when to call `turn`, unless an event comes first.
 
     for call in core.turn(now): network.send(call, now)
     for batch, result in core.take_results(): core.hooks.completed(batch, result)
 
-Rules: no I/O and no clock. With threads, `guard` is held while this object is used: by the caller of `turn`,
-`next_time`, `take_results` and everything that adds records; calls take it themselves to report their outcome. Batches
-are encoded in a call's `build`, which does not hold it, since compression takes time.
+Rules: no I/O and no clock. With threads, a caller of `turn`, `next_time`, `take_results` and of methods that add
+records holds `guard`; calls take `guard` themselves to report their outcome. A call's `build` encodes batches without
+`guard`, since compression takes time.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.records import TRANSACTIONAL, Header, NewRecord
 
 PURPOSE = "produce"
-#: sent with InitProducerId, which requires it; it has no meaning without transactions
+#: InitProducerId requires a timeout, which has no meaning without transactions
 TRANSACTION_TIMEOUT_MS = 60_000
 
 
 class ProducerCore:
-    """See the module. `partitions` has the number of partitions of each topic that is known.
+    """See the module. `partitions` has the number of partitions of each known topic.
 
-    hooks: what is called of the application. statistics: reports `metrics` to it from time to time; the face asks it
-    when that is due, and has it report without holding `guard`.
+    hooks: the application's interceptors, serializers and callbacks.
+    statistics: reports `metrics` to the application periodically. The face calls its `report` when it is due, without
+    holding `guard`.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class ProducerCore:
         features: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """is_ready: returns whether the connection to a broker is open; until then, one request at a time is enough.
-
-        meters: those of the network that sends the calls. features: returns those that the cluster uses.
+        meters: the meters of the network that sends the calls.
+        features: returns the features that the cluster uses.
         """
         self.options = options
         self.hooks = ProducerHooks(options)
@@ -78,8 +79,8 @@ class ProducerCore:
             on_result=self._note_result, on_retry=self.meters.retried, transactions=self._transactions,
         )  # fmt: skip
         self.partitions: dict[str, int] = {}
-        self.in_flight = 0  # produce requests
-        #: why no more records are accepted, once that is so
+        self.in_flight = 0  # the number of Produce requests in flight
+        #: the reason why no more records are accepted, if any
         self.failure: PylogdError | None = None
         self._metadata = metadata
         self._updater = MetadataUpdater(
@@ -99,7 +100,7 @@ class ProducerCore:
         options = self.options
         if options.transactional_id is None:
             return None
-        self.accumulator.limit = -1  # until a transaction is open
+        self.accumulator.limit = -1  # no records are accepted until a transaction is open
         return Transactions(
             self, options.transactional_id, timeout=options.transaction_timeout,
             request_timeout=options.request_timeout, features=features, backoff=options.backoff, guard=self._guard,
@@ -123,11 +124,11 @@ class ProducerCore:
     # Records
 
     def learned(self, topic: str) -> int:
-        """Return how many times a topic's metadata was received."""
+        """Return the number of times that a topic's metadata was received."""
         return self._learned.get(topic, 0)
 
     def want(self, topic: str) -> None:
-        """Ask for a topic's metadata. Afterwards `learned` has grown, or `problem_with` has the error."""
+        """Request a topic's metadata. Afterwards `learned` has grown, or `problem_with` has the error."""
         self._unknown.pop(topic, None)
         self._updater.want(topic, create=True)
 
@@ -136,7 +137,7 @@ class ProducerCore:
         return self._unknown.get(topic)
 
     def partitions_of(self, topic: str) -> int | None:
-        """Return the number of partitions of a topic, None if it is not known, to this producer or to its cluster."""
+        """Return the number of partitions of a topic; None if this producer or its cluster does not know it."""
         known = self.partitions.get(topic)
         if known is None and (found := self._metadata.topics.get(topic)) is not None:
             known = len(found.partitions)
@@ -148,7 +149,7 @@ class ProducerCore:
 
     @property
     def refusal(self) -> PylogdError | None:
-        """Why no records are accepted, now or ever; None if they are."""
+        """The reason why no records are accepted, now or ever; None if they are accepted."""
         if self.failure is not None or self._transactions is None:
             return self.failure
         return self._transactions.refusal
@@ -166,7 +167,7 @@ class ProducerCore:
         return self.accumulator.add(topic, self.partitions[topic], partition, key, value, timestamp, headers)
 
     def add_set(self, topic: str, partition: int | None, records: Sequence[NewRecord]) -> Batch:
-        """Add records as one batch of a topic that is known."""
+        """Add records of a known topic as one batch."""
         return self.accumulator.add_set(topic, self.partitions[topic], partition, records)
 
     def refuse(self, reason: PylogdError) -> None:
@@ -216,7 +217,7 @@ class ProducerCore:
         return self._transactions
 
     def begin_transaction(self) -> None:
-        """Accept records of a new transaction. Raises as `Transactions.begin`, and Closed."""
+        """Accept records of a new transaction. Raises the errors of `Transactions.begin`, and Closed."""
         if self.failure is not None:
             raise self.failure
         self.transactions.begin()
@@ -224,18 +225,16 @@ class ProducerCore:
 
     @property
     def broken_by(self) -> PylogdError | None:
-        """The reason why the current transaction can't be committed, or no other one can begin; None if both are
-        possible.
-        """
+        """The reason why the transaction can't be committed, or no other can begin; None if both are possible."""
         transactions = self._transactions
         return transactions.error if transactions is not None and transactions.is_broken else None
 
     def transaction_changed(self) -> None:
-        """Accept records while a transaction is open, and only then."""
+        """Accept records only while a transaction is open."""
         self.accumulator.limit = -1 if self.refusal is not None else self.options.buffer_memory
 
     def producer_id_given(self, producer_id: int, epoch: int) -> None:
-        """Number batches with a producer id and epoch of the coordinator."""
+        """Number batches with a producer id and epoch from the coordinator."""
         self.queue.producer_id_given(producer_id, epoch)
 
     def drop_batches(self, error: PylogdError) -> bool:
@@ -251,7 +250,7 @@ class ProducerCore:
     def turn(self, now: float, *, seal_all: bool = False) -> list[Call]:
         """Do the due work, and return the requests to send.
 
-        seal_all: somebody waits for all batches, or for space in the buffer.
+        seal_all: whether a caller waits for all batches, or for space in the buffer.
         """
         if self._stopped:
             return []
@@ -276,7 +275,7 @@ class ProducerCore:
         return calls
 
     def next_time(self, now: float) -> float | None:
-        """Return when `turn` or `statistics` has something to do, if nothing happens before."""
+        """Return when `turn` or `statistics` is due, unless an event comes first."""
         if self._stopped:
             return None
         times = [
@@ -405,15 +404,15 @@ class ProducerCore:
         return call
 
     def _measure(self, request: BatchRequest) -> None:
-        """Record a request that was answered, and how long its batches had waited before it."""
+        """Record an answered request, and how long its batches had waited before it."""
         assert request.call is not None
         sent_at, batches = request.call.sent_at, request.batches
-        timeout = self.options.delivery_timeout  # from a batch's first record to its deadline
+        timeout = self.options.delivery_timeout  # the time from a batch's first record to its deadline
         waited = [sent_at - (batch.deadline - timeout) for batch in batches if batch.error is None]
         self.meters.sent(sum(batch.count for batch in batches), waited)
 
     def _ended(self, request: BatchRequest) -> None:
-        request.call = None  # which refers to the request: else only the garbage collector frees them, and the batches
+        request.call = None  # break the cycle of call and request
         self._in_flight[request.node] -= 1
         self.in_flight -= 1
 

@@ -21,13 +21,13 @@ from pylogd.wire.values import ZERO_UUID
 
 _TOPIC_IDS_FROM = 13
 
-BatchesByPartition = dict[tuple[str | bytes, int], Batch]  # by topic name or id, and partition
+BatchesByPartition = dict[tuple[str | bytes, int], Batch]  # by topic (name or id) and partition
 
 
 def highest_version(topic_ids: Mapping[str, bytes], until: int | None = None) -> int | None:
     """Return the highest version for topics with these ids, at most `until`; None for any.
 
-    Versions with ids need all ids.
+    Versions with ids need the ids of all topics.
     """
     return _TOPIC_IDS_FROM - 1 if until is None and ZERO_UUID in topic_ids.values() else until
 
@@ -35,7 +35,7 @@ def highest_version(topic_ids: Mapping[str, bytes], until: int | None = None) ->
 def produce_request(
     batches: Sequence[Batch], topic_ids: Mapping[str, bytes], version: int, options: ProducerOptions
 ) -> tuple[ProduceRequest, BatchesByPartition]:
-    """Return the request with encoded batches, and the batches by the topic and partition that an answer names."""
+    """Return the request with encoded batches, and the batches by topic and partition as an answer names them."""
     topics: dict[str, TopicProduceData] = {}
     by_partition: BatchesByPartition = {}
     for batch in batches:
@@ -58,7 +58,7 @@ def complete(
     now: float,
 ) -> list[PylogdError]:
     """Report the result of each batch to the queue: from the response; from `error` if the whole request failed; or,
-    with neither, as written (acks=0). Returns the errors, which may mean that metadata is out of date.
+    with neither, as written (acks=0). Return the errors, which may mean that metadata is outdated.
     """
     if response is None:
         for batch in by_partition.values():

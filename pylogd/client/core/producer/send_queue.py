@@ -1,17 +1,17 @@
 """Decide which batches to send next, and how to handle the answers.
 
-Strategy: each partition has a queue: batches that wait, in order, and batches in flight. `take` makes requests: one to
-each broker that may get another one, with at most one batch of each queue. A batch that fails with a retriable error
-goes back into its queue at its old position, and the queue is held until a pause is over and none of its batches is in
-flight. Thereby the order of a partition's batches is kept if the producer is idempotent or has one request in flight.
+Strategy: each partition has a queue: batches that wait, in order, and batches in flight. `take` makes one request for
+each broker that may get another request, with at most one batch of each queue. A batch that fails with a retriable
+error goes back into its queue at its old position, and the queue is held until a pause is over and none of its batches
+is in flight. This keeps the order of a partition's batches if the producer is idempotent or has one request in flight.
 
-`leader_of(partition)` returns a node id, or None while it is not known: the batch then waits, and the caller asks for
-metadata. It reports a failure with `partition_failed` or `topic_failed`, and with `unsent` that a request could not be
-sent. Results are passed to `on_result`.
+`leader_of(partition)` returns a node id, or None while the leader is unknown: then the batch waits, and the caller
+requests metadata. The caller reports a failure of that with `partition_failed` or `topic_failed`, and a request that
+could not be sent with `unsent`. Results are passed to `on_result`.
 
-Rules: every batch gets exactly one result: by its deadline, or when the request that is in flight then has ended. A
-batch that was split gets one for each part. Of a transactional producer, a batch that is given up breaks the
-transaction, and no other one is sent until that is aborted. Nothing here waits or locks.
+Rules: every batch gets exactly one result: by its deadline, or at the end of the request that is then in flight. A
+split batch gets a result for each part. If a transactional producer gives up a batch, the transaction is broken, and no
+other batch is sent until it is aborted. Nothing here waits or locks.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ _log = logging.getLogger("pylogd.client.producer")
 
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _BY_NUMBER = attrgetter("number")
-#: Seconds before a batch is sent again while its producer's transaction before this one is still being ended.
+#: Seconds before a batch is sent again while its producer's previous transaction is still being ended.
 _CONCURRENT_PAUSE = 0.02
 
 
 @dataclass(slots=True)
 class PartitionQueue:
-    """The batches of one partition. node: the broker to which the batches in flight were sent.
+    """The batches of one partition.
 
-    held_until: after an error nothing is sent before this time.
+    node: the broker to which the batches in flight were sent.
+
+    held_until: the time before which nothing is sent, after an error.
     """
 
     waiting: list[Batch] = field(default_factory=list)
@@ -63,7 +65,10 @@ class PartitionQueue:
 
 @dataclass(slots=True)
 class BatchRequest:
-    """The batches of one request to a broker: at most one of each partition. call: until the outcome is known."""
+    """The batches of one request to a broker: at most one of each partition.
+
+    call: the call of the request, until its outcome is known.
+    """
 
     node: int
     batches: list[Batch]
@@ -72,7 +77,7 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Records that were not delivered: their number, and for each of the latest failures the number before it."""
+    """The number of records that were not delivered, and for each of the latest failures the number before it."""
 
     records: int = 0
     causes: tuple[tuple[int, PylogdError], ...] = ()
@@ -90,7 +95,7 @@ class Failures:
 
 
 class SendQueue:
-    """The sealed batches of one producer that have no result. `failures` counts records that were not delivered."""
+    """The sealed batches of one producer that have no result. `failures` counts undelivered records."""
 
     def __init__(
         self,
@@ -104,9 +109,10 @@ class SendQueue:
         on_retry: Callable[[Batch], None] | None = None,
         transactions: Transactions | None = None,
     ) -> None:
-        """`retry`: whether a batch is sent again after a retriable error. `backoff` makes the pauses of one queue.
+        """`retry` is whether a batch is sent again after a retriable error. `backoff` makes the pauses of one queue.
 
-        on_result: called with every batch that has its result. on_retry: called with every batch that is sent again.
+        on_result: called with every batch that has its result.
+        on_retry: called with every batch that is sent again.
         """
         self._accumulator = accumulator
         self._retry = retry
@@ -116,9 +122,9 @@ class SendQueue:
         self._on_retry = on_retry
         self._producer_id = ProducerId(transactional=transactions is not None) if idempotent else None
         self._transactions = transactions
-        self._dropped: PylogdError | None = None  # why nothing of the present transaction is sent any more
+        self._dropped: PylogdError | None = None  # why no more batches of the present transaction are sent
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._busy: dict[TopicPartition, PartitionQueue] = {}  # those where something waits
+        self._busy: dict[TopicPartition, PartitionQueue] = {}  # the partitions with waiting batches
         self.failures = Failures()
 
     # Batches that wait
@@ -135,11 +141,11 @@ class SendQueue:
         return bool(self._busy)
 
     def topics(self) -> set[str]:
-        """Return the topics of batches that wait: their leaders have to be known."""
+        """Return the topics of waiting batches: their leaders have to be known."""
         return {partition.topic for partition in self._busy}
 
     def partitions(self) -> set[TopicPartition]:
-        """Return the partitions of batches that wait."""
+        """Return the partitions of waiting batches."""
         return set(self._busy)
 
     def next_time(self, after: float = float("-inf")) -> float | None:
@@ -197,11 +203,11 @@ class SendQueue:
         queue.node = node
         if not queue.waiting:
             del self._busy[partition]
-        else:  # behind the partitions that were not served
+        else:  # put it after the partitions that were not served
             self._busy[partition] = self._busy.pop(partition)
 
     def _released(self, queue: PartitionQueue, now: float) -> bool:
-        """Whether a queue that had an error may be sent from: its pause is over and none of its batches in flight."""
+        """Whether a queue that had an error may send: its pause is over, and none of its batches is in flight."""
         assert queue.held_until is not None
         if now < queue.held_until or queue.in_flight:
             return False
@@ -215,7 +221,7 @@ class SendQueue:
     # Answers
 
     def written(self, batch: Batch, base_offset: int, log_append_time_ms: int = -1) -> None:
-        """Note that a broker has written a batch, or, with acks=0, that its bytes were sent."""
+        """Record that a broker has written a batch, or, with acks=0, that its bytes were sent."""
         queue = self._ended(batch)
         queue.backoff = None
         self._finish(batch, base_offset, log_append_time_ms, None)
@@ -225,7 +231,9 @@ class SendQueue:
                 self._finish(earlier, -1, -1, None)
 
     def failed(self, batch: Batch, error: PylogdError, now: float) -> None:
-        """Note that a batch's request failed or was answered with an error: send it again later, or give it up."""
+        """Record that a batch's request failed or was answered with an error: send the batch again later, or give it
+        up.
+        """
         queue = self._ended(batch)
         batch.error = error
         code = error.code if isinstance(error, KafkaError) else None
@@ -248,12 +256,12 @@ class SendQueue:
         self._again(queue, batch, error, now, retriable=is_retriable(error))
 
     def topic_failed(self, topic: str, error: PylogdError, now: float) -> None:
-        """Note that the leaders of a topic's partitions could not be found out."""
+        """Record that the leaders of a topic's partitions could not be found."""
         for partition in [partition for partition in self._busy if partition.topic == topic]:
             self.partition_failed(partition, error, now)
 
     def partition_failed(self, partition: TopicPartition, error: PylogdError, now: float) -> None:
-        """Note that a partition's leader could not be found out: its first batch failed, unless one is in flight."""
+        """Record that a partition's leader could not be found: its first batch failed, unless one is in flight."""
         queue = self._busy.get(partition)
         if queue is not None and not queue.in_flight and (queue.held_until is None or queue.held_until <= now):
             self.unsent(queue.waiting[0], error, now)
@@ -280,9 +288,9 @@ class SendQueue:
         self._busy.clear()
 
     def drop_waiting(self, error: PylogdError) -> bool:
-        """Fail every batch that is not in flight with `error`, and send none again until `resume`.
+        """Fail every batch that is not in flight with `error`, and send no batch until `resume`.
 
-        Returns whether one of them has a sequence number, so that there is a gap if others follow.
+        Returns whether one of these batches has a sequence number, so that later batches leave a gap.
         """
         self._dropped = error
         self._accumulator.seal_all()
@@ -298,24 +306,24 @@ class SendQueue:
         return numbered
 
     def resume(self) -> None:
-        """Send again, in the next transaction."""
+        """Send batches again, in the next transaction."""
         self._dropped = None
 
     def producer_id_given(self, producer_id: int, epoch: int) -> None:
         """Use the producer id that InitProducerId, or the end of a transaction, returned."""
         assert self._producer_id is not None
         self._producer_id.given(producer_id, epoch)
-        if self._transactions is not None:  # no batch is without a result: all partitions begin anew
+        if self._transactions is not None:  # all batches have results: all partitions start a new epoch
             self._queues.clear()
 
     def producer_id_refused(self, error: PylogdError, now: float) -> None:
-        """Give up all batches: no producer id can be had."""
+        """Give up all batches, because no producer id is available."""
         for queue in list(self._busy.values()):
             for batch in list(queue.waiting):
                 self._give_up(queue, batch, error, now)
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Replace a batch that the broker found too large by two, which keep its position and sequence numbers."""
+        """Replace a batch that is too large for the broker by two, which keep its position and sequence numbers."""
         _log.info(
             "%s: batch of %d records is too large for the broker, sending it as two", batch.partition, batch.count
         )
@@ -364,7 +372,7 @@ class SendQueue:
 
     def _finish(self, batch: Batch, base_offset: int, log_append_time_ms: int, error: PylogdError | None) -> None:
         result = self._accumulator.finish(batch, base_offset, log_append_time_ms, error)
-        if error is not None and self._transactions is None:  # of transactions, their end tells
+        if error is not None and self._transactions is None:  # a transaction reports its own failures
             self.failures = self.failures.plus(batch.count, error)
         if self.on_result is not None:
             self.on_result(batch, result)

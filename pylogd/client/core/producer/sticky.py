@@ -1,11 +1,11 @@
 """Choose partitions for records without a key: sticky, uniform, and adaptive (KIP-480, KIP-794).
 
-Strategy: records without a key go to one partition until STICKY_BYTES were produced to it, or a full batch, and the
-batch that reaches that is sealed. Then another partition is chosen at random. Partitions with fewer batches waiting
-for their result are chosen more often, in proportion, so that a slow broker gets less.
+Strategy: records without a key go to one partition until STICKY_BYTES, or a full batch, were produced to it. The batch
+that reaches this limit is sealed. Then another partition is chosen at random. Partitions with fewer batches waiting for
+their result are chosen more often, in proportion, so that a slow broker gets less.
 
-Rules: partitions without a leader are avoided, and those whose oldest batch has waited too long, unless that leaves
-none. No I/O and no clock.
+Rules: partitions without a leader, and partitions whose oldest batch has waited too long, are avoided, unless no other
+partition is left. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pylogd.client.core.model import TopicPartition
 
-#: the default `batch.size` of Kafka's client, which this stands for
+#: the default `batch.size` of Kafka's client
 STICKY_BYTES = 16_384
 
 
@@ -33,8 +33,8 @@ class StickyPartitions:
     ) -> None:
         """queued: the number of batches without a result, by partition.
 
-        with_leader: returns the partitions of a topic that have a leader, or None if that is unknown. late: partitions
-        whose batches have waited too long.
+        with_leader: returns the partitions of a topic that have a leader, or None if that is unknown.
+        late: returns the partitions whose batches have waited too long.
         """
         self._queued = queued
         self._adaptive = adaptive
@@ -45,7 +45,7 @@ class StickyPartitions:
         self._produced: dict[str, int] = {}
 
     def partition(self, topic: str, count: int) -> int:
-        """Return the partition for the next batch, of a topic that has `count`."""
+        """Return the partition for the next batch of a topic with `count` partitions."""
         present = self._present.get(topic)
         if present is None or present >= count:
             present = self._present[topic] = self._choose(topic, count)
@@ -53,7 +53,7 @@ class StickyPartitions:
         return present
 
     def sealed(self, topic: str, size: int, *, full: bool) -> None:
-        """Count a batch of `size` bytes; after a full one, or enough bytes, another partition is chosen."""
+        """Count a batch of `size` bytes. After a full batch, or enough bytes, choose another partition."""
         produced = self._produced[topic] = self._produced.get(topic, 0) + size
         if full or produced >= STICKY_BYTES:
             self._present.pop(topic, None)

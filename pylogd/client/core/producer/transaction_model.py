@@ -29,7 +29,7 @@ _FINAL = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-#: Of a batch; an outdated epoch there is decided by EndTxn's answer.
+#: Errors of a batch. For an outdated epoch, EndTxn's answer decides.
 FINAL_FOR_BATCHES = _FINAL - {ErrorCode.INVALID_TXN_STATE} | {ErrorCode.PRODUCER_FENCED}
 
 
@@ -45,7 +45,7 @@ class Action(Enum):
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """Something that the application waits for, and what went wrong with it."""
+    """An operation that the application waits for, and its error."""
 
     done: bool = False
     error: PylogdError | None = None
@@ -58,7 +58,10 @@ class Operation:
 
 @dataclass(slots=True, eq=False)
 class TransactionOutcome:
-    """How a transaction ended. committed: None until then; False also if nobody can tell."""
+    """How a transaction ended.
+
+    committed: None while it has not ended; False also if the end is unknown.
+    """
 
     committed: bool | None = None
 
@@ -73,7 +76,7 @@ class PendingOffsets:
 
 
 class OffsetsSource(Protocol):
-    """A consumer, as far as its offsets can be committed by a transaction."""
+    """A consumer whose offsets a transaction can commit."""
 
     def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
         """Return the offsets after the last returned records, and the group member that commits them."""
@@ -98,7 +101,7 @@ class TransactionOwner(Protocol):
     """The producer whose transactions these are."""
 
     def transaction_changed(self) -> None:
-        """The state has changed: records may be accepted that were not before, or the other way round."""
+        """Follow a change of state, after which records may be accepted, or may no longer be."""
         ...
 
     def producer_id_given(self, producer_id: int, epoch: int) -> None:
@@ -111,9 +114,9 @@ class TransactionOwner(Protocol):
 
 
 def action_for(code: ErrorCode, api: type[Any], state: TransactionState, *, confirmed: bool) -> Action:
-    """Return what an error code in an answer asks for in a state.
+    """Return the reaction to an error code in a state.
 
-    confirmed: whether the coordinator knows of the transaction, for certain.
+    confirmed: whether the coordinator certainly knows of the transaction.
     """
     if code in _MOVED:
         return Action.FIND

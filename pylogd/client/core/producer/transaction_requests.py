@@ -1,8 +1,8 @@
 """The requests of a transactional producer, and the error codes in their answers (KIP-98, KIP-447, KIP-890).
 
 Plain functions, without I/O. With `transaction.version` 1 the client adds partitions and groups to its transaction
-itself. With 2 the leaders of partitions and the coordinators of groups do so when they are first sent something, and
-EndTxn raises the producer's epoch, so that nothing of an ended transaction can be written late.
+itself. With 2 the leaders of partitions and the coordinators of groups do this at the first request to them, and EndTxn
+raises the producer's epoch, so that a late batch of an ended transaction is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pylogd.wire.messages.txn_offset_commit import (
 
 #: The name of the feature whose level decides between the two generations of the protocol.
 FEATURE = "transaction.version"
-#: For each level, the last version of the requests that differ; None: the highest that both sides speak.
+#: For each level, the last version of the requests that differ; None: the highest common version.
 PRODUCE_UNTIL: Mapping[int, int | None] = {1: 11, 2: None}
 END_UNTIL: Mapping[int, int | None] = {1: 4, 2: None}
 COMMIT_OFFSETS_UNTIL: Mapping[int, int | None] = {1: 4, 2: None}
@@ -36,13 +36,13 @@ COMMIT_OFFSETS_UNTIL: Mapping[int, int | None] = {1: 4, 2: None}
 ADD_PARTITIONS_UNTIL = 3
 #: The key types of FindCoordinator.
 GROUP_KEY, TRANSACTION_KEY = 0, 1
-_MANY_KEYS_FROM = 4  # of FindCoordinator
-_MEMBERS_FROM = 3  # of TxnOffsetCommit
+_MANY_KEYS_FROM = 4  # a version of FindCoordinator
+_MEMBERS_FROM = 3  # a version of TxnOffsetCommit
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """In whose name a transactional request is sent."""
+    """The producer that sends a transactional request."""
 
     transactional_id: str
     producer_id: int
@@ -57,7 +57,7 @@ def find_coordinator(key: str, key_type: int, version: int) -> FindCoordinatorRe
 def find_coordinators(keys: Sequence[str], key_type: int, version: int) -> FindCoordinatorRequest:
     """Return the request for the coordinators of groups or of transactional ids.
 
-    Before version 4 a request has one key: it is for the first one only.
+    Before version 4 a request has only one key: the first.
     """
     if version < _MANY_KEYS_FROM:
         return FindCoordinatorRequest(key=keys[0], key_type=key_type)

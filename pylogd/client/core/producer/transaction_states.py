@@ -1,4 +1,4 @@
-"""The states of a transactional producer, and what leads from one to the next (diagram: docs/state-machines.md)."""
+"""The states of a transactional producer, and the inputs that change them (diagram: docs/state-machines.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pylogd.machine import MachineTable
 
 
 class TransactionState(Enum):
-    """Where a transactional producer stands."""
+    """The state of a transactional producer."""
 
     NEW = "Has no producer id; other producers with its transactional id are not fenced yet."
     INITIALIZING = "Asks for a producer id, which fences earlier producers and ends their transactions."
@@ -71,7 +71,7 @@ TRANSACTION = MachineTable(
 
 #: A transaction is open or being ended: the application has to end it, or to wait for its end.
 UNFINISHED = frozenset({_State.OPEN, _State.COMMITTING, _State.BROKEN, _State.ABORTING, _State.RENEWING})
-#: Batches may be sent. A tuple, which is looked through by identity: this is asked for each batch.
+#: Batches may be sent. This is a tuple, which is searched by identity, because it is used for each batch.
 SENDING = (_State.OPEN, _State.COMMITTING)
-#: Something is asked of the coordinator until it answers.
+#: A request to the coordinator is repeated until it is answered.
 ENDING = frozenset({_State.COMMITTING, _State.ABORTING, _State.RENEWING})

@@ -1,19 +1,18 @@
-"""The transactions of one producer, without I/O: when to ask the coordinator for what, and what its answers mean.
+"""The transactions of one producer, without I/O: which requests to send to the coordinator, and when.
 
 Strategy: `TRANSACTION` (transaction_states) has the states. Each `turn` derives from the state the one request that is
-due: find a coordinator, get a producer id, add partitions or a group, commit offsets, end the transaction. What the
-application waits for is an `Operation`. Batches are the send queue's: it asks `may_send`, and reports with
-`batch_failed` each batch that it gives up, after which the transaction can only be aborted.
+due: find a coordinator, get a producer id, add partitions or a group, commit offsets, end the transaction. The
+application waits for an `Operation`. The send queue has the batches: it asks `may_send`, and reports each batch that it
+gives up with `batch_failed`; then the transaction can only be aborted.
 
     operation = transactions.prepare()              # wait until operation.done
     transactions.begin()
     ...                                             # records, and send_offsets(offsets, group)
     operation = transactions.end(committed=True)    # wait again; operation.error tells what went wrong
 
-Rules: one request at a time, none before `not_before`. A transaction is ended only when no batch is without a result.
-What an error code asks for is in `transaction_model` and nowhere else. Retries continue until the application gives up
-waiting. Callbacks of calls take `guard`; with threads, everything else is called with it held. No clock, no socket, no
-thread.
+Rules: one request at a time, none before `not_before`. A transaction is ended only when all batches have results. Only
+`transaction_model` says how to react to an error code. Retries continue until the application gives up waiting.
+Callbacks of calls take `guard`; with threads, callers of all other methods hold it. No clock, no socket, no thread.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ from pylogd.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOf
 from pylogd.wire.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 PURPOSE = "transactions"
-#: Seconds between tries while the coordinator still ends the transaction before: that takes a moment.
+#: Seconds between tries while the coordinator is still ending the previous transaction.
 _CONCURRENT_FIRST, _CONCURRENT_MOST = 0.01, 0.2
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -66,7 +65,7 @@ _State, _Input = TransactionState, TransactionInput
 
 
 class Transactions:
-    """See the module. `error` is why the present transaction is broken, or the producer has failed."""
+    """See the module. `error` is the reason why the present transaction is broken, or the producer has failed."""
 
     def __init__(
         self,
@@ -91,17 +90,17 @@ class Transactions:
         self._features = features
         self._guard = guard
         self._machine = TRANSACTION.machine()
-        self._level = 1  # of the feature, for the present transaction
+        self._level = 1  # the feature's level for the present transaction
         self._producer_id, self._epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         self._coordinators: dict[tuple[int, str], Endpoint] = {}
         self._in_flight = False
         self._not_before = 0.0
         self._backoff = backoff()
         self._concurrent = Backoff(_CONCURRENT_FIRST, _CONCURRENT_MOST)
-        self._ready = Operation(done=True)  # who waits for a producer id
-        self._ending: tuple[bool, Operation] = (False, Operation(done=True))  # whether to commit, and who waits
+        self._ready = Operation(done=True)  # the operation that waits for a producer id
+        self._ending: tuple[bool, Operation] = (False, Operation(done=True))  # whether to commit; who waits
         self._to_drop = False
-        #: of the transaction that is open, or was open last
+        #: the outcome of the transaction that is open, or was open last
         self.outcome = TransactionOutcome(committed=False)
         self._clear()
 
@@ -110,18 +109,18 @@ class Transactions:
         self._partitions: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._offsets: deque[PendingOffsets] = deque()
-        self._begun = False  # the coordinator may know of it
-        self._confirmed = False  # it does
-        self._renew = False  # sequence numbers have gaps: the next transaction needs another epoch
+        self._begun = False  # whether the coordinator may know of the transaction
+        self._confirmed = False  # whether it certainly does
+        self._renew = False  # whether sequence numbers have gaps, so that the next transaction needs another epoch
 
     @property
     def state(self) -> TransactionState:
-        """Where the producer stands."""
+        """The state of the producer."""
         return self._machine.state
 
     @property
     def refusal(self) -> PylogdError | None:
-        """Why no records are accepted at the moment; None while a transaction is open."""
+        """The reason why no records are accepted at the moment; None while a transaction is open."""
         if self._machine.state is _State.OPEN:
             return None
         return self.error or TransactionError("no transaction is open: call begin_transaction first")
@@ -133,12 +132,12 @@ class Transactions:
 
     @property
     def is_broken(self) -> bool:
-        """Whether `error` stands in the way of the next commit."""
+        """Whether `error` prevents the next commit."""
         return self.state in (_State.BROKEN, _State.FAILED)
 
     @property
     def can_abort(self) -> bool:
-        """Whether a transaction is open, or broken, that is not being ended."""
+        """Whether a transaction is open or broken, and not being ended."""
         return self._machine.allows(_Input.ABORT)
 
     @property
@@ -151,7 +150,7 @@ class Transactions:
     def prepare(self) -> Operation:
         """Get a producer id, which fences earlier producers with this transactional id and ends their transactions.
 
-        Does nothing with one, except that it waits for the next epoch if one is being asked for.
+        A producer that has an id only waits for its next epoch, if that is being requested.
         """
         if self.state is _State.NEW:
             self._ready = Operation()
@@ -173,9 +172,10 @@ class Transactions:
         self._handle(_Input.BEGIN)
 
     def end(self, *, committed: bool) -> Operation:
-        """Commit or abort. A call after one that was given up waits for the same end again.
+        """Commit or abort. A repeated call waits again for the same end.
 
-        Raises TransactionAborted if only an abort is possible, ProducerFailed, and TransactionError otherwise.
+        Raises TransactionAborted if only an abort is possible; ProducerFailed; TransactionError if there is nothing to
+        end.
         """
         commits, pending = self._ending
         if not pending.done:
@@ -195,7 +195,7 @@ class Transactions:
         return self._ending[1]
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> Operation:
-        """Commit a group's offsets with the transaction. Raises as `refusal`."""
+        """Commit a group's offsets with the transaction. Raises `refusal` if there is one."""
         if (refusal := self.refusal) is not None:
             raise refusal
         pending = PendingOffsets(dict(offsets), group)
@@ -206,7 +206,7 @@ class Transactions:
         return pending.operation
 
     def close(self, error: PylogdError) -> None:
-        """End everything that is waited for with `error`."""
+        """End all operations with `error`."""
         for operation in (self._ready, self._ending[1], *(pending.operation for pending in self._offsets)):
             operation.end(error)
 
@@ -236,7 +236,8 @@ class Transactions:
     def turn(self, now: float, wanted: Set[TopicPartition], unfinished: Callable[[], int]) -> list[Call]:
         """Return the request that is due, if any.
 
-        wanted: the partitions for which there are batches. unfinished: returns the number of batches without a result.
+        wanted: the partitions for which there are batches.
+        unfinished: returns the number of batches without a result.
         """
         if self._to_drop:
             self._to_drop = False
@@ -248,7 +249,7 @@ class Transactions:
         return [] if call is None else [call]
 
     def next_time(self, now: float) -> float | None:
-        """When `turn` has something to do, if nothing happens before."""
+        """Return when to call `turn`, unless an event comes first."""
         return self._not_before if not self._in_flight and self._not_before > now else None
 
     def _next(self, wanted: Set[TopicPartition], unfinished: Callable[[], int]) -> Call | None:
@@ -270,7 +271,7 @@ class Transactions:
     def _at_coordinator(
         self, make: Callable[[Endpoint], Call], key_type: int = requests.TRANSACTION_KEY, key: str | None = None
     ) -> Call:
-        """Return the call that `make` makes for a coordinator, or the look-up of that."""
+        """Return the call that `make` makes for a coordinator, or the call that looks up the coordinator."""
         name = self.transactional_id if key is None else key
         known = self._coordinators.get((key_type, name))
         return make(known) if known is not None else self._find_call(key_type, name)
@@ -290,7 +291,9 @@ class Transactions:
         highest: int | None = None,
         api: type[Any] | None = None,
     ) -> Call:
-        """Return a call of `message`, or of what that makes for a version, and of `done` if no code is an error."""
+        """Return a call that sends `message` (if it is a function, its result for a version), then calls `done` without
+        errors.
+        """
         self._in_flight = True
         kind = api or type(message)
 
@@ -408,11 +411,12 @@ class Transactions:
             self._owner.producer_id_given(producer_id, epoch)
 
     def _ended(self, response: EndTxnResponse | None = None) -> None:
-        """Record that the transaction is ended, by the coordinator or, if that knows nothing of it, without it."""
+        """Record that the transaction is ended, or that the coordinator never knew of it."""
         raised = response is not None and response.producer_id != NO_PRODUCER_ID
         if response is not None and raised:
             self._take_id(response.producer_id, response.producer_epoch)
-        # A client that goes over to level 2 begins with another epoch: what it sent before can't be mistaken then.
+        # A client that changes to level 2 begins with another epoch, so that its earlier requests can't be taken for
+        # new ones.
         renew = (self._renew and not raised) or (self._level == 1 and self._finalized_level() > 1)
         self._clear()
         self.outcome.committed = self.state is _State.COMMITTING
@@ -437,7 +441,7 @@ class Transactions:
             self._not_before = now + pauses.next()
         elif action is Action.ABORT and self.state is _State.ABORTING and api is EndTxnRequest:
             self._renew = True
-            self._ended()  # the coordinator knows nothing that could be aborted
+            self._ended()  # the coordinator knows of no transaction to abort
         elif action is Action.ABORT:
             self._renew = True
             self._break(error)
@@ -452,7 +456,7 @@ class Transactions:
     # Failures
 
     def _break(self, cause: PylogdError) -> None:
-        """The transaction can only be aborted."""
+        """Record that the transaction can only be aborted."""
         if not self._machine.allows(_Input.BROKE):
             return
         if self.state in SENDING:
@@ -463,13 +467,13 @@ class Transactions:
         self._handle(_Input.BROKE)
 
     def _break_off(self, error: TransactionError) -> None:
-        """Have what waits fail with `error`."""
+        """Fail the waiting operations with `error`."""
         self.error, self._to_drop = error, True
         while self._offsets:
             self._offsets.popleft().operation.end(error)
 
     def _fail(self, cause: PylogdError, *, fenced: bool = False) -> None:
-        """The producer can do nothing more."""
+        """Record that the producer can't be used any more."""
         if self.state is _State.FAILED:
             return
         kind = ProducerFenced if fenced else ProducerFailed
