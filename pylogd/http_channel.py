@@ -7,13 +7,27 @@ prevent a health check, not even from the same address.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, Request
 
 from pylogd.limits.shares import KnownShares, Places, share_of
+
+#: Connections that wait in the kernel until they are accepted. If the queue is full, the kernel drops the first packet
+#: of a client, which sends it again after 1 and after 3 s. Twisted's default of 50 was full in any rush.
+BACKLOG: Final = 1024
+
+
+async def listen(reactor: Any, description: str, factory: IProtocolFactory) -> IListeningPort:
+    """Open the port of a Twisted server endpoint. Raises CannotListenError."""
+    if description.startswith(("tcp", "ssl")) and "backlog=" not in description:
+        description += f":backlog={BACKLOG}"
+    port: IListeningPort = await serverFromString(reactor, description).listen(factory)
+    return port
 
 
 class DeadlineChannel(HTTPChannel):

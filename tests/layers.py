@@ -143,9 +143,9 @@ RULES: Mapping[str, Rule] = {
     ),
     "console": Rule(
         (
-            "audit.judging", "audit.report", "client", "config", "limits.shares", "metadata", "metrics.http",
-            "metrics.registered_groups", "metrics.steps", "placement", "schemas", "security.sasl", "tables", "threads",
-            "typed.errors", "typed.json_codec", "wire.messages", "wire.records",
+            "audit.judging", "audit.report", "client", "config", "http_channel", "limits.shares", "metadata",
+            "metrics.http", "metrics.registered_groups", "metrics.steps", "placement", "schemas", "security.sasl",
+            "tables", "threads", "typed.errors", "typed.json_codec", "wire.messages", "wire.records",
         ),
         Twisted.ALL,
     ),

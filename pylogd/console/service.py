@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet import defer
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.web.http import combinedLogFormatter, datetimeToLogString
 from twisted.web.iweb import IRequest
@@ -35,6 +34,7 @@ from pylogd.console.sessions import Sessions
 from pylogd.console.tailing import Tails
 from pylogd.console.view import View
 from pylogd.console.web import ConsoleResource
+from pylogd.http_channel import listen
 from pylogd.schemas.bodies import BoundedSite
 
 
@@ -120,7 +120,7 @@ class ConsoleService:
 
             self._tls.start()
             factory = TLSMemoryBIOFactory(self._tls, isClient=False, wrappedFactory=factory)
-        self._port = await serverFromString(self._reactor, self._options.listen).listen(factory)
+        self._port = await listen(self._reactor, self._options.listen, factory)
         bound: Any = self._port.getHost()
         self.address = (getattr(bound, "host", ""), getattr(bound, "port", 0))
         self._events.start()

@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
-from pylogd.http_channel import HttpPlaces, SharingChannel
+from pylogd.http_channel import HttpPlaces, SharingChannel, listen
 
 log = Logger()
 
@@ -155,7 +154,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Open the port. Raises CannotListenError."""
-        self._port = await serverFromString(self._reactor, self._listen).listen(self._site)
+        self._port = await listen(self._reactor, self._listen, self._site)
         bound: Any = self._port.getHost()
         self.address = (getattr(bound, "host", ""), getattr(bound, "port", 0))
 

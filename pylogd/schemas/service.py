@@ -6,7 +6,6 @@ import socket
 from typing import Any, Final, NamedTuple
 
 from twisted.internet import defer
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.web.http import combinedLogFormatter, datetimeToLogString
 from twisted.web.iweb import IRequest
@@ -14,6 +13,7 @@ from twisted.web.iweb import IRequest
 from pylogd.client import SecurityOptions
 from pylogd.client.deferred import Cluster
 from pylogd.clock import wall_ms
+from pylogd.http_channel import listen
 from pylogd.schemas.authentication import Authenticator
 from pylogd.schemas.bodies import BoundedSite
 from pylogd.schemas.checking import SchemaChecker
@@ -99,7 +99,7 @@ class SchemaRegistryService:
 
             self._tls.start()
             factory = TLSMemoryBIOFactory(self._tls, isClient=False, wrappedFactory=factory)
-        self._port = await serverFromString(self._reactor, self._listen).listen(factory)
+        self._port = await listen(self._reactor, self._listen, factory)
         bound: Any = self._port.getHost()
         self.address = (bound.host, bound.port)
         self._election = self._make_election()

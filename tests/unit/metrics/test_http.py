@@ -9,11 +9,13 @@ import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd.http_channel import BACKLOG, listen
 from pylogd.metrics import http
 from pylogd.metrics.http import HttpServer, Reply
 
@@ -159,3 +161,10 @@ def test_a_request_has_a_minute(case: Case) -> None:
 
 def _lost() -> Any:
     return Failure(ConnectionDone())
+
+
+@pytest.mark.parametrize(("endpoint", "backlog"), [("tcp:0", BACKLOG), ("tcp:0:backlog=7", 7)])
+def test_connections_wait_in_a_queue_that_a_rush_does_not_fill(endpoint: str, backlog: int) -> None:
+    reactor = MemoryReactorClock()
+    Deferred.fromCoroutine(listen(reactor, endpoint, Factory()))
+    assert reactor.tcpServers[0][2] == backlog
