@@ -40,7 +40,7 @@ import confluent_kafka
 from bench import transactions_visible
 from bench.failover import in_sync, wait_until
 from bench.harness import interval
-from bench.loads.transact import Load, NothingCommitted, Turn, turn
+from bench.loads.transact import ClientEnded, Load, NothingCommitted, Turn, turn
 from bench.machine import machine
 from bench.peers.base import Peer, unwind_on_sigterm
 from bench.peers.clusters import BROKERS, KafkaCluster, PylogdCluster
@@ -52,6 +52,8 @@ from tests.pages import write_page
 
 HERE: Final = Path(__file__).parent
 RESULTS: Final = HERE / "transactions.json"
+#: Of a turn whose client ends in its middle.
+_TRIES: Final = 3
 PYLOGD, KAFKA = "pylogd", "Apache Kafka"
 ONE, THREE = "one broker", "three brokers"
 #: How many times Kafka's rate is asked for.
@@ -162,11 +164,23 @@ def measure(count: str, loads: Sequence[Load], options: argparse.Namespace, resu
             row = results.rows[row_name(count, load)] = {name: [] for name in peers}
             for number in range(options.pairs):
                 for name in sorted(peers, reverse=bool(number % 2)):
-                    found = turn(peers[name], load, uuid.uuid4().hex[:8], options.warm, options.seconds)
+                    found = _whole_turn(peers[name], load, options)
                     row[name].append(found)
                     print(f"{row_name(count, load)}: {name}: {found}", file=sys.stderr, flush=True)
                 results.machine = _this_machine()
                 results.save()
+
+
+def _whole_turn(peer: Peer, load: Load, options: argparse.Namespace) -> Turn:
+    """Measure a turn, again if the client ended in its middle. Raises ClientEnded if that happens time after time."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return turn(peer, load, uuid.uuid4().hex[:8], options.warm, options.seconds)
+        except ClientEnded as error:
+            if not left:
+                raise
+            print(f"again, since {error}: {error.__notes__[-1][-200:]}", file=sys.stderr, flush=True)
+    raise AssertionError("unreachable")
 
 
 def measure_visible(options: argparse.Namespace, results: Results) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from bench.peers.base import Peer, process_seconds
 from conformance import java_tools
 
 HERE: Final = Path(__file__).parent
+_SHOWN: Final = 4000  # characters of what a client that failed has said
 _LIMIT_SECONDS: Final = 120.0  # for one run, beside its warm-up and its measured time
 
 
@@ -60,6 +62,15 @@ class Turn:
     aborted: int
 
 
+class ClientEnded(RuntimeError):
+    """The client ended before its time.
+
+    Java's may: it looks whether records wait to be sent before it takes the lock under which it looks whether a commit
+    waits (`Sender.maybeSendAndPollTransactionalRequest`). If both are enqueued in between, it commits first, and the
+    broker answers INVALID_TXN_STATE. Of some 36,000 transactions one was hit. An application has to start again.
+    """
+
+
 class NothingCommitted(RuntimeError):
     """Raised if no transaction was committed while a turn was measured."""
 
@@ -86,17 +97,20 @@ def turn(peer: Peer, load: Load, prefix: str, warm: float, seconds: float) -> Tu
     what = (load.producers, warm, seconds, load.messages, load.size, load.partitions)
     group = f"{prefix}-group" if load.offsets else "-"
     command = [*CLIENTS[load.client](), peer.address, prefix, *map(str, what), group, *load.topics]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    )
-    watchdog = threading.Timer(_LIMIT_SECONDS + warm + seconds, process.kill)
-    watchdog.start()
-    try:
-        return _measured(peer, process, command)
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.wait()
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+        watchdog = threading.Timer(_LIMIT_SECONDS + warm + seconds, process.kill)
+        watchdog.start()
+        try:
+            return _measured(peer, process, command)
+        except RuntimeError as error:
+            errors.seek(0)
+            error.add_note(errors.read()[-_SHOWN:])
+            raise
+        finally:
+            watchdog.cancel()
+            process.kill()
+            process.wait()
 
 
 def _measured(peer: Peer, process: subprocess.Popen[str], command: Sequence[str]) -> Turn:
@@ -105,7 +119,7 @@ def _measured(peer: Peer, process: subprocess.Popen[str], command: Sequence[str]
     for expected in ("begin", "end"):
         line = process.stdout.readline().strip()
         if line != expected:
-            raise RuntimeError(f"{' '.join(command)}: {line or 'it ended'}")
+            raise ClientEnded(f"{' '.join(command)}: {line or 'it ended'}")
         used.append((peer.cpu_seconds(), process_seconds(process.pid)))
     said = json.loads(process.stdout.readline() or "{}")
     if not said.get("transactions"):
