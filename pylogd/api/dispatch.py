@@ -180,7 +180,7 @@ class Dispatcher:
 
 
 def _leave(_connection: ClientConnection, _data: bytes, _output: DirectOutput) -> None:
-    """Leave a request that may repeat the last one to its handler."""
+    """Do nothing: the request is decoded, and its handler answers it. See `handle_repeated`."""
 
 
 def _leave_batch(_connection: ClientConnection, _data: bytes, _session: ServerSession) -> None:

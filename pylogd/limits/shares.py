@@ -242,24 +242,30 @@ class _Job(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-class _Queue:
-    """Waiting jobs, by share. The shares take turns."""
+class Turns(Generic[T]):
+    """Waiting jobs, by share. The shares take turns.
+
+    count: how many jobs wait.
+    """
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # the share whose turn it is comes first
+        self._waiting: OrderedDict[str, deque[T]] = OrderedDict()  # the share whose turn it is comes first
         self._ranks = _Ranks()
         self.count = 0
 
-    def add(self, share: str, job: _Job) -> None:
+    def add(self, share: str, job: T) -> None:
+        """Add a job."""
         jobs = self._waiting.setdefault(share, deque())
         jobs.append(job)
         self.count += 1
         self._ranks.move(share, len(jobs) - 1, len(jobs))
 
     def has_most(self, share: str) -> bool:
+        """Return whether no share has more jobs."""
         return len(self._waiting.get(share, ())) >= self._ranks.most
 
-    def next(self) -> _Job:
+    def next(self) -> T:
+        """Remove and return the job whose turn it is."""
         share, jobs = self._waiting.popitem(last=False)
         job = jobs.popleft()
         self._removed(share, jobs)
@@ -267,7 +273,7 @@ class _Queue:
             self._waiting[share] = jobs
         return job
 
-    def drop(self) -> _Job:
+    def drop(self) -> T:
         """Remove the newest job of the share that has most."""
         share = self._ranks.largest()
         jobs = self._waiting[share]
@@ -277,7 +283,7 @@ class _Queue:
             del self._waiting[share]
         return job
 
-    def _removed(self, share: str, jobs: deque[_Job]) -> None:
+    def _removed(self, share: str, jobs: deque[T]) -> None:
         self.count -= 1
         self._ranks.move(share, len(jobs) + 1, len(jobs))
 
@@ -308,7 +314,11 @@ class FairWork:
         self._threads = threads
         self._for_others = max(threads - for_remembered, 1)
         self._most = most_waiting
-        self._remembered, self._of_known, self._of_strangers = self._queues = (_Queue(), _Queue(), _Queue())
+        self._remembered, self._of_known, self._of_strangers = self._queues = (
+            Turns[_Job](),
+            Turns[_Job](),
+            Turns[_Job](),
+        )
         self._strangers_turn = False
         self._running = self._running_for_others = 0
 
@@ -351,7 +361,7 @@ class FairWork:
                 self._running_for_others += other
                 self._call(job.function, *job.arguments).addBoth(self._ended, job.deferred, other)
 
-    def _next_queue(self) -> _Queue | None:
+    def _next_queue(self) -> Turns[_Job] | None:
         if self._remembered.count:
             return self._remembered
         known, strangers = self._of_known, self._of_strangers

@@ -50,6 +50,9 @@ def _socket_of(transport: Any) -> socket.socket:
 
 
 def descriptors_left(transport: Any) -> bool:
-    """Return whether enough descriptors are left for files. The kernel always uses the lowest free number."""
+    """Return whether enough file descriptors are left for files.
+
+    A new connection gets the lowest free number, so its number tells how many are in use.
+    """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit == resource.RLIM_INFINITY or transport.fileno() < limit - min(limit // 4, _DESCRIPTORS_FOR_FILES)

@@ -2,7 +2,8 @@
 
 Each removal is an append. If thousands of sessions end together, as after a flood of groups, and the disk is slow, its
 queue refuses most of these appends; to try all of them again each second took the processor from the writes that they
-waited for. So groups take turns, and one that was refused keeps its turn for a second.
+waited for. So groups take turns, by the addresses of their
+late members: a flood does not keep others' groups waiting. One that was refused keeps its turn for a second.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.consumer.held import Held
 from pylogd.limits.log_lines import LimitedLog
-from pylogd.replica.waiting import then
+from pylogd.limits.shares import Turns, share_of
 
 limited = LimitedLog(Logger())  # strangers can have groups whose members never come again
 
@@ -27,7 +28,7 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class Removals:
-    """The groups that have late members, in the order in which these were seen.
+    """The groups that have late members. They take turns by the addresses of these members.
 
     remove: removes the late members that a group still has in its turn, and returns the outcome.
     """
@@ -35,14 +36,31 @@ class Removals:
     def __init__(self, clock: IReactorTime, remove: Callable[[Held], ErrorCode | Deferred[ErrorCode]]) -> None:
         self._clock = clock
         self._remove = remove
-        self._turns = DeferredSemaphore(AT_ONCE)
+        self._waiting: Turns[Held] = Turns()
+        self._running = 0
+        self._is_due = False
 
-    def enter(self, held: Held) -> None:
+    def enter(self, held: Held, late: Sequence[str]) -> None:
         """Have the late members of a group removed when it is its turn."""
-        self._turns.run(self._take_turn, held).addErrback(_failed)
+        self._waiting.add(share_of(held.group.members[late[0]].client_host.removeprefix("/")), held)
+        self._serve_soon()
 
-    def _take_turn(self, held: Held) -> Any:
-        return then(self._remove(held), self._pause)
+    def _serve_soon(self) -> None:
+        if not self._is_due and self._waiting.count and self._running < AT_ONCE:
+            self._is_due = True
+            self._clock.callLater(0, self._serve)
+
+    def _serve(self) -> None:
+        """Begin removals, of so few groups that the reactor's turn is short."""
+        self._is_due = False
+        for _ in range(min(AT_ONCE - self._running, self._waiting.count)):
+            self._running += 1
+            removed: Deferred[Any] = maybeDeferred(self._remove, self._waiting.next())
+            removed.addCallback(self._pause).addErrback(_failed).addBoth(self._ended)
+
+    def _ended(self, _: object) -> None:
+        self._running -= 1
+        self._serve_soon()
 
     def _pause(self, error: ErrorCode) -> Deferred[None] | None:
         if not error:

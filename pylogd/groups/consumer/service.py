@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
@@ -450,11 +450,8 @@ class ConsumerGroups:
         held.timer = None  # it refers to the group, which only the garbage collector could free then
         if self._held.get(held.group.group_id) is not held:
             return
-        if held.changing:  # wait in line, or a group that always changes would keep its late members
-            self.in_line(held.group.group_id, partial(self._timed_out, held), None)
-            return
-        if held.late(self._clock.seconds()):
-            self._removals.enter(held)
+        if late := held.late(self._clock.seconds()):
+            self._removals.enter(held, late)
         elif (at := held.first_time()) is not None:
             self._set_timer(held, at)
 
@@ -463,9 +460,9 @@ class ConsumerGroups:
         outcome: ErrorCode | Deferred[ErrorCode] = ErrorCode.NONE
         if self._held.get(held.group.group_id) is not held:
             return outcome
-        if held.changing:
-            self.in_line(held.group.group_id, partial(self._timed_out, held), None)
-            return outcome
+        if held.changing:  # in line, or a group that always changes would keep its late members
+            waiting: Any = self.in_line(held.group.group_id, partial(self._remove_late, held), outcome)
+            return outcome if waiting is None else cast("Deferred[ErrorCode]", waiting)
         now = self._clock.seconds()
         late = held.late(now)
         if late:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-#: The setting of a broker that names data directories which get no new replicas, and its value for all of them.
+#: The setting of a broker that lists its data directories which get no new replicas.
 CORDONED: Final = "cordoned.log.dirs"
+#: The value of `CORDONED` that means all data directories.
 EVERY_DIRECTORY: Final = "*"
 
 

@@ -107,7 +107,7 @@ class PartitionsCore:
         self.reader.move(partition, offset, epoch)
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
-        """Read again from the position, or from an earlier offset, because later records were not processed."""
+        """Continue at an earlier offset, or at the position: the records after it were handed out but not processed."""
         self.reader.buffer.drop(partition)
         self._release(partition)
         self.reader.rewind(partition, offset)

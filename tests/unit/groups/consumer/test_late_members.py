@@ -60,6 +60,24 @@ def test_groups_with_late_members_take_turns_while_appends_are_refused() -> None
     assert not world.clock.getDelayedCalls()
 
 
+def test_a_flood_from_one_address_does_not_delay_the_groups_of_another() -> None:
+    world = World()
+    for at in range(4 * AT_ONCE + 1):
+        host = "/10.0.0.2" if at == 4 * AT_ONCE else "/10.0.0.1"
+        beat = Heartbeat("a", 0, rebalance_ms=10_000, topics=frozenset(TOPICS), owned=frozenset(), client_host=host)
+        world.groups.heartbeat(f"group-{at}", beat, no_topics)
+    tried: list[str] = []
+
+    def refuse(group_id: str, *_: object) -> ErrorCode:
+        tried.append(group_id)
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    world.groups._append = refuse
+    world.clock.advance(SESSION)
+    world.clock.advance(1)
+    assert f"group-{4 * AT_ONCE}" in tried[: AT_ONCE + 2]
+
+
 def test_the_memory_of_an_expired_group_is_given_back_without_the_garbage_collector() -> None:
     """It searches all objects every two minutes at most."""
 
