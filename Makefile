@@ -130,7 +130,7 @@ else
 endif
 
 docs-check: install java promtool spark-sql ## run each code block of README.md and docs/, also those that make test leaves out (18 minutes)
-	$(PYTEST) tests/unit/test_docs_blocks.py tests/unit/security/test_plugins.py tests/integration/docs \
+	$(PYTEST) tests/unit/test_docs_blocks.py tests/unit/broker/security/test_plugins.py tests/integration/docs \
 		tests/integration/spark/test_docs.py tests/integration/spark/test_queries.py \
 		tests/integration/spark/test_typed.py tests/integration/spark/test_connect.py
 

@@ -3,7 +3,7 @@
 from setuptools import Extension, setup
 
 _COMPILED = ("wire/_speedups", "wire/fast/_fast", "api/fast/_repeated", "log/_residency", "net/_tls_records")
-_INCLUDED = ["pylogd/wire/_inspect.h", "pylogd/wire/_stamps.h", "pylogd/api/fast/_attributes.h"]
+_INCLUDED = ["pylogd/wire/_inspect.h", "pylogd/wire/_stamps.h", "pylogd/broker/api/fast/_attributes.h"]
 
 setup(
     ext_modules=[

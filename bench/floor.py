@@ -34,7 +34,7 @@ from bench.harness import interval
 from bench.machine import machine
 from bench.memory import warm_pages
 from bench.peers import PEERS, Peer, running
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

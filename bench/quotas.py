@@ -394,7 +394,7 @@ def mutations(scale: Scale) -> list[Figure]:
     """A client creates topics of one partition with a quota of 5 a second; the first 55 may come at once.
 
     librdkafka's version of CreateTopics is one that a broker answers after the deed and mutes; those of later versions
-    are refused instead (`tests/unit/api/test_client_quotas.py`).
+    are refused instead (`tests/unit/broker/api/test_client_quotas.py`).
     """
     found = Samples()
     rate, seconds = 5, max(min(scale.seconds, 25.0), 20.0)

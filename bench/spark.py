@@ -38,8 +38,8 @@ from conformance.checks import Missing
 from conformance.spark_source import jars
 from pylogd.client import Admin, Consumer, Producer
 from pylogd.local.broker import BrokerProcess
-from pylogd.spark.load import LoadPlan, load
-from pylogd.spark.opening import open_table
+from pylogd.lake.spark.load import LoadPlan, load
+from pylogd.lake.spark.opening import open_table
 from tests.pages import write_page
 from tests.sparks import running_spark
 

@@ -1,7 +1,7 @@
 """What the broker's TLS layer costs by itself: OpenSSL, its memory BIO and the calls, without sockets and reactor.
 
 A client's end, in this process too, encrypts records of the sizes that librdkafka makes of a Produce request; the
-broker's end is given them in chunks as it reads them from a socket, and decrypts them with `net.tls_records.decrypt`.
+broker's end is given them in chunks as it reads them from a socket, and decrypts them with `link.tls_records.decrypt`.
 Only the broker's end is timed.
 """
 
@@ -15,9 +15,9 @@ from typing import Final
 
 from OpenSSL import SSL
 
-from pylogd.net.tls_records import decrypt
+from pylogd.link.tls_records import decrypt
 
-_CHUNK: Final = 1 << 17  # as `net.tls` reads
+_CHUNK: Final = 1 << 17  # as `link.tls` reads
 _FRAME: Final = 1_000_000
 _WIRE: Final = 1 << 16
 _SMALL: Final = 40  # bytes that librdkafka sends in a record of its own before each value

@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
 from bench.harness import interval
-from pylogd.replica.internal_topic import partition_of
+from pylogd.broker.replica.internal_topic import partition_of
 
 TOPIC: Final = "visible"
 PARTITIONS: Final = 3

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from conformance import checks, java_tools
 from conformance.checks import FAILED, HERE, PASSED, Check
-from pylogd.groups.consumer.members import Assigned, ClassicProtocol, ConsumerMember, MemberState, partitions_by_topic
-from pylogd.groups.consumer.records import (
+from pylogd.broker.groups.consumer.members import Assigned, ClassicProtocol, ConsumerMember, MemberState, partitions_by_topic
+from pylogd.broker.groups.consumer.records import (
     AssignmentEpoch,
     CurrentAssignment,
     GroupEpoch,
@@ -26,10 +26,10 @@ from pylogd.groups.consumer.records import (
     TargetAssignment,
     encode,
 )
-from pylogd.groups.records import Committed, StoredGroup, StoredMember, group_key, group_value, offset_record
-from pylogd.transactions.records import transaction_key, transaction_value
-from pylogd.transactions.states import TransactionState
-from pylogd.transactions.values import TransactionValue
+from pylogd.broker.groups.records import Committed, StoredGroup, StoredMember, group_key, group_value, offset_record
+from pylogd.broker.transactions.records import transaction_key, transaction_value
+from pylogd.broker.transactions.states import TransactionState
+from pylogd.broker.transactions.values import TransactionValue
 
 #: How many records of each kind are compared.
 _COUNT: Final = 200

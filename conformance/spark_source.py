@@ -25,10 +25,10 @@ from conformance import checks
 from conformance.checks import CACHE, HERE, Missing
 from pylogd.client import Admin, Producer, TopicPartition
 from pylogd.local.broker import BrokerProcess
-from pylogd.spark.lag import behind_latest
-from pylogd.spark.options import offsets_json
-from pylogd.spark.stream_offsets import topics_of
-from pylogd.tables.position import by_partition
+from pylogd.lake.spark.lag import behind_latest
+from pylogd.lake.spark.options import offsets_json
+from pylogd.lake.spark.stream_offsets import topics_of
+from pylogd.lake.tables.position import by_partition
 from tests.pages import write_page
 from tests.sparks import running_spark, traffic
 
@@ -355,7 +355,7 @@ def main(write: Callable[[str], Any] = lambda text: write_page(HERE / "SPARK.md"
         f"(with the token provider of {version('token')} and kafka-clients {version('kafka')}). Rows are compared "
         "whole: key, value, topic, partition, offset, time stamp and its type, headers. For streams, the ends of the "
         "micro-batches are compared too, and how many offsets they are behind the ends of the partitions (least, mean, "
-        "greatest), which Spark's source gives in `metrics` of its progress and `pylogd.spark.lag.behind_latest` "
+        "greatest), which Spark's source gives in `metrics` of its progress and `pylogd.lake.spark.lag.behind_latest` "
         "computes from that of pylogd's. If both refuse a query, the texts may differ: both are given.",
         "",
         "| query | Spark's | pylogd's | |",

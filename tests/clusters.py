@@ -16,7 +16,7 @@ import pytest
 from pylogd.client import Admin
 from pylogd.client import Cluster as Connection
 from pylogd.client.core.model import Partition, Topic
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.cluster import LocalBrokers
 from tests.zookeeper import ZooKeeper
 

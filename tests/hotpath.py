@@ -18,9 +18,9 @@ from types import CodeType, FrameType
 from typing import Any
 from unittest.mock import patch
 
-from pylogd.api.dispatch import Dispatcher
-from pylogd.net.sender import Sender
-from pylogd.net.server import BrokerFactory, ServerLimits
+from pylogd.broker.api.dispatch import Dispatcher
+from pylogd.broker.net.sender import Sender
+from pylogd.broker.net.server import BrokerFactory, ServerLimits
 from pylogd.wire import schema
 from pylogd.wire.fast import compiled
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -185,7 +185,7 @@ def modules(root: Path) -> dict[str, Path]:
 def imports(name: str, path: Path) -> Iterator[str]:
     """Yield the absolute name of everything that the module `name` imports.
 
-    `from pylogd.log import manager` yields `pylogd.log.manager`: only the longer name tells which module is meant.
+    `from pylogd.log import manager` yields `pylogd.broker.log.manager`: only the longer name tells which module is meant.
     """
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

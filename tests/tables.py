@@ -8,7 +8,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pylogd.tables.interface import DataFile, Table
+from pylogd.lake.tables.interface import DataFile, Table
 
 
 def path_of(table: Table, file: DataFile) -> str:

@@ -20,7 +20,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from pylogd.local.zookeeper import LocalZooKeeper
-from pylogd.metadata.zookeeper import ZooKeeperStore
+from pylogd.store.zookeeper import ZooKeeperStore
 
 #: How many seconds a test waits for a condition.
 PATIENCE_SECONDS: Final = 180

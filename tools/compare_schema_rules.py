@@ -21,9 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pylogd.schemas.errors import InvalidSchema
-from pylogd.schemas.formats import json_schema, protobuf
-from pylogd.schemas.model import Definition, Definitions
+from pylogd.services.registry.errors import InvalidSchema
+from pylogd.services.registry.formats import json_schema, protobuf
+from pylogd.services.registry.model import Definition, Definitions
 
 JSON_TABLES = "json-schema-provider/src/test/resources/diff-*schema-examples*.json"
 PROTOBUF_TABLES = "protobuf-provider/src/test/resources/diff-schema-examples.json"

@@ -21,7 +21,7 @@ from bench.end_to_end.arms import LOADERS, ArmOptions, run_arm
 from bench.end_to_end.page import draw, lines
 from bench.harness import say
 from bench.machine import machine
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 from tests.pages import write_page
 
 HERE = Path(__file__).resolve().parents[1]

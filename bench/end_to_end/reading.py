@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pylogd.audit.opening import open_table
-from pylogd.clock import wall_ms
+from pylogd.services.audit.opening import open_table
+from pylogd.base.clock import wall_ms
 
 
 class Listing(Protocol):

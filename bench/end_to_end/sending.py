@@ -13,7 +13,7 @@ import sys
 import time
 
 from pylogd.client import Producer
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 
 SIZE = 100
 _TICK = 0.01

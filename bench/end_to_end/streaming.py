@@ -11,7 +11,7 @@ import signal
 import sys
 
 from pylogd.cli.spark import session
-from pylogd.spark.load import find_source
+from pylogd.lake.spark.load import find_source
 
 
 def stream(address: str, topic: str, directory: str, checkpoints: str) -> None:

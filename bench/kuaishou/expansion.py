@@ -14,7 +14,7 @@ from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round,
 from bench.kuaishou.lab import ControlGroup, Disk, Laboratory, slow_down
 from bench.kuaishou.meter import Meter
 from pylogd.client import Admin
-from pylogd.placement.moves import spread
+from pylogd.base.placement.moves import spread
 
 MEMORY: Final = 192 << 20  # of each broker's group
 DISK: Final = 3 << 30

@@ -13,7 +13,7 @@ from typing import Any, Final
 from bench import compiling
 from bench.loads.base import TOPIC, Said, parse
 from bench.peers.base import Peer
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
 from pylogd.wire.session import ClientSession

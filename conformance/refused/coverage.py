@@ -1,6 +1,6 @@
 """Compare the refused requests with the error codes that the source names, and say why some are not provoked.
 
-An error code that a handler of `pylogd.api` names needs a case of its API. One of a module that handlers share needs a
+An error code that a handler of `pylogd.broker.api` names needs a case of its API. One of a module that handlers share needs a
 case of an API whose handler uses that module. One of a package below needs any case.
 """
 
@@ -142,8 +142,8 @@ def _used_by(handler: str) -> frozenset[str]:
             continue
         found.add(module)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pylogd.api"):
-                name = (node.module or "").removeprefix("pylogd.api").lstrip(".")
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pylogd.broker.api"):
+                name = (node.module or "").removeprefix("pylogd.broker.api").lstrip(".")
                 waiting += [name] if name else [alias.name for alias in node.names]
     return frozenset(found)
 

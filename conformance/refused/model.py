@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import APIS
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest

@@ -161,7 +161,7 @@ REQUESTS: Final[Sequence[tuple[str, str, Any, int, int, str | None]]] = [
     ("DELETE", "/contexts/.c", None, 422, 42211, "The specified context ':.c:' is not empty."),
 ]
 
-#: Why errors are not among these, by their class in `pylogd.schemas.errors`.
+#: Why errors are not among these, by their class in `pylogd.services.registry.errors`.
 NOT_PROVOKED: Final[Mapping[str, str]] = {
     "BodyTooLarge": "Confluent's registry has no limit; tests/integration/test_schema_registry_limits.py has it",
     "ForwardingFailed": "it needs a registry whose leader has stopped",

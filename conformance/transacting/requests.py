@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from pylogd.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from pylogd.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest

@@ -14,10 +14,10 @@ from pylogd.cli.common import bootstrap_option, format_time, kafka_options
 from pylogd.cli.output import note, output_option, print_records
 from pylogd.cli.spark import check_there, on_spark, spark_options
 from pylogd.client.core.audit import AUDIT_TOPIC
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 
 if TYPE_CHECKING:
-    from pylogd.spark.audit import Completeness
+    from pylogd.lake.spark.audit import Completeness
 
 #: Exit status by verdict.
 EXIT_INCOMPLETE = 1
@@ -112,7 +112,7 @@ def check(
 
 
 def _exit_code(windows: list[Completeness]) -> int:
-    from pylogd.spark.audit import INCOMPLETE
+    from pylogd.lake.spark.audit import INCOMPLETE
 
     if any(window.verdict == INCOMPLETE for window in windows):
         return EXIT_INCOMPLETE
@@ -128,10 +128,10 @@ def _compare(
     lake: str | None,
     until: int,
 ) -> list[Completeness]:
-    from pylogd.spark.audit import compare
-    from pylogd.spark.load import find_source
-    from pylogd.spark.options import COMMITTED
-    from pylogd.spark.stages import of_lake, of_topics
+    from pylogd.lake.spark.audit import compare
+    from pylogd.lake.spark.load import find_source
+    from pylogd.lake.spark.options import COMMITTED
+    from pylogd.lake.spark.stages import of_lake, of_topics
 
     find_source(spark)
     address = received or bootstrap
@@ -149,7 +149,7 @@ def _compare(
 
 
 def _draw(windows: list[Completeness], picture: Path) -> None:
-    from pylogd.spark.audit import plot
+    from pylogd.lake.spark.audit import plot
 
     try:
         plot(windows, picture)

@@ -17,14 +17,14 @@ from pylogd.cli.common import security as client_security
 from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, output_option, print_document, print_line, print_records
 from pylogd.client.core.audit import AUDIT_TOPIC
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 
 if TYPE_CHECKING:
-    from pylogd.audit.judging import Verdict
-    from pylogd.audit.markers import Marker
-    from pylogd.audit.opening import StageDescription
-    from pylogd.audit.report import Row
-    from pylogd.audit.service import AuditOptions
+    from pylogd.services.audit.judging import Verdict
+    from pylogd.services.audit.markers import Marker
+    from pylogd.services.audit.opening import StageDescription
+    from pylogd.services.audit.report import Row
+    from pylogd.services.audit.service import AuditOptions
 
 EXIT_INCOMPLETE = 1
 EXIT_UNKNOWN = 3
@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.5
 
 
 def _extra(module: str) -> Any:
-    """Import a module of `pylogd.audit`. Raises ClickException if the extra is missing."""
+    """Import a module of `pylogd.services.audit`. Raises ClickException if the extra is missing."""
     import importlib
 
     try:
@@ -96,7 +96,7 @@ def serve(ctx: click.Context, /, topics: tuple[str, ...], bootstrap: str, listen
     pylogd audit serve flights --stage lake=table:/data/lake,markers=true
     pylogd audit serve flights --stage mirror=cluster:mirror:9092,via=mirror
     """
-    opening = _extra("pylogd.audit.opening")
+    opening = _extra("pylogd.services.audit.opening")
     descriptions = [opening.StageDescription.parse(text) for text in given["stages"]]
     opening.check_stages(descriptions)
     options = _options(topics, bootstrap, given)
@@ -104,7 +104,7 @@ def serve(ctx: click.Context, /, topics: tuple[str, ...], bootstrap: str, listen
 
 
 def _options(topics: Sequence[str], bootstrap: str, given: dict[str, Any]) -> AuditOptions:
-    from pylogd.audit.service import AuditOptions
+    from pylogd.services.audit.service import AuditOptions
 
     since = {"now": None, "beginning": 0}.get(given["since"], -1)
     if since == -1:
@@ -130,9 +130,9 @@ def _period_ms(text: str) -> int:
 def _serve(
     options: AuditOptions, descriptions: Sequence[StageDescription], given: dict[str, Any], listen: str | None
 ) -> int:
-    from pylogd.audit.process import AuditProcess
-    from pylogd.audit.windows import LedgerOptions
-    from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
+    from pylogd.services.audit.process import AuditProcess
+    from pylogd.services.audit.windows import LedgerOptions
+    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
 
     reactor = process_reactor()
     windows = LedgerOptions(
@@ -174,11 +174,11 @@ def report(
     pylogd audit report flights --since 24h
     pylogd audit report --html audit.html
     """
-    _extra("pylogd.audit.report")
+    _extra("pylogd.services.audit.report")
     begin = parse_time(since)
     if begin is None:
         raise click.BadParameter(f"{since!r} is not a time", param_hint="--since")
-    from pylogd.audit.report import as_html, as_svg
+    from pylogd.services.audit.report import as_html, as_svg
 
     found, width_ms = _read_rows(bootstrap, state)
     rows = [row for row in found if row.start_ms >= begin and (not topics or row.topic in topics)]
@@ -210,8 +210,8 @@ def _read_rows(bootstrap: str, state: str) -> tuple[list[Row], int]:
     """Return the verdicts in the state topic, and the length of windows in milliseconds."""
     import json
 
-    from pylogd.audit.report import Row, sort_rows
-    from pylogd.audit.state import RESUME, judgement_of
+    from pylogd.services.audit.report import Row, sort_rows
+    from pylogd.services.audit.state import RESUME, judgement_of
 
     width_ms = 60_000
     latest: dict[bytes, Row] = {}
@@ -266,7 +266,7 @@ def wait(
     pylogd audit wait flights 2026-11-23T07 --stage serving --stage lake \\
         --timeout 3600 && spark-submit daily.py
     """
-    _extra("pylogd.audit.markers")
+    _extra("pylogd.services.audit.markers")
     wanted = list(dict.fromkeys(stages))
     found = _find_markers(bootstrap, markers, topic, period, wanted, timeout)
     for stage in wanted:
@@ -301,7 +301,7 @@ def _find_markers(
     bootstrap: str, markers: str, topic: str, period: str, stages: Sequence[str], timeout: float
 ) -> dict[str, Marker]:
     """Return the latest marker of each stage that has one, waiting up to `timeout` seconds for all of them."""
-    from pylogd.audit.markers import Marker
+    from pylogd.services.audit.markers import Marker
 
     end = time.monotonic() + timeout
     found: dict[str, Marker] = {}

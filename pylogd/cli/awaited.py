@@ -9,7 +9,7 @@ from typing import Final
 from pylogd.cli.common import format_time
 from pylogd.cli.output import note
 from pylogd.client import Admin, TopicPartition
-from pylogd.errors import KafkaError
+from pylogd.base.errors import KafkaError
 
 #: The seconds between two looks; leaders check as often whether they still have to wait.
 _LOOK_SECONDS: Final = 5.0

@@ -13,12 +13,12 @@ import click
 from pylogd.cli.log_options import log_options, open_log
 from pylogd.cli.output import note, print_line
 from pylogd.config import ConfigError, Settings
-from pylogd.process import options
-from pylogd.process.lazy_modules import imported_lazily
-from pylogd.process.tuning import pause_garbage_collector
-from pylogd.process.without_asyncio import import_deferred
-from pylogd.process.without_tls import import_twisted
-from pylogd.workers.directories import refuse_directories_of_workers
+from pylogd.broker.process import options
+from pylogd.base.process.lazy_modules import imported_lazily
+from pylogd.base.process.tuning import pause_garbage_collector
+from pylogd.base.process.without_asyncio import import_deferred
+from pylogd.broker.process.without_tls import import_twisted
+from pylogd.broker.workers.directories import refuse_directories_of_workers
 
 BAD_SETTINGS = 2
 _WORKERS = (
@@ -72,7 +72,7 @@ def broker(
     with imported_lazily():
         import_deferred()
         import_twisted(settings)
-        from pylogd.process.broker import run_broker  # noqa: PLC0415 - neither --help nor wrong settings need it
+        from pylogd.broker.process.broker import run_broker  # noqa: PLC0415 - neither --help nor wrong settings need it
 
     ctx.exit(run_broker(settings, print_line, open_log(logfile, log_format)))
 
@@ -82,7 +82,7 @@ def _run_workers(settings: Settings, count: int, logfile: Path | None, log_forma
     with imported_lazily():
         import_deferred()
         import_twisted(settings)
-        from pylogd.workers.plan import make_plan  # noqa: PLC0415 - imports Twisted
-        from pylogd.workers.supervisor import run_workers  # noqa: PLC0415
+        from pylogd.broker.workers.plan import make_plan  # noqa: PLC0415 - imports Twisted
+        from pylogd.broker.workers.supervisor import run_workers  # noqa: PLC0415
 
     return run_workers(make_plan(settings, count), print_line, open_log(logfile, log_format))

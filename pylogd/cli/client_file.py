@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 FILE_VARIABLE: Final = "PYLOGD_CLIENT_FILE"
 PROFILE_VARIABLE: Final = "PYLOGD_PROFILE"

@@ -19,7 +19,7 @@ from pylogd.cli.disks import answered_log_dirs
 from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_records
 from pylogd.client import Admin
 from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Reassignment, Topic, TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, UnsupportedByBroker
+from pylogd.base.errors import ErrorCode, KafkaError, UnsupportedByBroker
 from pylogd.local.cluster import LocalCluster
 
 #: The seconds between two checks by `up` that its brokers still run.

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from pylogd.cli.output import default_format
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 
 if TYPE_CHECKING:
     from pylogd.cli.client_file import Profile
@@ -181,7 +181,7 @@ def kafka_options() -> dict[str, str]:
 
 
 def registry_settings() -> dict[str, str]:
-    """Return the schema registry's options in the command's `--command-config` (`pylogd.schemas.access`)."""
+    """Return the schema registry's options in the command's `--command-config` (`pylogd.client.registry.access`)."""
     found: dict[str, str] = click.get_current_context().meta.get(_REGISTRY, {})
     return found
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 if TYPE_CHECKING:
     from pylogd.client import Admin

@@ -20,7 +20,7 @@ from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Admin
 from pylogd.client.core.model import ConfigEntry
 from pylogd.client.properties import parse_properties
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 Kind = Literal["topic", "broker", "group"]
 Function = TypeVar("Function", bound=Callable[..., Any])

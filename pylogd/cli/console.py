@@ -16,8 +16,8 @@ from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, print_line
 
 if TYPE_CHECKING:
-    from pylogd.console.configuration import Configuration
-    from pylogd.console.roles import Roles
+    from pylogd.services.console.configuration import Configuration
+    from pylogd.services.console.roles import Roles
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -60,10 +60,10 @@ def console(
         --tls-certificate console.pem -l 0.0.0.0:8443
     """
     try:
-        from pylogd.console.service import ConsoleOptions, ConsoleService
+        from pylogd.services.console.service import ConsoleOptions, ConsoleService
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[console]'") from error
-    from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
+    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
 
     reactor = process_reactor()
     endpoint = check_endpoint(reactor, listen)
@@ -118,8 +118,8 @@ def _hosts(listen: str, options: Mapping[str, Any]) -> frozenset[str] | None:
 
 def _configuration(bootstrap: str, config: Path | None, registry: str) -> Configuration:
     """Return the configuration in the file of --config, or one for a single cluster. Raises BadConfiguration."""
-    from pylogd.console.clusters import ClusterOptions
-    from pylogd.console.configuration import Configuration, read
+    from pylogd.services.console.clusters import ClusterOptions
+    from pylogd.services.console.configuration import Configuration, read
 
     if config is not None:
         return read(config)
@@ -128,8 +128,8 @@ def _configuration(bootstrap: str, config: Path | None, registry: str) -> Config
 
 def _roles(chosen: Configuration, options: Mapping[str, Any]) -> Roles:
     """Return the roles of the configuration, or one for everybody without any. Raises UsageError, BadConfiguration."""
-    from pylogd.console.configuration import BadConfiguration
-    from pylogd.console.roles import CERTIFICATE, CLAIM, EVERYTHING, OIDC, USER
+    from pylogd.services.console.configuration import BadConfiguration
+    from pylogd.services.console.roles import CERTIFICATE, CLAIM, EVERYTHING, OIDC, USER
 
     if chosen.roles is None:
         return EVERYTHING
@@ -143,8 +143,8 @@ def _roles(chosen: Configuration, options: Mapping[str, Any]) -> Roles:
 
 def _login(reactor: Any, options: Mapping[str, Any], roles: Roles) -> Any:
     """Return the logins that the options allow: passwords, certificates, a provider."""
-    from pylogd.console.login import Login
-    from pylogd.security.sasl.passwords import UsersFile
+    from pylogd.services.console.login import Login
+    from pylogd.credentials.passwords import UsersFile
 
     users = None if options["users"] is None else UsersFile(str(options["users"]))
     if users is not None and not _is_secure(options):
@@ -160,7 +160,7 @@ def _provider(options: Mapping[str, Any]) -> Any:
     if options["oidc"] is None:
         return None
     try:
-        from pylogd.console.oidc import Provider, read_options
+        from pylogd.services.console.oidc import Provider, read_options
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[oauth]'") from error
     return Provider(read_options(options["oidc"]))

@@ -30,9 +30,9 @@ from pylogd.cli.output import note, print_line
 from pylogd.client import Admin, BrokerUnavailable
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.model import Broker
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 from pylogd.config.metrics import LISTENER, metrics_listener
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 _METRICS_SECONDS: Final = 10.0
 _MOST_METRICS: Final = 64 << 20

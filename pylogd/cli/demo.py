@@ -26,7 +26,7 @@ from pylogd.cli.demo_readers import Message, Reader, find_reader
 from pylogd.cli.output import print_line, print_table
 from pylogd.client import Admin, AuditedProducer, Cluster, Delivery, NewTopic, Producer
 from pylogd.client.core.audit import AUDIT_TOPIC
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 from pylogd.local.broker import BrokerProcess
 
 _TOP = 8

@@ -92,9 +92,9 @@ def explore(address: str, topic: str, directory: Path, say: Callable[[str], None
 
 
 def _explore(spark: Any, address: str, topic: str, root: Path, clock: _Clock) -> Findings:
-    from pylogd.spark.audit import Stage, compare
-    from pylogd.spark.load import LoadPlan, load
-    from pylogd.spark.opening import open_table
+    from pylogd.lake.spark.audit import Stage, compare
+    from pylogd.lake.spark.load import LoadPlan, load
+    from pylogd.lake.spark.opening import open_table
 
     plan = LoadPlan(address, ("subscribe", topic), by="topic")  # a year of hours would be thousands of files
     commit = load(spark, open_table(spark, str(root)), plan)

@@ -18,7 +18,7 @@ from pylogd.cli.completing import group_names
 from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.model import OffsetAndMetadata, OffsetSpec
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 
 _SHIFT: Final = re.compile(r"[+-]\d+")
 

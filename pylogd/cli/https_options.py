@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from pylogd.schemas.tls import ReloadedTls
+    from pylogd.web.tls import ReloadedTls
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -51,7 +51,7 @@ def https_context(reactor: Any, options: Mapping[str, Any]) -> ReloadedTls | Non
     if options["tls_certificate"] is None:
         return None
     try:
-        from pylogd.schemas.tls import ReloadedTls, TlsFiles  # noqa: PLC0415 - needs the extra
+        from pylogd.web.tls import ReloadedTls, TlsFiles  # noqa: PLC0415 - needs the extra
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[tls]'") from error
     files = TlsFiles(*(options[name] for name in ("tls_certificate", "tls_key", "tls_client_ca")))

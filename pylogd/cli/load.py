@@ -16,11 +16,11 @@ from pylogd.cli.spark import check_there, kafka_setting_option, on_spark, spark_
 from pylogd.cli.spark_starting import starting_spark
 from pylogd.cli.spark_stopping import stopped_in_order
 from pylogd.cli.typed import schema_options, schema_source
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 
 if TYPE_CHECKING:
-    from pylogd.spark.load import LoadPlan
-    from pylogd.tables.interface import Committed, Table
+    from pylogd.lake.spark.load import LoadPlan
+    from pylogd.lake.tables.interface import Committed, Table
 
 _MEGABYTE = 1 << 20
 #: The options that replace loading by another action.
@@ -127,8 +127,8 @@ def load(
     pylogd load --table delta:/data/flights --files --as-of flights:0:12345
     """
     _check_usage(topics, table, root, given)
-    from pylogd.spark.opening import open_table
-    from pylogd.tables.opening import parse_table
+    from pylogd.lake.spark.opening import open_table
+    from pylogd.lake.tables.opening import parse_table
 
     given["client"] = _client(given["isolation"])
     name = f"parquet:{root}" if table is None else table
@@ -160,7 +160,7 @@ def _run(
     spark: Any, table: Table, topics: tuple[str, ...], given: Mapping[str, Any],
     wait: Callable[[float], bool] = lambda _: False,
 ) -> None:  # fmt: skip
-    from pylogd.spark import load as loading
+    from pylogd.lake.spark import load as loading
 
     if any(given[name] for name in _MODES):
         if not table.exists:
@@ -195,8 +195,8 @@ def _follow(
     confs: Mapping[str, str],
 ) -> None:  # fmt: skip
     """Load until a signal comes. While Spark starts, this process loads in small commits; then Spark loads."""
-    from pylogd.spark.load import follow
-    from pylogd.spark.opening import open_here, open_table
+    from pylogd.lake.spark.load import follow
+    from pylogd.lake.spark.opening import open_here, open_table
 
     plan, codec = _plan(topics, given), given["codec"]
 
@@ -219,7 +219,7 @@ def _follow(
 
 
 def _plan(topics: tuple[str, ...], given: Mapping[str, Any]) -> LoadPlan:
-    from pylogd.spark.load import LoadPlan
+    from pylogd.lake.spark.load import LoadPlan
 
     return LoadPlan(
         given["bootstrap"],
@@ -250,7 +250,7 @@ def _client(isolation: str | None) -> dict[str, str]:
 
 def _commit_with(table: Table, record: tuple[str, int, int]) -> Committed:
     """Return the commit that loaded a record."""
-    from pylogd.tables.history import commit_with
+    from pylogd.lake.tables.history import commit_with
 
     found = commit_with(table.history(), *record)
     if found is None:
@@ -260,7 +260,7 @@ def _commit_with(table: Table, record: tuple[str, int, int]) -> Committed:
 
 def _keep_or_show(table: Table, given: Mapping[str, Any]) -> None:
     """Expire commits, or show files."""
-    from pylogd.tables.parquet.table import LakeTable
+    from pylogd.lake.tables.parquet.table import LakeTable
 
     if given["expire"]:
         if not isinstance(table, LakeTable):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from pylogd.process.logs import LogOutput
+    from pylogd.base.process.logs import LogOutput
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-#: A copy of the formats in pylogd.process.logs, because importing that module would slow down `--help`.
+#: A copy of the formats in pylogd.base.process.logs, because importing that module would slow down `--help`.
 _FORMATS: Final = ("text", "json")
 _LOGFILE: Final = "Write the log to a file instead of standard error. SIGHUP and SIGUSR1 reopen it."
 _FORMAT: Final = "Lines for people, or a JSON object on each line."
@@ -36,7 +36,7 @@ def log_options(function: Function) -> Function:
 
 def open_log(logfile: Path | None, log_format: str) -> LogOutput:
     """Open the log of a service. A file that can't be written ends the command with exit status 2."""
-    from pylogd.process.logs import LogOutput  # noqa: PLC0415 - imports Twisted, which takes a tenth of a second
+    from pylogd.base.process.logs import LogOutput  # noqa: PLC0415 - imports Twisted, which takes a tenth of a second
 
     try:
         return LogOutput(None if logfile is None else str(logfile.absolute()), log_format)

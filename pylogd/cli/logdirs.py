@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from pylogd.cli.answered import fail_if_silent
+from pylogd.cli.silent_brokers import fail_if_silent
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
 from pylogd.cli.completing import topic_names
 from pylogd.cli.disks import answered_log_dirs

@@ -21,7 +21,7 @@ from pylogd import __version__
 from pylogd.cli.commands import Commands
 from pylogd.cli.output import note, one_line
 from pylogd.cli.stopping import Terminated
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 INTERRUPTED = 130
 TERMINATED = 143

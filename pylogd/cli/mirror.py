@@ -12,11 +12,11 @@ from pylogd.cli.commands import Commands
 from pylogd.cli.common import http_endpoint
 from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, output_option, print_line, print_records
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 
 if TYPE_CHECKING:
-    from pylogd.mirror.describing import RouteView
-    from pylogd.mirror.settings import MirrorSettings, RouteSettings
+    from pylogd.services.mirror.describing import RouteView
+    from pylogd.services.mirror.settings import MirrorSettings, RouteSettings
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -88,8 +88,8 @@ def run(ctx: click.Context, /, path: str, role: str, listen: str | None, **loggi
     pylogd mirror run mirror.toml
     pylogd mirror run mirror.toml --listen 127.0.0.1:8091
     """
-    from pylogd.mirror.process import NEW_OBJECTS, MirrorProcess
-    from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
+    from pylogd.services.mirror.process import NEW_OBJECTS, MirrorProcess
+    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
 
     reactor = process_reactor()
     address = listen and http_endpoint(listen)
@@ -169,7 +169,7 @@ def translate(path: str, group: str, route: str | None, to_group: str | None, ex
 
 
 def _settings(path: str) -> MirrorSettings:
-    from pylogd.mirror.settings import read_file
+    from pylogd.services.mirror.settings import read_file
 
     return read_file(path)
 
@@ -187,7 +187,7 @@ def _route(settings: MirrorSettings, name: str | None) -> RouteSettings:
 def _check_places(path: str, settings: MirrorSettings) -> None:
     """Check everything that a file names. For faults, print a line each and raise ClickException."""
     try:
-        from pylogd.mirror.checking import Check
+        from pylogd.services.mirror.checking import Check
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[mirror]'") from error
     faults = _on_reactor(lambda reactor: Check(settings, reactor).run())
@@ -202,7 +202,7 @@ def _ask(
     settings: MirrorSettings, routes: Sequence[RouteSettings], work: Callable[[RouteView], Coroutine[Any, Any, T]]
 ) -> list[T]:
     """Return the answers to a question that is asked for each route."""
-    from pylogd.mirror.describing import RouteView
+    from pylogd.services.mirror.describing import RouteView
 
     async def ask(reactor: Any) -> list[T]:
         answers = []
@@ -222,7 +222,7 @@ def _on_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
-    from pylogd.process.shell import process_reactor
+    from pylogd.base.process.shell import process_reactor
 
     reactor = process_reactor()
     results: list[Any] = []

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from pylogd.process.printable import printable, printable_json
+from pylogd.base.process.printable import printable, printable_json
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 #: For each field, the function that makes the text of its values for tables.

@@ -29,8 +29,8 @@ from pylogd.cli.schema_options import encoders_of, written_schemas
 from pylogd.cli.stopping import ended_by_sigterm
 from pylogd.cli.waiting import saying
 from pylogd.client import Admin, BatchResult, Cluster, NewTopic, Producer
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.typed.errors import NotEncoded
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.lake.typed.errors import NotEncoded
 
 #: The seconds to deliver the records that were read before Ctrl-C or SIGTERM.
 _LAST_SECONDS: Final = 5.0

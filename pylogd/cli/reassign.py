@@ -20,8 +20,8 @@ from pylogd.cli.plan_file import Placement, read_plan
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.move_operations import ClusterLayout, MovesRefused
 from pylogd.client.core.admin.offsets import LATEST
-from pylogd.errors import KafkaError
-from pylogd.placement.moves import spread
+from pylogd.base.errors import KafkaError
+from pylogd.base.placement.moves import spread
 
 #: The seconds between two requests for the progress.
 _POLL_SECONDS = 1.0

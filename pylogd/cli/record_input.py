@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 Headers = Sequence[tuple[str, bytes | None]]
 #: A function that encodes a key or a value: parsed JSON, or text.

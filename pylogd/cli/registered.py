@@ -112,7 +112,7 @@ def show(
     pylogd schemas show flights-value 2 > flight.avsc
     pylogd schemas show --id 41
     """
-    from pylogd.schemas.api_client import path_of
+    from pylogd.client.registry.api_client import path_of
 
     if (schema_id is None) == (subject is None):
         raise click.UsageError("name a SUBJECT or an --id")
@@ -143,7 +143,7 @@ def register(url: str | None, config: Path | None, subject: str, file: Any, **gi
     pylogd schemas register flights-value flight.proto \\
         --reference carrier.proto=carriers:1
     """
-    from pylogd.schemas.api_client import path_of
+    from pylogd.client.registry.api_client import path_of
 
     query = {"normalize": _flag(given["normalize"])}
     answer = registry_api(url, config).ask(path_of("subjects", subject, "versions"), _body(file, **given), query)
@@ -166,7 +166,7 @@ def check(url: str | None, config: Path | None, subject: str, file: Any, version
     pylogd schemas check flights-value flight.avsc
     pylogd schemas check flights-value flight.avsc --version 2
     """
-    from pylogd.schemas.api_client import path_of
+    from pylogd.client.registry.api_client import path_of
 
     parts = ["compatibility", "subjects", subject, "versions", *([] if version is None else [version])]
     query = {"normalize": _flag(given["normalize"]), "verbose": "true"}

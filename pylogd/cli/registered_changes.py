@@ -44,7 +44,7 @@ def delete(
     pylogd schemas delete flights-value 3
     pylogd schemas delete flights-value 3 --permanent
     """
-    from pylogd.schemas.api_client import path_of
+    from pylogd.client.registry.api_client import path_of
 
     api = registry_api(url, config)
     what = f"all versions of {subject}" if version is None else f"version {version} of {subject}"
@@ -157,7 +157,7 @@ def reset_mode(url: str | None, config: Path | None, subject: str | None) -> Non
 
 
 def _path(kind: str, subject: str | None) -> str:
-    from pylogd.schemas.api_client import path_of
+    from pylogd.client.registry.api_client import path_of
 
     return path_of(kind, *([] if subject is None else [subject]))
 
@@ -167,7 +167,7 @@ def _show(kind: str, url: str | None, config: Path | None, subject: str | None) 
 
     kind: "config" or "mode".
     """
-    from pylogd.schemas.api_client import SchemaRegistryError
+    from pylogd.client.registry.api_client import SchemaRegistryError
 
     api, inherited = registry_api(url, config), False
     try:
@@ -188,7 +188,7 @@ def _change(
 
 def _reset(kind: str, url: str | None, config: Path | None, subject: str | None) -> None:
     """Delete the settings or the mode; note if there were none."""
-    from pylogd.schemas.api_client import SchemaRegistryError
+    from pylogd.client.registry.api_client import SchemaRegistryError
 
     try:
         registry_api(url, config).send("DELETE", _path(kind, subject))

@@ -12,7 +12,7 @@ from pylogd.cli.reassign import begin, check_from_latest, follow, note_left_out,
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.move_operations import ClusterLayout
 from pylogd.client.core.admin.offsets import LATEST
-from pylogd.placement.moves import relabel as plan_relabelling
+from pylogd.base.placement.moves import relabel as plan_relabelling
 
 
 @click.command()

@@ -12,8 +12,8 @@ from pylogd.cli.common import profile_of, profile_option, registry_settings
 from pylogd.cli.record_input import Encoders
 
 if TYPE_CHECKING:
-    from pylogd.schemas.api_client import RegistryApi
-    from pylogd.typed.json_codec import Codec
+    from pylogd.client.registry.api_client import RegistryApi
+    from pylogd.lake.typed.json_codec import Codec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _DEFAULT = "http://localhost:8081"
@@ -42,7 +42,7 @@ def registry_options(function: Function) -> Function:
 def registry_api(url: str | None, config: Path | None) -> RegistryApi:
     """Return the API of the registry that the options name. Raises BadParameter."""
     from pylogd.client.properties import parse_properties  # noqa: PLC0415 - as below
-    from pylogd.schemas.api_client import RegistryApi  # noqa: PLC0415 - only where needed: others start fast
+    from pylogd.client.registry.api_client import RegistryApi  # noqa: PLC0415 - only where needed: others start fast
 
     try:
         settings = registry_settings() if config is None else parse_properties(config.read_text("utf-8"))
@@ -90,7 +90,7 @@ def encoders_of(topic: str, given: Mapping[str, Any]) -> Encoders:
 def open_codec(url: str | None) -> Codec:
     """Return a codec that uses a registry's schemas. Raises ClickException if an extra is missing."""
     try:
-        from pylogd.typed.json_codec import Codec  # noqa: PLC0415 - an extra
+        from pylogd.lake.typed.json_codec import Codec  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[schemas]'") from error
     try:

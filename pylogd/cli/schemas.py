@@ -71,11 +71,11 @@ def schema_registry(
         _add_user(access["users"], access["add_user"])
         return
     try:
-        from pylogd.schemas.model import Compatibility
-        from pylogd.schemas.service import SchemaRegistryService
+        from pylogd.services.registry.model import Compatibility
+        from pylogd.services.registry.service import SchemaRegistryService
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[schemas]'") from error
-    from pylogd.process.shell import TunedShell, process_reactor, run_in_foreground
+    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
 
     reactor = process_reactor()
     endpoint = check_endpoint(reactor, listen)
@@ -94,7 +94,7 @@ def schema_registry(
 
 
 def _add_user(users: Path | None, name: str) -> None:
-    from pylogd.security.sasl.passwords import add_user
+    from pylogd.credentials.passwords import add_user
 
     if users is None:
         raise click.UsageError("--add-user needs --users FILE")
@@ -107,11 +107,11 @@ def _add_user(users: Path | None, name: str) -> None:
 
 def _forwarder(reactor: Any, access: Mapping[str, Any]) -> Any:
     """Return the client that sends changes to the leading registry; with HTTPS it presents its own certificate."""
-    from pylogd.schemas.forwarding import Forwarder
+    from pylogd.services.registry.forwarding import Forwarder
 
     if access["tls_certificate"] is None:
         return Forwarder(reactor)
-    from pylogd.schemas.tls import LeaderTls, TlsFiles
+    from pylogd.web.tls import LeaderTls, TlsFiles
 
     own = TlsFiles(access["tls_certificate"], access["tls_key"])
     return Forwarder(reactor, LeaderTls(access["leader_ca"], own))
@@ -119,7 +119,7 @@ def _forwarder(reactor: Any, access: Mapping[str, Any]) -> Any:
 
 def _membership(access: Mapping[str, Any]) -> Any:
     """Return this registry's part in the election of a leader, according to the options."""
-    from pylogd.schemas.service import Membership
+    from pylogd.services.registry.service import Membership
 
     advertised = "", 0
     if access["advertise"] is not None:
@@ -132,9 +132,9 @@ def _membership(access: Mapping[str, Any]) -> Any:
 
 def _authenticator(reactor: Any, access: Mapping[str, Any]) -> Any:
     """Return the check of passwords (--users) and tokens (--jwks). Without both, every request is accepted."""
-    from pylogd.schemas.authentication import Authenticator, RegistryTokens
-    from pylogd.security.sasl.conversation import MechanismUnavailable
-    from pylogd.security.sasl.passwords import UsersFile
+    from pylogd.services.registry.authentication import Authenticator, RegistryTokens
+    from pylogd.credentials.conversation import MechanismUnavailable
+    from pylogd.credentials.passwords import UsersFile
 
     users = None if access["users"] is None else UsersFile(str(access["users"]))
     tokens = None

@@ -76,8 +76,8 @@ _ELSEWHERE: Final = {
 
 def _kafka_settings(ctx: click.Context, parameter: click.Parameter, words: Sequence[str]) -> None:
     """Check settings, and keep them for the rest of the command."""
-    from pylogd.spark.errors import OptionError
-    from pylogd.spark.options import check_client_options
+    from pylogd.lake.spark.errors import OptionError
+    from pylogd.lake.spark.options import check_client_options
 
     found = {name.lower(): value for name, value in assignments(ctx, parameter, words).items()}
     for name in found:

@@ -74,7 +74,7 @@ class Stopping:
 
 
 def _cancel_jobs(spark: Any) -> None:
-    from pylogd.spark.shared import is_connect  # noqa: PLC0415 - Spark is imported when a command runs
+    from pylogd.lake.spark.shared import is_connect  # noqa: PLC0415 - Spark is imported when a command runs
 
     if is_connect(spark):
         spark.interruptAll()

@@ -23,8 +23,8 @@ from typing import Any, Final
 from pylogd.cli.common import format_time, text_or_base64
 from pylogd.cli.output import note
 from pylogd.client import Record
-from pylogd.process.printable import printable, printable_json
-from pylogd.typed.errors import NotDecoded
+from pylogd.base.process.printable import printable, printable_json
+from pylogd.lake.typed.errors import NotDecoded
 
 #: A function that returns the formatted record.
 Render = Callable[[Record], bytes]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pylogd.client import Admin
 from pylogd.client.core.model import GroupDescription
-from pylogd.errors import KafkaError, PylogdError, UnsupportedByBroker
+from pylogd.base.errors import KafkaError, PylogdError, UnsupportedByBroker
 
 _NAME: Final = "lagging.consumers.throttled"
 

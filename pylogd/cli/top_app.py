@@ -17,8 +17,8 @@ from textual.widgets import DataTable, Footer, Header
 from textual.worker import get_current_worker
 
 from pylogd.cli.top_sample import COLUMNS, SHOWN, Look
-from pylogd.errors import PylogdError
-from pylogd.process.printable import printable
+from pylogd.base.errors import PylogdError
+from pylogd.base.process.printable import printable
 
 _STEP_SECONDS: Final = 0.1
 

@@ -13,7 +13,7 @@ from pylogd.cli.common import format_bytes
 from pylogd.cli.output import Shown
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.model import GroupListing, GroupTotal, Topic
-from pylogd.errors import KafkaError, PylogdError
+from pylogd.base.errors import KafkaError, PylogdError
 
 Records = list[dict[str, Any]]
 VIEWS: Final = ("topics", "groups", "brokers")

@@ -19,7 +19,7 @@ from pylogd.cli.selecting import matching, regex_option
 from pylogd.client import Admin, NewTopic, TopicPartition
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.model import Topic
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 
 
 @click.group(cls=Commands)

@@ -16,9 +16,9 @@ from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import note, output_option, print_line, print_records, secret
 from pylogd.client import Admin
 from pylogd.config import ConfigError
-from pylogd.process import options
-from pylogd.security.sasl.passwords import PasswordHash
-from pylogd.security.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
+from pylogd.broker.process import options
+from pylogd.credentials.passwords import PasswordHash
+from pylogd.credentials.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -133,7 +133,7 @@ def bootstrap(
         note(f"pylogd users bootstrap: {error}")
         ctx.exit(_BAD_SETTINGS)
     password = _read_password()
-    from pylogd.process.first_user import write_user  # noqa: PLC0415 - imports Twisted
+    from pylogd.broker.process.first_user import write_user  # noqa: PLC0415 - imports Twisted
 
     write_user(settings, name, password, mechanisms or tuple(SCRAM_MECHANISMS), iterations)
 

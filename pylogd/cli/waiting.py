@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from pylogd.cli.output import note
 from pylogd.client import Cluster, UnknownTopic
 from pylogd.client.core.admin.calls import refresh
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 T = TypeVar("T")
 #: The seconds without an answer before the user gets a note.

@@ -18,7 +18,7 @@ import click
 from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_table
 from pylogd.config import ConfigError
 from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
-from pylogd.process.options import load_settings
+from pylogd.broker.process.options import load_settings
 
 _CONNECT_SECONDS = 10.0
 _DEFAULT = "localhost:2181"
@@ -67,7 +67,7 @@ class _Tree:
 
     def protect(self) -> int:
         """Give every node the ACL that brokers with `zookeeper.set.acl` would; return how many there are."""
-        from pylogd.metadata.node_acls import protect  # noqa: PLC0415 - kazoo, as above
+        from pylogd.store.node_acls import protect  # noqa: PLC0415 - kazoo, as above
 
         return protect(self._client, self.chroot)
 

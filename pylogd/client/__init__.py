@@ -12,7 +12,7 @@
 
 Where to look: `core` makes all decisions and does no I/O; `blocking` is this face, `aio` the one on asyncio, `deferred`
 the one on Twisted, and `zookeeper` coordinates groups without a broker. `core.errors` has the exceptions besides
-`pylogd.errors.KafkaError`, which carries a broker's error code.
+`pylogd.base.errors.KafkaError`, which carries a broker's error code.
 """
 
 from pylogd.client.blocking.admin import Admin
@@ -53,7 +53,7 @@ from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.client.core.producer.interceptors import ProducerInterceptor, ProducerRecord, RecordMetadata
 from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.security import SecurityOptions
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.records import NewRecord, Record
 
 __all__ = [

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pylogd.client.core.security import SecurityOptions
-from pylogd.security.ciphers import split_ciphers
-from pylogd.security.sasl.jaas import LoginModule, parse_jaas
-from pylogd.security.sasl.scram import SCRAM_MECHANISMS
-from pylogd.security.sasl.token_sources import token_source
+from pylogd.credentials.ciphers import split_ciphers
+from pylogd.credentials.jaas import LoginModule, parse_jaas
+from pylogd.credentials.scram import SCRAM_MECHANISMS
+from pylogd.credentials.token_sources import token_source
 
 _DEFAULT_MECHANISM = "GSSAPI"  # as in Kafka
 _LINE = re.compile(r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<value>.*)", re.DOTALL)

@@ -140,7 +140,7 @@ _METADATA_SETTINGS: Final = [
         None,
         "Where topics, their settings and broker registrations are stored: `sqlite:/path/to/file` for the embedded "
         "store, or `unix:/path/to/socket` if another process on this machine serves it (`pylogd broker --workers`). "
-        "Unset: the file `metadata.sqlite` in the first of `log.dirs`. Can't be used with `zookeeper.connect`, which "
+        "Unset: the file `store.sqlite` in the first of `log.dirs`. Can't be used with `zookeeper.connect`, which "
         "stores them in ZooKeeper. (Only in pylogd.)",
         _METADATA,
         nullable=True,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 #: A value in the program's form. LIST settings are tuples; None means that a setting is not set.
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 
 _ORGANIZATION: Final = "pylogd test cluster"
 _DAYS: Final = 825

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, Protocol
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.launch import bound
 
 HOST: Final = "127.0.0.1"

@@ -24,7 +24,7 @@ from pylogd.client.properties import parse_properties, security_from
 from pylogd.local.authority import Authority, write_secret
 from pylogd.local.broker import HOST, BrokerProcess, free_ports
 from pylogd.local.cluster import LocalCluster
-from pylogd.security.sasl.jaas import parse_jaas
+from pylogd.credentials.jaas import parse_jaas
 
 ADMIN: Final = "admin"
 #: The users that may connect with a certificate.

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.launch import bound
 
 HOST: Final = "127.0.0.1"

@@ -1,6 +1,6 @@
 /* Compiled loops over records, keys and rows. Optional: pylogd.wire.records, pylogd.wire.validation,
  * pylogd.wire.timestamps, pylogd.client.core.consumer.columns, pylogd.client.core.producer.partitioner,
- * pylogd.client.core.producer.columns and pylogd.audit.batches have the same in Python;
+ * pylogd.client.core.producer.columns and pylogd.services.audit.batches have the same in Python;
  * tests/property/test_speedups.py, test_validation.py, test_row_batches.py and test_audit_batches.py compare both on
  * arbitrary bytes.
  *

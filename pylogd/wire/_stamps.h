@@ -1,4 +1,4 @@
-/* Count the stamps of audited producers in a batch; part of _speedups.c. pylogd.audit.batches has the same in Python,
+/* Count the stamps of audited producers in a batch; part of _speedups.c. pylogd.services.audit.batches has the same in Python,
  * and tests/property/test_audit_batches.py compares both.
  *
  * Strategy: rows that follow each other are mostly of the same producer and window. So the group of the last row is
@@ -209,7 +209,7 @@ PyDoc_STRVAR(count_stamps_doc,
 "Group the records in data whose offset delta is at least first, by the windows of `width` milliseconds of their stamps,\n"
 "which are headers called name. stamp: the time stamp of all records, or None if each has its own. latest: the last\n"
 "possible time. Returns the groups, the rows with unusual stamps, the number of rows without a stamp, of those the\n"
-"number that have an impossible time stamp, and the last offset delta of all records; see pylogd.audit.batches.");
+"number that have an impossible time stamp, and the last offset delta of all records; see pylogd.services.audit.batches.");
 
 static PyObject *
 count_stamps(PyObject *self, PyObject *args)

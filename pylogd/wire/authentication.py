@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from pylogd.errors import AuthenticationFailed, ErrorCode, PylogdError, error_for
+from pylogd.base.errors import AuthenticationFailed, ErrorCode, PylogdError, error_for
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from pylogd.wire.negotiation import Negotiation

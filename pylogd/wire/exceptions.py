@@ -6,7 +6,7 @@ LocalProtocolError: the caller passed a message that can't be encoded; nothing w
 
 from __future__ import annotations
 
-from pylogd.errors import ProtocolError
+from pylogd.base.errors import ProtocolError
 
 
 class RemoteProtocolError(ProtocolError):

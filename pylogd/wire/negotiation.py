@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pylogd import __version__
-from pylogd.errors import ErrorCode, KafkaError, UnsupportedByBroker, error_for
+from pylogd.base.errors import ErrorCode, KafkaError, UnsupportedByBroker, error_for
 from pylogd.wire.messages import APIS
 from pylogd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 

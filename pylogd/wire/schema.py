@@ -20,7 +20,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
-from pylogd.limits.elements import MAX_ELEMENTS
+from pylogd.base.limits.elements import MAX_ELEMENTS
 from pylogd.wire.exceptions import (
     InvalidValue,
     LocalProtocolError,

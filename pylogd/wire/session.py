@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pylogd.limits.elements import AT_ONCE, ElementBounds, most_in_reply
+from pylogd.base.limits.elements import AT_ONCE, ElementBounds, most_in_reply
 from pylogd.wire import fast, schema
 from pylogd.wire.exceptions import RemoteProtocolError, TooManyElements
 from pylogd.wire.framing import FrameDecoder, FrameMemory

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sized
 from typing import Any, NoReturn
 
-from pylogd.limits.elements import MAX_ELEMENTS
+from pylogd.base.limits.elements import MAX_ELEMENTS
 from pylogd.wire.exceptions import InvalidValue, RemoteProtocolError, TooManyElements
 from pylogd.wire.headers import MAX_TAGGED_FIELDS, read_unsigned_varint
 

@@ -16,10 +16,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kazoo.client import KazooClient
 
 from pylogd.client import NewTopic
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
-from pylogd.metadata.layout import CONTROLLER, encode_controller
+from pylogd.store.paths import CONTROLLER
+from pylogd.broker.metadata.layout import encode_controller
 from pylogd.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from tests.alerts.prometheus import BROKERS
 from tests.alerts.scene import Fault, Scene

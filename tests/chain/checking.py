@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pylogd.client import Consumer, TopicPartition
-from pylogd.tables.parquet.files import COMMITS
+from pylogd.lake.tables.parquet.files import COMMITS
 from tests.chain.journals import Sent, Window, check_group, check_log, handed, windows
 from tests.chain.scene import ConsumerGroup
 from tests.kills.comparing import LakeFault, check_history, check_same_rows, compare, read_log, reader_of

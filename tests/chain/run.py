@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from pylogd.client import Admin, NewTopic
-from pylogd.clock import wall_ms
-from pylogd.errors import PylogdError
+from pylogd.base.clock import wall_ms
+from pylogd.base.errors import PylogdError
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.chain import checking
 from tests.chain.journals import Sent

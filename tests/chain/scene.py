@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pylogd
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.broker import HOST, BrokerProcess, free_ports
 from pylogd.local.launch import bound
 from tests.audits import ServedAudit

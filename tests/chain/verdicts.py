@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pylogd.audit.markers import period_name, window_name
+from pylogd.services.audit.markers import period_name, window_name
 from tests.chain.journals import Window
 from tests.commands import run_command
 from tests.kills.comparing import LakeFault

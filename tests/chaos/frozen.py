@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from typing import Final
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from tests.chaos.clusters import ChaosCluster
 
 #: How long it may take on a busy machine, with a new start of ZooKeeper or two, until others have replaced it.

@@ -27,10 +27,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.broker import BrokerFailed, BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
-from pylogd.metadata.image import OFFSETS_TOPIC
+from pylogd.store.paths import OFFSETS_TOPIC
 from tests.chaos import smooth
 from tests.chaos.clusters import SMALL_DISK_NODE, ChaosCluster
 from tests.chaos.copies import Copies

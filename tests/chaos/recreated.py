@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pylogd.client import Admin
 from pylogd.client import Cluster as Connection
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from tests.chaos.workload import Worker
 from tests.clusters import BrokerCluster
 

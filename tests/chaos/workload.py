@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as ConfluentProducer
 
 from pylogd.client import Producer
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 #: Messages a second of one producer: enough to have some during every fault, few enough for a small machine.
 RATE = 100.0

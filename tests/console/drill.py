@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pylogd.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.local.cluster import LocalCluster
-from pylogd.security.sasl.passwords import add_user
+from pylogd.credentials.passwords import add_user
 from tests.console.__main__ import running, wait_for_sample_of
 from tests.console.browsing import NARROW, WIDE, Browser
 from tests.pages import circumstances, write_page

@@ -19,7 +19,7 @@ from typing import Final
 
 from pylogd.client import Admin, Consumer, Producer
 from pylogd.local.broker import BrokerProcess, pylogd_command
-from pylogd.security.sasl.passwords import add_user
+from pylogd.credentials.passwords import add_user
 from tests.console.__main__ import running, wait_for_sample_of
 from tests.console.browsing import ESCAPE, NARROW, WIDE, Browser
 from tests.console.services import make_table, served

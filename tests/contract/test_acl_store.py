@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.errors import ErrorCode, KafkaError
-from pylogd.metadata.changes import ChangeFeed
-from pylogd.security.acl_store import AclStore
-from pylogd.security.acls import (
+from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.broker.metadata.changes import ChangeFeed
+from pylogd.broker.security.acl_store import AclStore
+from pylogd.broker.security.acls import (
     AclBinding,
     AclEntry,
     AclFilter,
@@ -21,9 +21,9 @@ from pylogd.security.acls import (
     ResourcePattern,
     make_binding,
 )
-from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
-from pylogd.security.principal import Principal
-from pylogd.security.rules import AclAuthorizer, AclIndex, select
+from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from pylogd.credentials.principal import Principal
+from pylogd.broker.security.rules import AclAuthorizer, AclIndex, select
 from tests.contract.test_metadata_store import BENCHES, Bench, StoreClient
 from tests.zookeeper import ZooKeeperBench
 

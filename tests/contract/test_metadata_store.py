@@ -17,17 +17,8 @@ from twisted.internet.task import Clock
 from twisted.test.iosim import IOPump
 from zope.interface.verify import verifyObject
 
-from pylogd.metadata.errors import (
-    BadVersion,
-    InvalidNode,
-    NoChildrenForEphemerals,
-    NodeError,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    StoreClosed,
-)
-from pylogd.metadata.interfaces import (
+from pylogd.store.errors import BadVersion, InvalidNode, NoChildrenForEphemerals, NodeError, NodeExists, NoNode, NotEmpty, StoreClosed
+from pylogd.store.interfaces import (
     MAX_DATA_BYTES,
     Check,
     Create,
@@ -38,9 +29,9 @@ from pylogd.metadata.interfaces import (
     SetData,
     WatchEvent,
 )
-from pylogd.metadata.remote import RemoteStore
-from pylogd.metadata.sqlite import SqliteStore, ThreadWorker
-from pylogd.metadata.store_server import StoreServer
+from pylogd.store.remote import RemoteStore
+from pylogd.store.sqlite import SqliteStore, ThreadWorker
+from pylogd.store.server import StoreServer
 from tests.fakes.metadata import InlineWorker, ThreadsOnly, result_of
 from tests.fakes.simulation import SimulatedTime
 from tests.fakes.wired import Wired

@@ -15,19 +15,11 @@ from twisted.internet.defer import Deferred
 from pylogd.config import ConfigError
 from pylogd.config.zookeeper import ZooKeeperSecurity
 from pylogd.local.zookeeper import LocalZooKeeper, find_java
-from pylogd.metadata import kazoo_session
-from pylogd.metadata import zookeeper as zookeeper_module
-from pylogd.metadata.errors import (
-    AccessDenied,
-    ConnectionLost,
-    InvalidNode,
-    NodeError,
-    StoreClosed,
-    StoreError,
-    StoreFailure,
-)
-from pylogd.metadata.interfaces import Create, EventType, SessionState, SetData, WatchEvent
-from pylogd.metadata.zookeeper import ZooKeeperStore
+from pylogd.store import kazoo_session
+from pylogd.store import zookeeper as zookeeper_module
+from pylogd.store.errors import AccessDenied, ConnectionLost, InvalidNode, NodeError, StoreClosed, StoreError, StoreFailure
+from pylogd.store.interfaces import Create, EventType, SessionState, SetData, WatchEvent
+from pylogd.store.zookeeper import ZooKeeperStore
 from tests.fakes.metadata import ThreadsOnly
 from tests.zookeeper import PATIENCE_SECONDS, ZooKeeper, ZooKeeperBench
 

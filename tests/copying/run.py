@@ -17,7 +17,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.chaos.clusters import ChaosCluster, running
 from tests.chaos.links import Links

@@ -13,14 +13,14 @@ import signal
 import sys
 from typing import Any
 
-import pylogd.api
-import pylogd.metadata.sqlite
-import pylogd.net.server
+import pylogd.broker.api
+import pylogd.store.sqlite
+import pylogd.broker.net.server
 from pylogd.config import Settings
-from pylogd.process.broker import run_broker
+from pylogd.broker.process.broker import run_broker
 from tests.crash.points import KillingFileSystem, KillPoint
 
-LOADED = (pylogd.api, pylogd.metadata.sqlite, pylogd.net.server)
+LOADED = (pylogd.broker.api, pylogd.store.sqlite, pylogd.broker.net.server)
 
 
 def say(line: object) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import confluent_kafka
 
 from pylogd.client.blocking.producer import Producer
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 TOPIC = "crash"
 PARTITIONS = 2

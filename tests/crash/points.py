@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pylogd.log.files import Buffer, RealFileSystem
+from pylogd.broker.log.files import Buffer, RealFileSystem
 
 BEFORE, HALF, AFTER = "before", "half", "after"
 

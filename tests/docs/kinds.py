@@ -15,7 +15,7 @@ from tests.docs.blocks import Block, all_blocks
 #: The module of tests that runs all blocks of a kind.
 RUN_BY = {
     "commands": "tests/unit/cli/test_commands_doc.py",
-    "console": "tests/unit/console/test_parts.py",
+    "console": "tests/unit/services/console/test_parts.py",
     "profiles": "tests/integration/docs/test_pages.py",
     "settings": "tests/unit/test_docs_blocks.py",
     "client properties": "tests/unit/test_docs_blocks.py",
@@ -26,7 +26,7 @@ RUN_BY = {
     "message": "tests/unit/test_docs_blocks.py",
     "layout": "tests/integration/spark/test_docs.py",
     "scrape configuration": "tests/unit/test_docs_blocks.py",
-    "plug-in": "tests/unit/security/test_plugins.py",
+    "plug-in": "tests/unit/broker/security/test_plugins.py",
     "program": "tests/integration/docs/test_pages.py",
     "output": "tests/integration/docs/test_pages.py",
     "session": "tests/integration/docs/test_pages.py",

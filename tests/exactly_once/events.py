@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pylogd.client import Consumer, Producer, TopicPartition
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.wire.records import NewRecord, Record
 
 PARTITIONS = 2

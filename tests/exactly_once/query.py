@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from pylogd.client import Admin
-from pylogd.errors import KafkaError
-from pylogd.spark.epochs import Epoch
-from pylogd.spark.stream_offsets import topics_of
+from pylogd.base.errors import KafkaError
+from pylogd.lake.spark.epochs import Epoch
+from pylogd.lake.spark.stream_offsets import topics_of
 from tests.exactly_once.events import LATE_SECONDS, WINDOW_MS
 from tests.kills.processes import SparkProcess, confs
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pylogd.api.registry import REGISTRATIONS
+from pylogd.broker.api.registry import REGISTRATIONS
 from pylogd.wire.messages import ApiKey
 from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, Outcome

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from pylogd.api.registry import served_versions
+from pylogd.broker.api.registry import served_versions
 from tests.extreme.attacks import CONVERSATIONS, TABLE
 from tests.extreme.messages import Extreme, Sizes, variants
 from tests.extreme.state import Known

@@ -14,9 +14,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from pylogd.errors import ErrorCode
-from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
-from pylogd.log.producers import Producers
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.log.errors import InvalidProducerEpoch, OutOfOrderSequence
+from pylogd.broker.log.producers import Producers
 from pylogd.wire.messages import APIS, ApiKey, api_versions, fetch, init_producer_id, list_offsets, metadata, produce
 from pylogd.wire.records import HEADER, BatchHeader, Record, decode_batch, iter_batches, parse_header
 from pylogd.wire.session import RequestReceived, ServerSession

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylogd.log.append_result import AppendResult
-from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
-from pylogd.log.compaction.jobs import CompactionResult
-from pylogd.log.config import LogConfig
-from pylogd.log.log import Log
-from pylogd.log.validator import AppendOrigin
+from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.compaction.cleaner import Cleaner, CleanerConfig
+from pylogd.broker.log.compaction.jobs import CompactionResult
+from pylogd.broker.log.config import LogConfig
+from pylogd.broker.log.log import Log
+from pylogd.broker.log.validator import AppendOrigin
 from pylogd.wire.records import Header, Record, encode_batch
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.storage import MemoryStorage, read_all

@@ -1,6 +1,6 @@
 """A coordinator of groups of the newer protocol (KIP-848) for the client's tests, with time passed in.
 
-What a heartbeat changes is decided by the broker's own rules (`pylogd.groups.consumer.heartbeats`); sessions, and the
+What a heartbeat changes is decided by the broker's own rules (`pylogd.broker.groups.consumer.heartbeats`); sessions, and the
 time that giving up partitions may take, are kept here. Topics are in `topics`, by name.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from pylogd.errors import ErrorCode
-from pylogd.groups.consumer.group import ConsumerGroup
-from pylogd.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, beat, check, leave, remove
-from pylogd.groups.consumer.members import JOINING, LEAVING, MemberState, TopicPartition, partitions_by_topic
-from pylogd.groups.offsets import may_commit_as_consumer, may_fetch_as_consumer
-from pylogd.metadata.image import PartitionState, Topic
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.groups.consumer.group import ConsumerGroup
+from pylogd.broker.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, beat, check, leave, remove
+from pylogd.broker.groups.consumer.members import JOINING, LEAVING, MemberState, TopicPartition, partitions_by_topic
+from pylogd.broker.groups.offsets import may_commit_as_consumer, may_fetch_as_consumer
+from pylogd.broker.metadata.image import PartitionState, Topic
 from pylogd.wire.messages.consumer_group_heartbeat import (
     AssignedTopicPartitions,
     ConsumerGroupHeartbeatRequest,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,
     consumer_group_heartbeat,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import find_coordinator, heartbeat, join_group, leave_group, sync_group
 
 Answer = Callable[[Any], None]

@@ -16,17 +16,17 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 
 from pylogd.config import Settings
-from pylogd.errors import ErrorCode
-from pylogd.groups import GroupCoordinator
-from pylogd.groups.consumer.embedded import assignment_for, read_assignment, read_subscription
-from pylogd.groups.consumer.heartbeats import Heartbeat
-from pylogd.groups.consumer.members import JOINING, LEAVING
-from pylogd.groups.loader import GroupLoader
-from pylogd.groups.shard import Shard
-from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
-from pylogd.metadata.image import Topic
-from pylogd.replica.internal_records import INT, SHORT, text_field
-from pylogd.replica.internal_topic import KeyValue
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.groups import GroupCoordinator
+from pylogd.broker.groups.consumer.embedded import assignment_for, read_assignment, read_subscription
+from pylogd.broker.groups.consumer.heartbeats import Heartbeat
+from pylogd.broker.groups.consumer.members import JOINING, LEAVING
+from pylogd.broker.groups.loader import GroupLoader
+from pylogd.broker.groups.shard import Shard
+from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
+from pylogd.broker.metadata.image import Topic
+from pylogd.broker.replica.internal_records import INT, SHORT, text_field
+from pylogd.broker.replica.internal_topic import KeyValue
 from tests.fakes.indexes import check_classic_group, check_held_group
 
 GROUP = "g"

@@ -8,11 +8,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
-from pylogd.errors import ErrorCode
-from pylogd.groups.group import ClassicGroup
-from pylogd.groups.membership import Membership
-from pylogd.groups.states import GroupState
-from pylogd.groups.values import JoinAnswer, JoinRequest
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.groups.group import ClassicGroup
+from pylogd.broker.groups.membership import Membership
+from pylogd.broker.groups.states import GroupState
+from pylogd.broker.groups.values import JoinAnswer, JoinRequest
 
 SESSION = 10.0
 REBALANCE = 60.0

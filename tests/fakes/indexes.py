@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
-from pylogd.groups.consumer.group import ConsumerGroup
-from pylogd.groups.consumer.held import Held
-from pylogd.groups.consumer.members import ConsumerMember, MemberState
-from pylogd.groups.group import ClassicGroup, Member
-from pylogd.replica.partition_registry import PartitionRegistry
-from pylogd.replica.session_cache import FetchSessions
+from pylogd.broker.groups.consumer.group import ConsumerGroup
+from pylogd.broker.groups.consumer.active_group import Held
+from pylogd.broker.groups.consumer.members import ConsumerMember, MemberState
+from pylogd.broker.groups.group import ClassicGroup, Member
+from pylogd.broker.replica.partition_registry import PartitionRegistry
+from pylogd.broker.replica.session_cache import FetchSessions
 
 
 def check_classic_group(group: ClassicGroup) -> None:

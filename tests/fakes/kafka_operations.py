@@ -6,8 +6,8 @@ row: API key, name, and (operation, resource type). An API without any is open t
 
 from __future__ import annotations
 
-from pylogd.security.authorizer import AclOperation as Op
-from pylogd.security.authorizer import ResourceType as Kind
+from pylogd.broker.security.authorizer import AclOperation as Op
+from pylogd.broker.security.authorizer import ResourceType as Kind
 
 DOCUMENTED: dict[int, tuple[str, tuple[tuple[Op, Kind], ...]]] = {
     0: ("PRODUCE", ((Op.WRITE, Kind.TRANSACTIONAL_ID), (Op.IDEMPOTENT_WRITE, Kind.CLUSTER), (Op.WRITE, Kind.TOPIC))),

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pylogd.client import Acl, AclFilter, NewTopic
 from pylogd.client.core.admin.quota_operations import QuotaEntity
 from pylogd.client.core.admin.user_operations import UserCredential
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import (
     APIS,
     ApiKey,

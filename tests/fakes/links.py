@@ -12,8 +12,8 @@ from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.link import Link
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.network import Network
-from pylogd.errors import ErrorCode, PylogdError
-from pylogd.security.sasl.conversation import SaslError, ServerConversation, ServerMechanism, Success
+from pylogd.base.errors import ErrorCode, PylogdError
+from pylogd.credentials.conversation import SaslError, ServerConversation, ServerMechanism, Success
 from pylogd.wire.messages import APIS
 from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse

@@ -15,7 +15,7 @@ from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.group.member_model import Assign, Event, Failed, MemberRequest, Revoke
 from pylogd.client.core.group.membership import Membership
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import (
     consumer_group_heartbeat,
     find_coordinator,

@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorFromThreads
 from zope.interface import implementer
 
-from pylogd.metadata.sqlite import SqliteStore
-from pylogd.metadata.tree import Tree
+from pylogd.store.sqlite import SqliteStore
+from pylogd.store.tree import Tree
 
 T = TypeVar("T")
 

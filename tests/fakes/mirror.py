@@ -9,10 +9,10 @@ from twisted.internet.defer import Deferred
 
 from pylogd.client.core.consumer.reader import BatchChunk
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.mirror.batches import BatchCopy, copy_of
-from pylogd.mirror.offset_map import Run
-from pylogd.mirror.target import Checkpoint, OnAppended, SourcePartition
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.services.mirror.batches import BatchCopy, copy_of
+from pylogd.services.mirror.offset_map import Run
+from pylogd.services.mirror.target import Checkpoint, OnAppended, SourcePartition
 from pylogd.wire.records import BatchHeader, NewRecord, decode_batch, encode_batch, parse_header
 
 TOPIC_ID = bytes(15) + b"1"

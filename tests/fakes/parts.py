@@ -13,46 +13,46 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
-from pylogd.api import HANDLERS
-from pylogd.api.context import RequestContext
-from pylogd.api.own_requests import ask_self
+from pylogd.broker.api import HANDLERS
+from pylogd.broker.api.context import RequestContext
+from pylogd.broker.api.own_requests import ask_self
 from pylogd.config import Settings
 from pylogd.config.isolation import ALWAYS, OFF
-from pylogd.controller.admin import PartitionAdmin
-from pylogd.errors import BrokerUnavailable
-from pylogd.groups import GroupCoordinator
-from pylogd.isolation.disk_meter import DiskMeter, DiskSampler
-from pylogd.isolation.disks import DiskOptions, Disks
-from pylogd.isolation.laggards import LaggardThrottle
-from pylogd.isolation.workers import Workers
-from pylogd.limits.expressions import Matches
-from pylogd.log.errors import StorageFailure
-from pylogd.log.files import RealFileSystem
-from pylogd.log.manager import LogManager
-from pylogd.metadata.consumers import committed_offsets
-from pylogd.metadata.image import Broker, Endpoint, Topic, TopicUpdate
-from pylogd.metadata.service import Metadata
-from pylogd.quotas.clients import ClientQuotas
-from pylogd.replica.configs import log_config
-from pylogd.replica.hosting import PartitionHosting
-from pylogd.replica.partition import Partition
-from pylogd.replica.selector import RackAwareSelector
-from pylogd.replica.service import Replicas
-from pylogd.replica.smooth import SmoothJoins
-from pylogd.security.acl_store import AclStore
-from pylogd.security.audit import AuditLog
-from pylogd.security.authentication import Authentication
-from pylogd.security.authorizer import Authorizer
-from pylogd.security.delegation_tokens import make_tokens
-from pylogd.security.peers import PeerClaim, Peers
-from pylogd.security.plugins import make_authorizer
-from pylogd.security.principal import ANONYMOUS
-from pylogd.security.rules import AclAuthorizer
-from pylogd.security.scram_users import StoredUsers
-from pylogd.telemetry.service import Telemetry
-from pylogd.transactions.coordinator import TransactionCoordinator
-from pylogd.transactions.service import Transactions
-from pylogd.transactions.verification import PartitionVerifier
+from pylogd.broker.controller.admin import PartitionAdmin
+from pylogd.base.errors import BrokerUnavailable
+from pylogd.broker.groups import GroupCoordinator
+from pylogd.broker.isolation.disk_meter import DiskMeter, DiskSampler
+from pylogd.broker.isolation.disks import DiskOptions, Disks
+from pylogd.broker.isolation.laggards import LaggardThrottle
+from pylogd.broker.isolation.workers import Workers
+from pylogd.base.limits.expressions import Matches
+from pylogd.broker.log.errors import StorageFailure
+from pylogd.broker.log.files import RealFileSystem
+from pylogd.broker.log.manager import LogManager
+from pylogd.store.consumers import committed_offsets
+from pylogd.broker.metadata.image import Broker, Endpoint, Topic, TopicUpdate
+from pylogd.broker.metadata.service import Metadata
+from pylogd.broker.quotas.clients import ClientQuotas
+from pylogd.broker.replica.configs import log_config
+from pylogd.broker.replica.hosting import PartitionHosting
+from pylogd.broker.replica.partition import Partition
+from pylogd.broker.replica.selector import RackAwareSelector
+from pylogd.broker.replica.service import Replicas
+from pylogd.broker.replica.smooth_expansion import SmoothJoins
+from pylogd.broker.security.acl_store import AclStore
+from pylogd.broker.security.audit import AuditLog
+from pylogd.broker.security.authentication import Authentication
+from pylogd.broker.security.authorizer import Authorizer
+from pylogd.broker.security.delegation_tokens import make_tokens
+from pylogd.broker.security.peers import PeerClaim, Peers
+from pylogd.broker.security.plugins import make_authorizer
+from pylogd.credentials.principal import ANONYMOUS
+from pylogd.broker.security.rules import AclAuthorizer
+from pylogd.broker.security.scram_users import StoredUsers
+from pylogd.broker.telemetry.service import Telemetry
+from pylogd.broker.transactions.coordinator import TransactionCoordinator
+from pylogd.broker.transactions.service import Transactions
+from pylogd.broker.transactions.verification import PartitionVerifier
 from pylogd.wire import schema
 from pylogd.wire.fast.compiled import KnownShape
 from pylogd.wire.fast.known_fetch import KnownFetch
@@ -131,7 +131,7 @@ class Trusting(Peers):
 
 
 class Parts:
-    """A started broker without network, which provides `pylogd.api.context.BrokerParts`."""
+    """A started broker without network, which provides `pylogd.broker.api.context.BrokerParts`."""
 
     authorizer: Authorizer | None
     acls: AclStore | None = None

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import APIS
 from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest

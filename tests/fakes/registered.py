@@ -15,9 +15,9 @@ import google.type  # type: ignore[import-untyped]
 import grpc_tools.protoc
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from pylogd.schemas.api_client import RegistryApi, SchemaRegistryError
-from pylogd.typed.errors import UnknownSchema
-from pylogd.typed.registry import AVRO, JSON, PROTOBUF, Definition, Registered, SchemaId
+from pylogd.client.registry.api_client import RegistryApi, SchemaRegistryError
+from pylogd.lake.typed.errors import UnknownSchema
+from pylogd.lake.typed.registry import AVRO, JSON, PROTOBUF, Definition, Registered, SchemaId
 
 
 class MemoryLookup:

@@ -9,7 +9,7 @@ from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.member_model import Event, GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 

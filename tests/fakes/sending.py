@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pylogd.cache.ranges import BlockSlice
-from pylogd.log.files import FileSlice
+from pylogd.broker.cache.ranges import BlockSlice
+from pylogd.broker.log.files import FileSlice
 
 
 def sent(records: FileSlice | None, most: int = 1 << 20) -> bytes | None:

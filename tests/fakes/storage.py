@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pylogd.log.append_result import AppendResult
-from pylogd.log.caching import BlockCache
-from pylogd.log.config import LogConfig
-from pylogd.log.files import read_file, write_file
-from pylogd.log.log import Log
-from pylogd.log.manager import LogManager
-from pylogd.log.verify import Finding, Severity, verify_log_dir
+from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.caching import BlockCache
+from pylogd.broker.log.config import LogConfig
+from pylogd.broker.log.files import read_file, write_file
+from pylogd.broker.log.log import Log
+from pylogd.broker.log.manager import LogManager
+from pylogd.broker.log.verify import Finding, Severity, verify_log_dir
 from pylogd.wire.records import CRC_START, HEADER, BatchHeader, Record, crc32c, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
 

@@ -14,8 +14,8 @@ from twisted.internet.protocol import Factory, Protocol
 
 from pylogd.config import TlsOptions
 from pylogd.local.authority import Authority, Issued
-from pylogd.net.tls import TlsFactory, TlsTransport
-from pylogd.security.certificates import read_credentials, server_context
+from pylogd.link.tls import TlsFactory, TlsTransport
+from pylogd.credentials.certificates import read_credentials, server_context
 from tests.fakes.transport import ManualReactor, PairTransport
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogd.errors import BrokerUnavailable, ErrorCode
-from pylogd.transactions.shards import Transaction
-from pylogd.transactions.values import PartitionId, ProducerAnswer
+from pylogd.base.errors import BrokerUnavailable, ErrorCode
+from pylogd.broker.transactions.shards import Transaction
+from pylogd.broker.transactions.values import PartitionId, ProducerAnswer
 from pylogd.wire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pylogd.net.request_memory import MemoryShare, RequestMemory
+from pylogd.link.request_memory import MemoryShare, RequestMemory
 
 
 class FakeUpload:

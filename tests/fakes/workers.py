@@ -8,10 +8,10 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogd.isolation.disk_meter import DiskMeter
-from pylogd.isolation.disks import Disks
-from pylogd.isolation.pace import MOST_CALM, Pace
-from pylogd.isolation.workers import Workers
+from pylogd.broker.isolation.disk_meter import DiskMeter
+from pylogd.broker.isolation.disks import Disks
+from pylogd.broker.isolation.pace import MOST_CALM, Pace
+from pylogd.broker.isolation.workers import Workers
 
 
 def set_pace(disks: Disks, *, slow: bool) -> None:

@@ -20,16 +20,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 from zope.interface import implementer
 
-from pylogd.metadata.errors import (
-    ConnectionLost,
-    InvalidNode,
-    NodeExists,
-    NoNode,
-    SessionExpired,
-    StoreClosed,
-    StoreError,
-)
-from pylogd.metadata.interfaces import (
+from pylogd.store.errors import ConnectionLost, InvalidNode, NodeExists, NoNode, SessionExpired, StoreClosed, StoreError
+from pylogd.store.interfaces import (
     ANY_VERSION,
     Create,
     Delete,

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from pylogd.client import Producer
 from pylogd.client.blocking.producer import Delivery
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from tests.chaos.workload import Worker
 from tests.fleet.cluster import Place
 

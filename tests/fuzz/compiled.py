@@ -30,10 +30,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
-from pylogd.log.accepting import PREFIX_SIZE, pack_prefix
-from pylogd.log.fast_accept import FastAccept
-from pylogd.log.producers import Producers
-from pylogd.log.residency import ask_by_ctypes
+from pylogd.broker.log.accepting import PREFIX_SIZE, pack_prefix
+from pylogd.broker.log.fast_accept import FastAccept
+from pylogd.broker.log.producers import Producers
+from pylogd.broker.log.residency import ask_by_ctypes
 from pylogd.wire.fast import response_encoder
 from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT, response_body
 from pylogd.wire.fast.known_fetch import END

@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from pylogd.client.core.producer import partitioner
-from pylogd.log.located import PROBE
+from pylogd.broker.log.batch_location import PROBE
 from pylogd.wire import records, timestamps
 from pylogd.wire.crc import append_zeros
 from pylogd.wire.exceptions import InvalidRecordBatch

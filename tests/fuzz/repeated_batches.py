@@ -34,11 +34,11 @@ from unittest.mock import patch
 
 from twisted.logger import Logger
 
-from pylogd.api.fast import produce
-from pylogd.log.truncation import truncate_fully_and_start_at
-from pylogd.metadata.image import INTERNAL_TOPICS
-from pylogd.replica import storage_failures
-from pylogd.replica.purgatory import OperationState, Watcher
+from pylogd.broker.api.fast import produce
+from pylogd.broker.log.truncation import truncate_fully_and_start_at
+from pylogd.store.paths import INTERNAL_TOPICS
+from pylogd.broker.replica import storage_failures
+from pylogd.broker.replica.purgatory import OperationState, Watcher
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.session import ClientSession, ServerSession
 from tests.fakes.parts import FakeConnection, Parts
@@ -277,7 +277,7 @@ class RepeatedBatches:
 @contextmanager
 def _silenced() -> Iterator[None]:
     """Have logs say nothing of what is done to them."""
-    logger = logging.getLogger("pylogd.log")
+    logger = logging.getLogger("pylogd.broker.log")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:

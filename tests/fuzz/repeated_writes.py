@@ -23,9 +23,9 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-from pylogd.api.fast import produce
-from pylogd.log.files import RealFileSystem, read_file
-from pylogd.log.segment import Segment
+from pylogd.broker.api.fast import produce
+from pylogd.broker.log.files import RealFileSystem, read_file
+from pylogd.broker.log.segment import Segment
 from pylogd.wire.session import ServerSession
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts

@@ -22,7 +22,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 from unittest.mock import patch
 
-from pylogd.api.fast import fetch
+from pylogd.broker.api.fast import fetch
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.session import ClientSession
 from tests.fakes.parts import FakeConnection, RealParts

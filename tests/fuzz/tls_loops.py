@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from OpenSSL import SSL
 
-from pylogd.net import tls_records
+from pylogd.link import tls_records
 
 _WANT_READ = 2  # of OpenSSL's interface, like the next
 _FAILED = 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pylogd.audit.metrics import AuditMetrics
+from pylogd.services.audit.metrics import AuditMetrics
 from tests.audits import START, TABLE, AuditedLedger, numbers, report
 from tests.conftest import CHECKOUT
 from tests.tools import promtool

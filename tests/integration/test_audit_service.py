@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from pylogd.audit.judging import Verdict
-from pylogd.audit.markers import Marker
+from pylogd.services.audit.judging import Verdict
+from pylogd.services.audit.markers import Marker
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, AuditedProducer, Consumer, NewTopic, Producer, Record
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 from pylogd.local.broker import pylogd_command
 from tests.audits import ServedAudit, sums, until
 from tests.integration.conftest import Address, StartBroker

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.messages.api_versions import ApiVersionsRequest

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.cache import page_dropper
+from pylogd.broker.cache import page_dropper
 from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.records import NewRecord, encode_batch

@@ -16,13 +16,13 @@ from deltalake import DeltaTable
 from pyiceberg.table import Table as Loaded
 
 from conformance import checks
-from pylogd.tables.delta.table import DeltaLakeTable
-from pylogd.tables.iceberg.catalogs import TableName, open_catalog
-from pylogd.tables.iceberg.table import IcebergTable
+from pylogd.lake.tables.delta.table import DeltaLakeTable
+from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
+from pylogd.lake.tables.iceberg.table import IcebergTable
 from tests.catalogs.servers import Properties, hive_metastore
 from tests.fakes import s3
-from tests.unit.tables.cases import Case, DeltaCase, IcebergCase
-from tests.unit.tables.test_contract import (  # noqa: F401 - the tests of this file
+from tests.unit.lake.tables.cases import Case, DeltaCase, IcebergCase
+from tests.unit.lake.tables.test_contract import (  # noqa: F401 - the tests of this file
     test_a_commit_without_files_moves_the_position,
     test_a_crash_before_the_quarantine_is_complete,
     test_a_load_is_committed_once,

@@ -23,9 +23,9 @@ SECONDS = 180
 _NOT_FOR_A_START = {
     "OpenSSL", "argparse", "asyncio", "avro", "bdb", "confluent_kafka", "crc32c", "cryptography", "csv", "difflib",
     "email", "fastavro", "http.client", "importlib.metadata", "kazoo", "matplotlib", "multiprocessing", "numpy",
-    "pandas", "prometheus_client", "puresasl", "pyarrow", "pylogd.api.authentication_gate", "pylogd.cli.common",
-    "pylogd.client", "pylogd.local", "pylogd.log.verify", "pylogd.metadata.zookeeper", "pylogd.schemas",
-    "pylogd.security.inter_broker", "pylogd.security.mechanisms", "pylogd.security.rotation", "pylogd.spark", "pyspark",
+    "pandas", "prometheus_client", "puresasl", "pyarrow", "pylogd.broker.api.authentication_gate", "pylogd.cli.common",
+    "pylogd.client", "pylogd.local", "pylogd.broker.log.verify", "pylogd.store.zookeeper", "pylogd.services.registry",
+    "pylogd.broker.security.inter_broker", "pylogd.broker.security.mechanisms", "pylogd.broker.security.rotation", "pylogd.lake.spark", "pyspark",
     "re2", "requests", "rich", "service_identity", "ssl", "tomllib", "twisted.scripts", "twisted.web", "urllib.request",
 }  # fmt: skip
 #: A broker that prints its imported modules in place of its address, and stops.

@@ -23,7 +23,7 @@ from pylogd.client import (
     TopicPartition,
 )
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import free_ports
 from tests.integration.conftest import Address, StartBroker
 

@@ -19,7 +19,7 @@ from joserfc import jwk, jwt
 
 from pylogd.client import Admin, Consumer, Producer
 from pylogd.local.authority import Authority
-from pylogd.security.sasl.passwords import add_user
+from pylogd.credentials.passwords import add_user
 from tests.consoles import ConsoleProcess, Visitor
 
 KEY = jwk.ECKey.generate_key("P-256", {"kid": "k"})

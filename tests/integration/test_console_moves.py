@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pylogd.client import Admin, NewTopic, Producer
-from pylogd.security.sasl.passwords import add_user
+from pylogd.credentials.passwords import add_user
 from tests.clusters import BrokerCluster
 from tests.consoles import ConsoleProcess, Visitor
 from tests.zookeeper import ZooKeeper

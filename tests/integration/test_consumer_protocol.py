@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from pylogd.client import Admin, Cluster, KafkaError, Producer
 from pylogd.client.core.model import GroupDescription
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, pylogd_command
 
 SECONDS = 60.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from tests.clusters import BrokerCluster
 from tests.commands import Outcome, run_command
 from tests.integration.conftest import StartBroker

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest

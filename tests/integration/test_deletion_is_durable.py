@@ -14,9 +14,9 @@ from pylogd.client import TopicPartition
 from pylogd.client.blocking.admin import Admin
 from pylogd.client.blocking.producer import Producer
 from pylogd.client.core.admin.offsets import EARLIEST
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.broker import BrokerProcess
-from pylogd.metadata.spare_room import SUFFIX
+from pylogd.store.spare_room import SUFFIX
 from tests.integration.conftest import StartBroker
 from tests.rawclient import wait_until
 

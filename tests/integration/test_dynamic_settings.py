@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pylogd.client import Admin, SecurityOptions
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.local.authority import Authority, write_secret
 from pylogd.local.broker import BrokerProcess, free_ports
 from tests.integration.conftest import StartBroker
@@ -19,7 +19,7 @@ MAP = "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT,MORE:PLAINTEXT,TLS:SSL"
 ALICE = 'Module required user_alice="secret";'
 BOB = 'Module required user_bob="other";'
 BUILDER = """\
-from pylogd.security.principal import Principal
+from pylogd.credentials.principal import Principal
 
 class Teams:
     def __init__(self, settings): pass

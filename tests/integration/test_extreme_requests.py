@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.api.registry import served_versions
+from pylogd.broker.api.registry import served_versions
 from pylogd.local.broker import BrokerProcess
 from tests.extreme.access import Access
 from tests.extreme.asking import Attacker, End

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from pylogd.client import Admin, Cluster, Consumer, KafkaError, Producer, Record, TopicPartition
 from pylogd.client.core.model import OffsetSpec
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.commands import run_command
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from pylogd.client.blocking.producer import Producer
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.commands import run_command

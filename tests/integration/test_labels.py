@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from pylogd.client import Admin, NewTopic, Producer
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 from tests.commands import Outcome, run_command
 

@@ -17,9 +17,9 @@ from kafka import KafkaConsumer
 
 from pylogd.client import Admin, Consumer
 from pylogd.client.blocking.producer import Producer
-from pylogd.isolation.disk_meter import find_disk
+from pylogd.broker.isolation.disk_meter import find_disk
 from pylogd.local.broker import BrokerProcess, pylogd_command
-from pylogd.log.residency import missing_bytes
+from pylogd.broker.log.residency import missing_bytes
 from tests.integration.conftest import StartBroker
 from tests.rawclient import RawClient, create_topic, wait_until
 

@@ -11,7 +11,7 @@ import pytest
 
 from pylogd.client import Consumer, Producer
 from pylogd.client.core.model import Partition
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.clusters import BrokerCluster
 from tests.zookeeper import ZooKeeper

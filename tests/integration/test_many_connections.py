@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from bench import frames
 from pylogd.local.broker import BrokerProcess
-from pylogd.net.request_memory import LEAST_BYTES
+from pylogd.link.request_memory import LEAST_BYTES
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.metadata import MetadataRequest

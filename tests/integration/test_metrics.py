@@ -23,7 +23,7 @@ from pylogd.cli.main import pylogd
 from pylogd.client import Admin
 from pylogd.client import Consumer as GroupConsumer
 from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
-from pylogd.metrics.table import DEFINITIONS
+from pylogd.broker.metrics.table import DEFINITIONS
 from pylogd.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,

@@ -11,7 +11,7 @@ import pytest
 
 from pylogd.client import Admin, Producer
 from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
-from pylogd.schemas.avro import SchemaRegistryClient
+from pylogd.client.registry.avro import SchemaRegistryClient
 from tests.fakes.registered import record
 from tests.integration.test_schema_registry import RegistryProcess
 

@@ -8,7 +8,7 @@ import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from pylogd.client import NewTopic
-from pylogd.replica.internal_topic import partition_of
+from pylogd.broker.replica.internal_topic import partition_of
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 
 NODES = 3

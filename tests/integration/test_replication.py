@@ -9,7 +9,7 @@ from typing import Any
 
 from pylogd.client import Consumer, Producer
 from pylogd.config.replication import RACK_AWARE
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

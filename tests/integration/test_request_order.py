@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

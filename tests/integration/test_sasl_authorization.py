@@ -133,7 +133,7 @@ def test_principals_may_be_of_another_type(
     start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "company_teams.py").write_text(
-        "from pylogd.security.principal import Principal\n\n\n"
+        "from pylogd.credentials.principal import Principal\n\n\n"
         "class Teams:\n"
         "    def __init__(self, settings):\n        pass\n\n"
         "    def build(self, known):\n"

@@ -28,7 +28,7 @@ from pylogd import __version__
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, Consumer
 from pylogd.local.broker import BrokerProcess, pylogd_command
-from pylogd.schemas.avro import AvroDeserializer, AvroSerializer, NotAvro, SchemaRegistryClient, SchemaRegistryError
+from pylogd.client.registry.avro import AvroDeserializer, AvroSerializer, NotAvro, SchemaRegistryClient, SchemaRegistryError
 from tests.integration.conftest import StartBroker
 
 SECONDS = 180

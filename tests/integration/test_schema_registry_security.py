@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from joserfc import jwk, jwt
 
 from pylogd.local.broker import BrokerProcess, pylogd_command
-from pylogd.schemas.avro import SchemaRegistryClient, SchemaRegistryError
+from pylogd.client.registry.avro import SchemaRegistryClient, SchemaRegistryError
 from tests.integration.conftest import StartBroker
 from tests.integration.test_schema_registry import AT_ONCE, RegistryProcess
 

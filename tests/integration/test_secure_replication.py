@@ -19,7 +19,7 @@ from pylogd.client import Admin, Consumer, Producer
 from pylogd.client import Cluster as Connection
 from pylogd.local.authority import Authority, write_secret
 from pylogd.local.broker import BrokerFailed, BrokerProcess
-from pylogd.security.sasl.scram import SCRAM_SHA_512, encode_credential, make_credential
+from pylogd.credentials.scram import SCRAM_SHA_512, encode_credential, make_credential
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 from tests.integration.conftest import StartBroker
 from tests.rawclient import wait_until

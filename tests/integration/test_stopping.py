@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import STOP_SECONDS, BrokerProcess, pylogd_command
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -21,10 +21,10 @@ import pytest
 
 from pylogd.client import Admin, Cluster, Consumer, Producer
 from pylogd.client.properties import parse_properties, security_from
-from pylogd.errors import ErrorCode, RequestTimedOut
+from pylogd.base.errors import ErrorCode, RequestTimedOut
 from pylogd.local.broker import HOST, free_ports
 from pylogd.local.secure import ADMIN, SecureCluster
-from pylogd.security.peers import SOFTWARE_NAME
+from pylogd.broker.security.peers import SOFTWARE_NAME
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -11,7 +11,7 @@ import confluent_kafka
 from confluent_kafka import KafkaException, TopicPartition
 
 from pylogd.client import NewTopic, Producer
-from pylogd.replica.internal_topic import partition_of
+from pylogd.broker.replica.internal_topic import partition_of
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 
 RECORDS = 600

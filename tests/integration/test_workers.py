@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pylogd.client import Admin, Consumer, Producer
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.broker import BrokerProcess, free_row
 from tests.rawclient import wait_until
 
@@ -109,7 +109,7 @@ def test_the_log_names_the_process_in_both_formats(tmp_path: Path, style: str) -
     os.kill(children(broker.pid)[-1], signal.SIGKILL)
     wait_for_log(broker, r"listens on .*node \d", 3)
     assert broker.stop() == 0
-    names = {"text": r"\[supervisor, pylogd.workers#error\] ", "json": '"process":"supervisor"'}
+    names = {"text": r"\[supervisor, pylogd.broker.workers#error\] ", "json": '"process":"supervisor"'}
     (line,) = (line for line in broker.log().splitlines() if "has ended (signal SIGKILL): restarting it now" in line)
     assert re.search(names[style], line), line
 
@@ -184,7 +184,7 @@ def test_a_log_file_that_cannot_be_reopened_ends_nothing(tmp_path: Path) -> None
     moved = tmp_path / "moved" / "pylogd.log"
     wait_until(lambda: moved.read_text().count("can't reopen the log file") == WORKERS + 2, "the errors of all")
     assert broker.stop() == 0
-    assert "[supervisor, pylogd.workers#error] can't reopen the log file" in moved.read_text()
+    assert "[supervisor, pylogd.broker.workers#error] can't reopen the log file" in moved.read_text()
 
 
 def test_workers_that_are_left_out_are_named(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pylogd.client import Consumer, TopicPartition
-from pylogd.tables.parquet.files import COMMITS, Files
-from pylogd.tables.parquet.lake import Lake
+from pylogd.lake.tables.parquet.files import COMMITS, Files
+from pylogd.lake.tables.parquet.lake import Lake
 from tests.kills.lakes import RoundLake
 from tests.kills.writer import PARTITIONS, SET, START_MS, STEP_MS
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import s3fs  # type: ignore[import-untyped]
 
-from pylogd.tables.errors import TableError
-from pylogd.tables.parquet.attempts import Claim, claim_path
-from pylogd.tables.parquet.files import COMMITS, DRAFTS, STAGING, Files, numbered, numbers
-from pylogd.tables.parquet.local import LocalFiles
-from pylogd.tables.parquet.remote import FsspecFiles
+from pylogd.lake.tables.errors import TableError
+from pylogd.lake.tables.parquet.attempts import Claim, claim_path
+from pylogd.lake.tables.parquet.files import COMMITS, DRAFTS, STAGING, Files, numbered, numbers
+from pylogd.lake.tables.parquet.local import LocalFiles
+from pylogd.lake.tables.parquet.remote import FsspecFiles
 from tests.fakes import s3
 from tests.fakes.s3 import S3Server
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pylogd.tables.parquet.commits import Commit, DataFile
+from pylogd.lake.tables.parquet.commits import Commit, DataFile
 from pylogd.wire.records import NewRecord, decode_batch, encode_batch
 from tests.fakes.broker import FakeBroker
 from tests.kills import pipeline, strikes

@@ -30,8 +30,8 @@ from typing import Any
 
 from pylogd.client import Admin, NewTopic, Producer
 from pylogd.local.broker import BrokerProcess
-from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
-from pylogd.tables.opening import open_table
+from pylogd.client.registry.avro import AvroSerializer, SchemaRegistryClient
+from pylogd.lake.tables.opening import open_table
 from tests.fakes.registered import record
 from tests.integration.test_schema_registry import RegistryProcess
 from tests.kills.comparing import LakeFault

@@ -23,7 +23,7 @@ from pylogd.client.core.errors import ClientError
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.errors import RebalanceFailed
 from pylogd.client.zookeeper.events import Assigned, Revoked
-from pylogd.errors import KafkaError
+from pylogd.base.errors import KafkaError
 from pylogd.wire.records import Record
 
 CLOSE_SECONDS = 60.0  # long enough to commit the last records when leaving on a busy machine

@@ -24,7 +24,7 @@ from pylogd.client import Admin
 from pylogd.client.core.model import NewTopic
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
-from pylogd.mirror.membership import MirrorPaths, parse_assignment
+from pylogd.services.mirror.membership import MirrorPaths, parse_assignment
 from tests.mirror.proxy import Proxy
 from tests.mirror.traffic import Partition, Watcher, Writer
 from tests.mirrors import MirrorProcess, committed, until, write_file

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from pylogd.client import Admin, Cluster
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.broker import BrokerProcess
 from pylogd.local.cluster import LocalBrokers
 from pylogd.local.zookeeper import LocalZooKeeper

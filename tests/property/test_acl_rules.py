@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from pylogd.security.acls import AclBinding, AclEntry, AclFilter, PatternType, Permission, ResourcePattern
-from pylogd.security.authorizer import AclOperation, ResourceType
-from pylogd.security.principal import Principal
-from pylogd.security.rules import AclAuthorizer, AclIndex, select
+from pylogd.broker.security.acls import AclBinding, AclEntry, AclFilter, PatternType, Permission, ResourcePattern
+from pylogd.broker.security.authorizer import AclOperation, ResourceType
+from pylogd.credentials.principal import Principal
+from pylogd.broker.security.rules import AclAuthorizer, AclIndex, select
 
 SETS = int(os.environ.get("PYLOGD_ACL_SETS", "600"))
 QUESTIONS = 25

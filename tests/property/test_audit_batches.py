@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.audit.batches import Batches, Progress, count_batches
-from pylogd.audit.columns import count_columns
-from pylogd.audit.counting import AHEAD_MS, Counted, Skip
+from pylogd.services.audit.batches import Batches, Progress, count_batches
+from pylogd.services.audit.columns import count_columns
+from pylogd.services.audit.counting import AHEAD_MS, Counted, Skip
 from pylogd.client.core.audit import HEADER, Stamp
 from pylogd.client.core.consumer.columns import decode_batches
 from pylogd.wire import records

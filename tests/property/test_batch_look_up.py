@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.log.errors import CorruptLog
-from pylogd.log.located import Located
-from pylogd.log.segment import Segment
+from pylogd.broker.log.errors import CorruptLog
+from pylogd.broker.log.batch_location import Located
+from pylogd.broker.log.segment import Segment
 from pylogd.wire import records
 from pylogd.wire.records import HEADER_SIZE, LENGTH_OVERHEAD
 from tests.fakes.storage import MemoryStorage

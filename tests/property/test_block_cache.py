@@ -13,15 +13,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pylogd.cache.ranges import BlockCache, BlockRange, BlockSlice
-from pylogd.log.batch_runs import BatchList
-from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
-from pylogd.log.config import LogConfig
-from pylogd.log.errors import ColdRead
-from pylogd.log.files import FileSlice
-from pylogd.log.log import Log
-from pylogd.log.retention import unlink_deleted
-from pylogd.log.validator import AppendOrigin
+from pylogd.broker.cache.ranges import BlockCache, BlockRange, BlockSlice
+from pylogd.broker.log.batch_runs import BatchList
+from pylogd.broker.log.compaction.cleaner import Cleaner, CleanerConfig
+from pylogd.broker.log.config import LogConfig
+from pylogd.broker.log.errors import ColdRead
+from pylogd.broker.log.files import FileSlice
+from pylogd.broker.log.log import Log
+from pylogd.broker.log.retention import unlink_deleted
+from pylogd.broker.log.validator import AppendOrigin
 from pylogd.wire.records import encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.sending import sent

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.log.manager import LogManager
+from pylogd.broker.log.manager import LogManager
 from tests.fakes.compaction import CompactedStorage, Pair, contents_of, final, put
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.storage import read_all

@@ -46,7 +46,7 @@ def test_fetches_are_read_and_answered_as_by_python(number: int) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_what_is_sent_is_in_the_file(number: int) -> None:
-    agree_on_sending(number, pytest.importorskip("pylogd.log._residency", reason="there was no compiler"))
+    agree_on_sending(number, pytest.importorskip("pylogd.broker.log._residency", reason="there was no compiler"))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def repeats() -> Iterator[RepeatedFetches]:
 @settings(max_examples=500, deadline=None)
 @given(number=st.integers(0, 1 << 40))
 def test_repeated_fetches_are_answered_as_by_python(repeats: RepeatedFetches, number: int) -> None:
-    repeats.agree(number, pytest.importorskip("pylogd.api.fast._repeated", reason="there was no compiler"))
+    repeats.agree(number, pytest.importorskip("pylogd.broker.api.fast._repeated", reason="there was no compiler"))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def batches() -> Iterator[RepeatedBatches]:
 @settings(max_examples=500, deadline=None)
 @given(number=st.integers(0, 1 << 40))
 def test_repeated_batches_are_appended_as_by_python(batches: RepeatedBatches, number: int) -> None:
-    batches.agree(number, pytest.importorskip("pylogd.api.fast._repeated", reason="there was no compiler"))
+    batches.agree(number, pytest.importorskip("pylogd.broker.api.fast._repeated", reason="there was no compiler"))
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +82,12 @@ def writes() -> Iterator[RepeatedWrites]:
 @settings(max_examples=200, deadline=None)
 @given(number=st.integers(0, 1 << 40))
 def test_repeated_batches_are_written_to_files_as_by_python(writes: RepeatedWrites, number: int) -> None:
-    writes.agree(number, pytest.importorskip("pylogd.api.fast._repeated", reason="there was no compiler"))
+    writes.agree(number, pytest.importorskip("pylogd.broker.api.fast._repeated", reason="there was no compiler"))
 
 
 def test_compiled_writes_end_in_every_way(writes: RepeatedWrites) -> None:
     """Also those that the system refuses, after which no exception is left behind."""
-    module = pytest.importorskip("pylogd.api.fast._repeated", reason="there was no compiler")
+    module = pytest.importorskip("pylogd.broker.api.fast._repeated", reason="there was no compiler")
     before, kept = Counter(writes.outcomes), _system_errors()
     taken = sum(writes.agree(number, module) for number in range(300))
     assert taken > 50
@@ -111,7 +111,7 @@ def test_records_and_rows_are_taken_as_by_python(number: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_records_of_tls_are_received_and_sent_as_by_python(number: int) -> None:
-    loops = pytest.importorskip("pylogd.net._tls_records", reason="there was no compiler")
+    loops = pytest.importorskip("pylogd.link._tls_records", reason="there was no compiler")
     agree_on_receiving(number, loops)
     agree_on_sending_records(number, loops)
 

@@ -19,8 +19,8 @@ from pylogd.client.core.group.consumer_states import ConsumerState
 from pylogd.client.core.group.member_model import MemberSettings
 from pylogd.client.core.group.membership import Membership
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode
-from pylogd.groups.consumer.group import ConsumerGroupState
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.groups.consumer.group import ConsumerGroupState
 from pylogd.wire.messages import find_coordinator, metadata
 from tests.fakes.consumer_coordinator import FakeConsumerGroups, fake_topic, named
 from tests.fakes.group_coordinator import FakeGroups

@@ -8,10 +8,10 @@ from unittest.mock import patch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pylogd.controller import decisions
-from pylogd.controller.decisions import Snapshot
-from pylogd.metadata.eligibility import withdraw
-from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, Topic
+from pylogd.broker.controller import decisions
+from pylogd.broker.controller.decisions import Snapshot
+from pylogd.broker.metadata.eligibility import withdraw
+from pylogd.broker.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, Topic
 
 NODES = range(1, 6)
 

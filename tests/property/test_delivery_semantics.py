@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
 from pylogd.wire.messages.offset_commit import (
@@ -28,7 +28,7 @@ from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tests.fakes.parts import Parts
-from tests.unit.api.test_whole_transactions import Producer, committed_offset, read
+from tests.unit.broker.api.test_whole_transactions import Producer, committed_offset, read
 
 NONE = ErrorCode.NONE
 SOURCE = [b"%d" % number for number in range(7)]

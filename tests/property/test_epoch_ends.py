@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.parts import Parts
-from tests.unit.replica.test_followed_partition import placed
+from tests.unit.broker.replica.test_followed_partition import placed
 
 STEPS = st.lists(
     st.tuples(

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pylogd.api.context import RequestContext
-from pylogd.api.fast import fetch as fast
-from pylogd.log.markers import encode_marker
-from pylogd.log.transactions import VERIFICATION_OFF
+from pylogd.broker.api.context import RequestContext
+from pylogd.broker.api.fast import fetch as fast
+from pylogd.broker.log.markers import encode_marker
+from pylogd.broker.log.transactions import VERIFICATION_OFF
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from pylogd.wire.records import TRANSACTIONAL
 from tests.fakes.parts import Parts, batch

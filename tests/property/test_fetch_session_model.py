@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from twisted.internet.defer import Deferred
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tests.fakes.indexes import check_fetch_sessions, check_partitions

@@ -14,11 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pylogd.errors import ErrorCode
-from pylogd.groups.group import ClassicGroup
-from pylogd.groups.offsets import may_commit
-from pylogd.groups.states import GroupState
-from pylogd.groups.values import JoinAnswer, LeavingMember
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.groups.group import ClassicGroup
+from pylogd.broker.groups.offsets import may_commit
+from pylogd.broker.groups.states import GroupState
+from pylogd.broker.groups.values import JoinAnswer, LeavingMember
 from tests.fakes.groups import REBALANCE, SESSION, GroupFixture, PendingResult
 from tests.fakes.indexes import check_classic_group
 

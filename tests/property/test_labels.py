@@ -8,11 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pylogd.config import Settings
-from pylogd.controller import internal
-from pylogd.controller.decisions import Snapshot
-from pylogd.metadata.assignment import assign_replicas
-from pylogd.metadata.image import OFFSETS_TOPIC, Broker, Endpoint, Outages, PartitionState, Topic
-from pylogd.metadata.labels import candidates, carries, check_within, misplaced, with_label
+from pylogd.broker.controller import internal
+from pylogd.broker.controller.decisions import Snapshot
+from pylogd.broker.metadata.assignment import assign_replicas
+from pylogd.store.paths import OFFSETS_TOPIC
+from pylogd.broker.metadata.image import Broker, Endpoint, Outages, PartitionState, Topic
+from pylogd.broker.metadata.labels import candidates, carries, check_within, misplaced, with_label
 
 LABELS = ("online", "logs", "ssd")
 

@@ -7,11 +7,11 @@ from enum import Enum
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pylogd.log.errors import InvalidAppend
-from pylogd.log.log import Log
-from pylogd.log.markers import encode_marker
-from pylogd.log.transactions import UNGUARDED, VERIFICATION_OFF, TransactionTerms
-from pylogd.log.validator import AppendOrigin
+from pylogd.broker.log.errors import InvalidAppend
+from pylogd.broker.log.log import Log
+from pylogd.broker.log.markers import encode_marker
+from pylogd.broker.log.transactions import UNGUARDED, VERIFICATION_OFF, TransactionTerms
+from pylogd.broker.log.validator import AppendOrigin
 from pylogd.wire.records import HEADER, MAGIC, TRANSACTIONAL, BatchHeader
 from tests.fakes.storage import START_MS, MemoryStorage, batch, contents, fix_crc
 

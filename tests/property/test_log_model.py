@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pylogd.log.config import LogConfig
-from pylogd.log.errors import LogClosed, StorageError, StorageFailure
-from pylogd.log.log import Log
-from pylogd.log.validator import AppendOrigin
+from pylogd.broker.log.config import LogConfig
+from pylogd.broker.log.errors import LogClosed, StorageError, StorageFailure
+from pylogd.broker.log.log import Log
+from pylogd.broker.log.validator import AppendOrigin
 from tests.fakes.filesystem import Fault
 from tests.fakes.storage import MemoryStorage, batch, read_all
 

@@ -17,7 +17,7 @@ from pylogd.client.core.group.classic_member import ClassicMember
 from pylogd.client.core.group.classic_states import MemberState
 from pylogd.client.core.group.member_model import MemberSettings
 from pylogd.client.core.group.membership import Membership
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import find_coordinator, metadata
 from tests.fakes.group_coordinator import FakeGroups
 from tests.fakes.member_world import STEP, App, MemberWorld, perform

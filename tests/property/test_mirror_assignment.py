@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pylogd.mirror.assignment import assign
-from pylogd.mirror.grants import WorkerRecord, next_grants
-from pylogd.mirror.membership import (
+from pylogd.services.mirror.assignment import assign
+from pylogd.services.mirror.grants import WorkerRecord, next_grants
+from pylogd.services.mirror.membership import (
     Assignment,
     Holdings,
     dump_assignment,
@@ -19,7 +19,7 @@ from pylogd.mirror.membership import (
     parse_assignment,
     parse_holdings,
 )
-from pylogd.mirror.partition_copy import PartitionRoute
+from pylogd.services.mirror.partition_copy import PartitionRoute
 
 
 def partitions(count: int, route: str = "r") -> list[PartitionRoute]:

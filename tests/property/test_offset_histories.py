@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pylogd.errors import ErrorCode
-from pylogd.groups.records import OffsetKey, read_key, read_offset_value
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.groups.records import OffsetKey, read_key, read_offset_value
 from pylogd.wire.records import control_type, decode_batch, iter_batches
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import NODE, Parts
-from tests.unit.groups.test_group_coordinator import TOPIC, commit, offsets, restart
-from tests.unit.groups.test_transactional_offsets import compact_log, end, in_transaction, make
+from tests.unit.broker.groups.test_group_coordinator import TOPIC, commit, offsets, restart
+from tests.unit.broker.groups.test_transactional_offsets import compact_log, end, in_transaction, make
 
 PRODUCERS = (1, 2)
 TOPICS = ("t", "u")

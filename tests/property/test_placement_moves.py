@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.placement.brokers import Brokers, Candidate
-from pylogd.placement.errors import TooFewBrokers
-from pylogd.placement.layout import Assigned, Layout
-from pylogd.placement.moves import empty, spread
+from pylogd.base.placement.brokers import Brokers, Candidate
+from pylogd.base.placement.errors import TooFewBrokers
+from pylogd.base.placement.layout import Assigned, Layout
+from pylogd.base.placement.moves import empty, spread
 
 Plan = dict[tuple[str, int], tuple[int, ...]]
 

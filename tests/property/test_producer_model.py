@@ -18,9 +18,9 @@ from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
-from pylogd.log.producers import Producers
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.broker.log.errors import InvalidProducerEpoch, OutOfOrderSequence
+from pylogd.broker.log.producers import Producers
 from pylogd.wire.records import decode_batch, parse_header
 
 PLACE = TopicPartition("t", 0)
@@ -35,7 +35,7 @@ class Log:
         self.producers = Producers()
 
     def append(self, data: bytes) -> int:
-        """Append as `pylogd.log` does; return the base offset, also of a duplicate."""
+        """Append as `pylogd.broker.log` does; return the base offset, also of a duplicate."""
         header = parse_header(data)
         found = self.producers.check(
             header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
-from pylogd.replica.purgatory import Operation, OperationState, Purgatory
+from pylogd.broker.replica.purgatory import Operation, OperationState, Purgatory
 
 KEYS = st.integers(0, 3)
 

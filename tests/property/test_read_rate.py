@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.isolation.read_rate import QUIET_SECONDS, Band, ReadRate
+from pylogd.broker.isolation.read_rate import QUIET_SECONDS, Band, ReadRate
 
 MIB = 1 << 20
 BAND = Band(0.55, 0.75)

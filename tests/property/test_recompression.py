@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from pylogd.log.config import LogConfig, TimestampType
-from pylogd.log.errors import InspectionNeeded, InvalidRecord, RecordTooLarge
-from pylogd.log.log import Log
-from pylogd.log.recompression import level_of
-from pylogd.log.transactions import VERIFICATION_OFF
+from pylogd.broker.log.config import LogConfig, TimestampType
+from pylogd.broker.log.errors import InspectionNeeded, InvalidRecord, RecordTooLarge
+from pylogd.broker.log.log import Log
+from pylogd.broker.log.recompression import level_of
+from pylogd.broker.log.transactions import VERIFICATION_OFF
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.records import TRANSACTIONAL, BatchHeader, NewRecord, encode_batch, iter_batches
 from tests.fakes.storage import START_MS, MemoryStorage, batch, read_all

@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.log.errors import InvalidAppend
-from pylogd.log.markers import encode_marker
-from pylogd.log.producers import Producers
-from pylogd.log.snapshots import restore_producers
-from pylogd.log.transactions import VERIFICATION_OFF, TransactionTerms
-from pylogd.log.validator import AppendOrigin
+from pylogd.broker.log.errors import InvalidAppend
+from pylogd.broker.log.markers import encode_marker
+from pylogd.broker.log.producers import Producers
+from pylogd.broker.log.snapshots import restore_producers
+from pylogd.broker.log.transactions import VERIFICATION_OFF, TransactionTerms
+from pylogd.broker.log.validator import AppendOrigin
 from pylogd.wire.records import TRANSACTIONAL
 from tests.fakes.storage import START_MS, MemoryStorage, batch, names, truncate
 

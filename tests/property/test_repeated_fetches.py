@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pylogd.api.dispatch import Dispatcher
-from pylogd.api.fast import fetch as fast_fetch
-from pylogd.api.registry import served_versions
-from pylogd.api.statistics import FETCH, STATISTICS
-from pylogd.log.files import RealFileSystem
-from pylogd.net.hangups import HangupWatch
-from pylogd.net.server import BrokerFactory, ServerLimits
-from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.broker.api.dispatch import Dispatcher
+from pylogd.broker.api.fast import fetch as fast_fetch
+from pylogd.broker.api.registry import served_versions
+from pylogd.broker.api.statistics import FETCH, STATISTICS
+from pylogd.broker.log.files import RealFileSystem
+from pylogd.broker.net.hangups import HangupWatch
+from pylogd.broker.net.server import BrokerFactory, ServerLimits
+from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast import compiled, known_fetch
 from pylogd.wire.fast.known_fetch import END
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState

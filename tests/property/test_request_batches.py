@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.api.dispatch import Dispatcher
-from pylogd.api.fast import produce as fast_produce
-from pylogd.api.registry import served_versions
-from pylogd.errors import ErrorCode
-from pylogd.net.hangups import HangupWatch
-from pylogd.net.server import BrokerFactory, ServerLimits
+from pylogd.broker.api.dispatch import Dispatcher
+from pylogd.broker.api.fast import produce as fast_produce
+from pylogd.broker.api.registry import served_versions
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.net.hangups import HangupWatch
+from pylogd.broker.net.server import BrokerFactory, ServerLimits
 from pylogd.wire.fast import compiled
 from pylogd.wire.fast.produce import FIRST, LAST
 from pylogd.wire.fast.request_batch import parse_request
@@ -334,7 +334,7 @@ def test_a_batch_is_one_write(sides: tuple[Side, Side], version: int) -> None:
 def test_a_compiled_function_takes_requests_without_parsing(way: str, sides: tuple[Side, Side], version: int) -> None:
     fast, general = sides
     frames = _alike(fast, 42, version)
-    with patch("pylogd.api.fast.produce.parse_request", side_effect=parse_request) as parse:
+    with patch("pylogd.broker.api.fast.produce.parse_request", side_effect=parse_request) as parse:
         replies = fast.answers([*frames[:2], b"".join(frames[2:])])
     assert parse.call_count == (2 if way == "python" else 1)  # the second request, whose shape is kept
     assert replies == general.answers(_alike(general, 42, version))

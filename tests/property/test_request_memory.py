@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from pylogd.net.request_memory import LONG_PART, OTHERS_PART, RequestMemory
+from pylogd.link.request_memory import LONG_PART, OTHERS_PART, RequestMemory
 from tests.fakes.uploads import FakeUpload
 
 LIMIT = 3200

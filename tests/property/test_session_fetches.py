@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pylogd.api.dispatch import Dispatcher
+from pylogd.broker.api.dispatch import Dispatcher
 from pylogd.wire.fast import compiled, known_fetch, known_session
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 from pylogd.wire.session import ClientSession

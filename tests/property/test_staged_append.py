@@ -8,16 +8,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.errors import PylogdError
-from pylogd.log.append_result import AppendResult
-from pylogd.log.config import LogConfig, TimestampType
-from pylogd.log.log import Log
-from pylogd.log.markers import encode_marker
-from pylogd.log.retention import retain
-from pylogd.log.staged_append import AppendRequest, prepare
-from pylogd.log.transactions import VERIFICATION_OFF, TransactionTerms
-from pylogd.log.truncation import truncate_to
-from pylogd.log.validator import AppendOrigin
+from pylogd.base.errors import PylogdError
+from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.config import LogConfig, TimestampType
+from pylogd.broker.log.log import Log
+from pylogd.broker.log.markers import encode_marker
+from pylogd.broker.log.retention import retain
+from pylogd.broker.log.staged_append import AppendRequest, prepare
+from pylogd.broker.log.transactions import VERIFICATION_OFF, TransactionTerms
+from pylogd.broker.log.truncation import truncate_to
+from pylogd.broker.log.validator import AppendOrigin
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.records import TRANSACTIONAL
 from tests.fakes.storage import MemoryStorage, batch

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pylogd.metadata.errors import NodeError
-from pylogd.metadata.interfaces import (
+from pylogd.store.errors import NodeError
+from pylogd.store.interfaces import (
     ANY_VERSION,
     Check,
     Create,

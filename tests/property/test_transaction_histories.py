@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.errors import ErrorCode
-from pylogd.replica.partition import Partition
-from pylogd.transactions.values import ProducerAnswer
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.replica.partition import Partition
+from pylogd.broker.transactions.values import ProducerAnswer
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import NODE
 from tests.fakes.transactions import TOPIC, TransactionFixture

@@ -13,11 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pylogd.log.log import Log
-from pylogd.log.markers import encode_marker, read_marker
-from pylogd.log.producers import SnapshotEntry
-from pylogd.log.transactions import VERIFICATION_OFF, AbortedTransaction, TransactionTerms
-from pylogd.log.validator import AppendOrigin
+from pylogd.broker.log.log import Log
+from pylogd.broker.log.markers import encode_marker, read_marker
+from pylogd.broker.log.producers import SnapshotEntry
+from pylogd.broker.log.transactions import VERIFICATION_OFF, AbortedTransaction, TransactionTerms
+from pylogd.broker.log.validator import AppendOrigin
 from pylogd.wire.records import TRANSACTIONAL, decode_batch, encode_batch, iter_batches
 from tests.fakes.compaction import CompactedStorage
 

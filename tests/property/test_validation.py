@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pylogd.log.compaction.rewrite import read_columns
-from pylogd.log.errors import InvalidAppend
+from pylogd.broker.log.compaction.rewrite import read_columns
+from pylogd.broker.log.errors import InvalidAppend
 from pylogd.wire import validation
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.exceptions import InvalidRecordBatch

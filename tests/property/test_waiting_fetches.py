@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pylogd.api.dispatch import Dispatcher
-from pylogd.api.fast.waiting_fetch import WaitingFetch
-from pylogd.api.fetch_wait import FetchWait
-from pylogd.log.errors import ColdRead
-from pylogd.log.log import Log
+from pylogd.broker.api.dispatch import Dispatcher
+from pylogd.broker.api.fast.waiting_fetch import WaitingFetch
+from pylogd.broker.api.fetch_wait import FetchWait
+from pylogd.broker.log.errors import ColdRead
+from pylogd.broker.log.log import Log
 from pylogd.wire.fast import compiled
 from tests.property.test_fast_fetch import mark, write
 from tests.property.test_repeated_fetches import Sides

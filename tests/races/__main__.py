@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from pylogd.clock import wall_ms
-from pylogd.tables.errors import CommitConflict
+from pylogd.base.clock import wall_ms
+from pylogd.lake.tables.errors import CommitConflict
 from tests.pages import commit_id, write_page
-from tests.unit.tables.cases import CASES, Case
+from tests.unit.lake.tables.cases import CASES, Case
 
 FORMATS = ("iceberg", "delta")
 #: The partition of each loader.

@@ -16,9 +16,9 @@ from typing import Any, Final, cast
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from pylogd.api.context import RequestContext
-from pylogd.api.metadata import metadata
-from pylogd.metadata.image import IsrChange
+from pylogd.broker.api.context import RequestContext
+from pylogd.broker.api.metadata import metadata
+from pylogd.broker.metadata.image import IsrChange
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.scale.cluster import LargeCluster, Member
 

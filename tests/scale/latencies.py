@@ -18,8 +18,8 @@ from kazoo.client import KazooClient
 
 from bench.peers.base import process_seconds
 from pylogd.local.zookeeper import LocalZooKeeper
-from pylogd.metadata.kazoo_requests import read_many
-from pylogd.metadata.zookeeper import READ_NODES
+from pylogd.store.kazoo_requests import read_many
+from pylogd.store.zookeeper import READ_NODES
 from tests.scale.store import Latencies
 
 _ROUNDS: Final = 3

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from pylogd.replica.isr_updater import RETRY_SECONDS
+from pylogd.broker.replica.isr_updater import RETRY_SECONDS
 from tests.scale.cluster import CATCH_UP_SECONDS, LargeCluster, rack_of
 
 _START_SECONDS: Final = 600.0

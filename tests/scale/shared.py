@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from pylogd.metadata import change_log, changes, cluster, entries, registrations
-from pylogd.metadata.change_notes import Change, News, decode_change
-from pylogd.metadata.entries import Entry
-from pylogd.metadata.image import Broker
-from pylogd.metadata.layout import decode_broker, decode_incarnations
-from pylogd.metadata.registrations import Registration
+from pylogd.broker.metadata import change_log, changes, cluster, entries, registrations
+from pylogd.broker.metadata.change_notes import Change, News, decode_change
+from pylogd.broker.metadata.entries import Entry
+from pylogd.broker.metadata.image import Broker
+from pylogd.broker.metadata.layout import decode_broker, decode_incarnations
+from pylogd.broker.metadata.registrations import Registration
 from tests.scale.clock import ScaleTime
 
 _MOST_VALUES: Final = 100_000

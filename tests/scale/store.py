@@ -15,9 +15,9 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.metadata.errors import InvalidNode, StoreError
-from pylogd.metadata.interfaces import ANY_VERSION, Create, Delete, Node, Operation, Result, SetData, Watch, WatchEvent
-from pylogd.metadata.zookeeper import MAX_MULTI_BYTES, READ_NODES
+from pylogd.store.errors import InvalidNode, StoreError
+from pylogd.store.interfaces import ANY_VERSION, Create, Delete, Node, Operation, Result, SetData, Watch, WatchEvent
+from pylogd.store.zookeeper import MAX_MULTI_BYTES, READ_NODES
 from tests.simulation.store import SimStore, SimTree
 
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pylogd.controller.election import AT_ONCE
-from pylogd.replica.isr_updater import RETRY_SECONDS
+from pylogd.broker.controller.election import AT_ONCE
+from pylogd.broker.replica.isr_updater import RETRY_SECONDS
 from tests.scale import clients, scenarios
 from tests.scale.__main__ import measure
 from tests.scale.cluster import LargeCluster

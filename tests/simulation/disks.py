@@ -9,11 +9,11 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from pylogd.config.isolation import ALWAYS, OFF
-from pylogd.isolation.disks import DiskOptions, Disks
-from pylogd.isolation.workers import Workers
-from pylogd.log.log import Log
-from pylogd.log.staged_append import wait_to_begin
-from pylogd.replica import staged_writes
+from pylogd.broker.isolation.disks import DiskOptions, Disks
+from pylogd.broker.isolation.workers import Workers
+from pylogd.broker.log.log import Log
+from pylogd.broker.log.staged_append import wait_to_begin
+from pylogd.broker.replica import staged_writes
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.workers import set_pace
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from pylogd.errors import ErrorCode
-from pylogd.groups.consumer.embedded import read_assignment
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.groups.consumer.embedded import read_assignment
 from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, OwnedTopicPartitions
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol

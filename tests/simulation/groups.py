@@ -23,13 +23,13 @@ from unittest import mock
 
 from twisted.internet.defer import Deferred
 
-from pylogd.errors import ErrorCode
-from pylogd.groups import GroupCoordinator
-from pylogd.groups.consumer.embedded import read_assignment
-from pylogd.groups.consumer.records import CurrentAssignment, RecordType, Removed, decode, is_of_consumer_group
-from pylogd.groups.records import GroupKey, OffsetKey, read_group_value, read_key, read_offset_value
-from pylogd.log.markers import read_marker
-from pylogd.metadata.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.groups import GroupCoordinator
+from pylogd.broker.groups.consumer.embedded import read_assignment
+from pylogd.broker.groups.consumer.records import CurrentAssignment, RecordType, Removed, decode, is_of_consumer_group
+from pylogd.broker.groups.records import GroupKey, OffsetKey, read_group_value, read_key, read_offset_value
+from pylogd.broker.log.markers import read_marker
+from pylogd.store.paths import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from pylogd.wire.records import Record, decode_batch, iter_batches
 from tests.simulation.group_clients import ABORTED, ACKED, GROUP, REFUSED, ClassicMember, Ledger, Member, NewMember
 from tests.simulation.history import Violation

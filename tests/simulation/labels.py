@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pylogd.metadata.labels import label_of
-from pylogd.metadata.layout import decode_configs, topic_config_path
+from pylogd.broker.metadata.labels import label_of
+from pylogd.broker.metadata.layout import decode_configs, topic_config_path
 from tests.simulation.history import History, Violation
 from tests.simulation.nemesis import TOPIC
 

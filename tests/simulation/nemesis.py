@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pylogd.errors import PylogdError
-from pylogd.metadata.layout import BROKERS, TOPICS, decode_broker, decode_states, decode_topic
+from pylogd.base.errors import PylogdError
+from pylogd.store.paths import BROKERS, TOPICS
+from pylogd.broker.metadata.layout import decode_broker, decode_states, decode_topic
 from tests.simulation.world import SimBroker, World
 
 TOPIC = "t"

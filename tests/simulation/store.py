@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from pylogd.metadata.errors import ConnectionLost, NoNode, StoreClosed, StoreError
-from pylogd.metadata.interfaces import (
+from pylogd.store.errors import ConnectionLost, NoNode, StoreClosed, StoreError
+from pylogd.store.interfaces import (
     ANY_VERSION,
     Create,
     Delete,

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from pylogd.errors import ErrorCode
-from pylogd.groups import coordinator, migration
-from pylogd.groups.consumer import heartbeats, reconciliation
-from pylogd.groups.consumer.records import CurrentAssignment
-from pylogd.groups.coordinator import GroupCoordinator
-from pylogd.groups.loader import GroupLoader
-from pylogd.metadata.image import OFFSETS_TOPIC
-from pylogd.replica.internal_topic import InternalTopic
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.groups import coordinator, migration
+from pylogd.broker.groups.consumer import heartbeats, reconciliation
+from pylogd.broker.groups.consumer.records import CurrentAssignment
+from pylogd.broker.groups.coordinator import GroupCoordinator
+from pylogd.broker.groups.loader import GroupLoader
+from pylogd.store.paths import OFFSETS_TOPIC
+from pylogd.broker.replica.internal_topic import InternalTopic
 from tests.simulation.group_clients import ABORTED, ACKED, ClassicMember, NewMember
 from tests.simulation.groups import GroupHistory
 from tests.simulation.history import Violation

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.controller import admin
-from pylogd.metadata.topics import TopicRegistry
-from pylogd.replica import admission
-from pylogd.replica import partition as partitions
-from pylogd.replica.smooth import SmoothJoins
-from pylogd.security.peers import Peers
+from pylogd.broker.controller import admin
+from pylogd.broker.metadata.topics import TopicRegistry
+from pylogd.broker.replica import admission
+from pylogd.broker.replica import partition as partitions
+from pylogd.broker.replica.smooth_expansion import SmoothJoins
+from pylogd.broker.security.peers import Peers
 from tests.simulation.expansion import SmoothHistory
 from tests.simulation.history import History, Violation
 from tests.simulation.labels import LabelledHistory

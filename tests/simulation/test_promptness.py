@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pylogd.replica.manager import ReplicaManager
-from pylogd.replica.partition import Partition
-from pylogd.replica.sessions import FetchSession
-from pylogd.replica.waiting import ReplicationWait
+from pylogd.broker.replica.manager import ReplicaManager
+from pylogd.broker.replica.partition import Partition
+from pylogd.broker.replica.sessions import FetchSession
+from pylogd.broker.replica.waiting import ReplicationWait
 from tests.simulation.history import Violation
 from tests.simulation.promptness import BOUND_WITH_QUEUES, PromptGroupHistory, PromptHistory
 

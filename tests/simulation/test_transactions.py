@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from pylogd.api import write_txn_markers
-from pylogd.errors import ErrorCode
-from pylogd.log.producers import Producers
-from pylogd.log.transactions import UnstableTransactions
-from pylogd.metadata.image import TRANSACTIONS_TOPIC
-from pylogd.replica.internal_topic import InternalTopic
-from pylogd.replica.waiting import then
-from pylogd.transactions import rules
-from pylogd.transactions.coordinator import TransactionCoordinator
-from pylogd.transactions.sweeps import TransactionSweeps
-from pylogd.transactions.verifier import TransactionVerifier
+from pylogd.broker.api import write_txn_markers
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.log.producers import Producers
+from pylogd.broker.log.transactions import UnstableTransactions
+from pylogd.store.paths import TRANSACTIONS_TOPIC
+from pylogd.broker.replica.internal_topic import InternalTopic
+from pylogd.broker.replica.waiting import then
+from pylogd.broker.transactions import rules
+from pylogd.broker.transactions.coordinator import TransactionCoordinator
+from pylogd.broker.transactions.sweeps import TransactionSweeps
+from pylogd.broker.transactions.verifier import TransactionVerifier
 from tests.simulation.history import Violation
 from tests.simulation.transactions import TransactionHistory
 

@@ -12,10 +12,10 @@ from typing import Any, Final, cast
 
 from twisted.internet.defer import Deferred, maybeDeferred
 
-from pylogd.api import HANDLERS
-from pylogd.api.context import RequestContext
-from pylogd.errors import ErrorCode
-from pylogd.log.markers import read_marker
+from pylogd.broker.api import HANDLERS
+from pylogd.broker.api.context import RequestContext
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.log.markers import read_marker
 from pylogd.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from pylogd.wire.messages.end_txn import EndTxnRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -23,11 +23,12 @@ from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 
-from pylogd.api.own_requests import ask_self
-from pylogd.log.markers import read_marker
-from pylogd.metadata.image import TRANSACTIONS_TOPIC
-from pylogd.metadata.layout import TOPICS, decode_states, decode_topic
-from pylogd.transactions.service import Transactions
+from pylogd.broker.api.own_requests import ask_self
+from pylogd.broker.log.markers import read_marker
+from pylogd.store.paths import TRANSACTIONS_TOPIC
+from pylogd.store.paths import TOPICS
+from pylogd.broker.metadata.layout import decode_states, decode_topic
+from pylogd.broker.transactions.service import Transactions
 from pylogd.wire.records import decode_batch, iter_batches
 from tests.simulation.expansion import NoGroups
 from tests.simulation.history import History, Producer, Violation

@@ -26,15 +26,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pylogd.tables.errors import TableError
-from pylogd.tables.parquet.lake import Lake
-from pylogd.tables.position import by_partition
+from pylogd.lake.tables.errors import TableError
+from pylogd.lake.tables.parquet.lake import Lake
+from pylogd.lake.tables.position import by_partition
 from tests.fakes.s3 import S3Server
 from tests.pages import write_page
 from tests.stores.filesystems import FileSystem, opened, running_hdfs, s3a_settings
 from tests.stores.loading import Loaded, load_with_spark
 from tests.stores.worker import EVERY
-from tests.unit.tables.parquet.lakes import expected, records
+from tests.unit.lake.tables.parquet.lakes import expected, records
 
 PLACES = ("local, Python", "S3, Python", "HDFS, Python", "local, Hadoop", "HDFS", "S3A")
 SECONDS = 400.0

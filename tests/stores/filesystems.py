@@ -17,11 +17,11 @@ import s3fs  # type: ignore[import-untyped]
 
 from conformance import checks
 from pylogd.local.broker import free_ports
-from pylogd.spark.hadoop import HadoopFiles
-from pylogd.tables.parquet.files import Files
-from pylogd.tables.parquet.hdfs import HdfsFiles
-from pylogd.tables.parquet.local import LocalFiles
-from pylogd.tables.parquet.remote import FsspecFiles
+from pylogd.lake.spark.hadoop import HadoopFiles
+from pylogd.lake.tables.parquet.files import Files
+from pylogd.lake.tables.parquet.hdfs import HdfsFiles
+from pylogd.lake.tables.parquet.local import LocalFiles
+from pylogd.lake.tables.parquet.remote import FsspecFiles
 from tests.fakes import s3
 from tests.fakes.s3 import S3Server
 from tests.sparks import running_spark

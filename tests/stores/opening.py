@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from pylogd.tables.parquet.commits import Commit, DataFile
-from pylogd.tables.parquet.files import COMMITS, Files, numbered
-from pylogd.tables.parquet.lake import Lake
+from pylogd.lake.tables.parquet.commits import Commit, DataFile
+from pylogd.lake.tables.parquet.files import COMMITS, Files, numbered
+from pylogd.lake.tables.parquet.lake import Lake
 from tests.stores.filesystems import FileSystem, opened
-from tests.unit.tables.parquet.lakes import load_once
+from tests.unit.lake.tables.parquet.lakes import load_once
 
 REPEATS = 5
 

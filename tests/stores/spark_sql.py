@@ -17,9 +17,9 @@ from pathlib import Path
 import duckdb
 
 from conformance import checks
-from pylogd.tables.history import commit_with
+from pylogd.lake.tables.history import commit_with
 from tests.docs.blocks import blocks_of
-from tests.unit.tables.cases import CASES, Case
+from tests.unit.lake.tables.cases import CASES, Case
 
 HERE = Path(__file__).resolve().parent
 DOCS = "docs/tables.md"

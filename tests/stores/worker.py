@@ -14,14 +14,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from pylogd.clock import wall_ms
-from pylogd.tables.errors import CommitConflict, TableError
-from pylogd.tables.parquet.expiry import expire
-from pylogd.tables.parquet.files import Files
-from pylogd.tables.parquet.history import CommitExpired
-from pylogd.tables.parquet.lake import Lake
+from pylogd.base.clock import wall_ms
+from pylogd.lake.tables.errors import CommitConflict, TableError
+from pylogd.lake.tables.parquet.expiry import expire
+from pylogd.lake.tables.parquet.files import Files
+from pylogd.lake.tables.parquet.history import CommitExpired
+from pylogd.lake.tables.parquet.lake import Lake
 from tests.stores.filesystems import FileSystem, opened
-from tests.unit.tables.parquet.lakes import compact_all, load_once
+from tests.unit.lake.tables.parquet.lakes import compact_all, load_once
 
 EVERY = 8
 KEEP = 20

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from pylogd.local.broker import HOST, free_ports
-from pylogd.security.sasl.passwords import add_user
+from pylogd.credentials.passwords import add_user
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from pylogd.wire.records import NewRecord, encode_batch

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.fetch import FetchRequest
 from pylogd.wire.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from pylogd.wire.messages.push_telemetry import PushTelemetryRequest

@@ -30,7 +30,7 @@ from pylogd.client import (
     TopicPartition,
     TransactionAborted,
 )
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from tests.transactions_check.history import Action, History, Outcome, Position, Reading, Value
 
 TRANSACTION_TIMEOUT = 10.0

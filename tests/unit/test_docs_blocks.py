@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, Producer
 from pylogd.client.properties import parse_properties, security_from
 from pylogd.config.settings import Settings
 from pylogd.config.source import read_file
-from pylogd.security.sasl.passwords import parse_users
+from pylogd.credentials.passwords import parse_users
 from tests.conftest import CHECKOUT
 from tests.docs import kinds
 from tests.docs.blocks import Block, all_blocks, blocks_in, pages

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.api.statistics import PRODUCE, STATISTICS
+from pylogd.broker.api.statistics import PRODUCE, STATISTICS
 from pylogd.wire import records
 from pylogd.wire.fast.compiled import fast
 from pylogd.wire.fast.produce import FIRST, FIRST_TOPIC_ID

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pylogd.process import options
+from pylogd.broker.process import options
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGES = CHECKOUT / "packages"

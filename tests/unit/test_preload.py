@@ -130,7 +130,7 @@ def test_a_power_loss_keeps_what_a_sync_of_the_volume_covered(tmp_path: Path) ->
     faults = Preload(tmp_path, "one", failing=data)
     program = (
         "import os, sys\n"
-        "from pylogd.log.volume_sync import sync_volume\n"
+        "from pylogd.broker.log.volume_sync import sync_volume\n"
         "lock = os.open(f'{sys.argv[1]}/.lock', os.O_RDWR | os.O_CREAT)\n"
         "for name in ('f', 'deep/f'):\n"
         "    fd = os.open(f'{sys.argv[1]}/{name}', os.O_RDWR | os.O_CREAT)\n"
@@ -145,7 +145,7 @@ def test_a_power_loss_keeps_what_a_sync_of_the_volume_covered(tmp_path: Path) ->
     assert 100 <= second <= 200
     faults.fail(True)
     only_sync = (
-        "import os, sys\nfrom pylogd.log.volume_sync import sync_volume\n"
+        "import os, sys\nfrom pylogd.broker.log.volume_sync import sync_volume\n"
         "try:\n    sync_volume(os.open(f'{sys.argv[1]}/.lock', os.O_RDWR))\n"
         "except OSError as error:\n    print(error.strerror)\n"
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pylogd.config import PROFILES, SETTINGS, ConfigError, ConfigSource, Profile, Settings
-from pylogd.process.options import load_settings
-from pylogd.tap import Options
+from pylogd.broker.process.options import load_settings
+from pylogd.broker.tap import Options
 
 EACH = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 

@@ -7,8 +7,8 @@ import pytest
 from conformance.refusals import CASES
 from conformance.refused import coverage, registry
 from conformance.refused.model import Peer, errors_in, message
-from pylogd.errors import ErrorCode
-from pylogd.schemas import errors
+from pylogd.base.errors import ErrorCode
+from pylogd.services.registry import errors
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest
 from pylogd.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from pylogd.wire.schema import request_codec

@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 
 from pylogd.config import Settings
-from pylogd.process.logs import LogFile
-from pylogd.process.reload import Reloader
+from pylogd.base.process.logs import LogFile
+from pylogd.broker.process.reload import Reloader
 
 
 class Case:

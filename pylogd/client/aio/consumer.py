@@ -29,7 +29,7 @@ from pylogd.client.evented.consumer import EventedConsumer
 from pylogd.client.evented.face import ConsumerMethods
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.client.evented.streams import MessageStream
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 _CLOSE_SECONDS = 10.0
 _CLOSE_SECONDS_AFTER_ERROR = 2.0

@@ -12,8 +12,8 @@ from typing import Any
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.link import Link
 from pylogd.client.evented.tls import make_context, tls_error
-from pylogd.clock import wall_ms
-from pylogd.errors import PylogdError
+from pylogd.base.clock import wall_ms
+from pylogd.base.errors import PylogdError
 
 _CHUNK = 64 * 1024
 

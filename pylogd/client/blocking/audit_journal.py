@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylogd.client.core.audit import Report
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 _MOST_BYTES: Final = 1 << 20
 #: Recovered reports have numbers from here on, which those of a living producer never reach.

@@ -6,7 +6,7 @@ import select
 import time
 from typing import Protocol
 
-from pylogd.clock import wall_ms
+from pylogd.base.clock import wall_ms
 
 _LONGEST_MS = 3_600_000
 

@@ -34,7 +34,7 @@ from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPart
 from pylogd.client.evented.consumer import NO_ENDS, EventedConsumer
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.client.evented.offsets import Partitions
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Record
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pylogd.client.blocking.clock import Clock
 from pylogd.client.blocking.sockets import Sockets, Transport
 from pylogd.client.core.link import Link
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 T = TypeVar("T")
 _LONG = 3600.0

@@ -25,7 +25,7 @@ from pylogd.client.core.network import Network
 from pylogd.client.core.producer.accumulator import Batch, BatchResult
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import PURPOSE, ProducerCore
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 _LONG = 60.0
 

@@ -16,7 +16,7 @@ from pylogd.client.core.consumer.record_buffer import Chunk
 from pylogd.client.core.consumer.streams import StreamQueue, StreamTable
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Record
 
 _POLL_SECONDS = 1.0

@@ -16,7 +16,7 @@ from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import ProducerCore
 from pylogd.client.core.producer.transaction_model import OffsetsSource, Operation, as_offsets
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from pylogd.client.core.group.participation import Offsets
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.events import Assigned, Revoked
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 
 class ZooKeeperGroup:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 #: The name of the header with a message's stamp.
 HEADER: Final = "pylogd.audit"

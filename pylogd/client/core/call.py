@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 #: A broker by its id, or by (host, port) while only its address is known.
 BrokerKey = int | tuple[str, int]

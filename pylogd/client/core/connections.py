@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.security import NOT_SECURED, SecurityOptions
-from pylogd.errors import AuthenticationFailed, PylogdError
+from pylogd.base.errors import AuthenticationFailed, PylogdError
 
 _log = logging.getLogger("pylogd.client.network")
 

@@ -1,6 +1,6 @@
-"""The exceptions of the client. An error code of a broker is a `KafkaError` (`pylogd.errors`).
+"""The exceptions of the client. An error code of a broker is a `KafkaError` (`pylogd.base.errors`).
 
-Errors of connections are in `pylogd.errors`, since brokers are clients of each other. `pylogd.errors.is_retriable`
+Errors of connections are in `pylogd.base.errors`, since brokers are clients of each other. `pylogd.base.errors.is_retriable`
 alone decides whether a retry may help.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.errors import (
+from pylogd.base.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
     ClientError,

@@ -24,7 +24,7 @@ from pylogd.client.core.connections import ConnectionOptions, UnreachableAddress
 from pylogd.client.core.effects import Close, Open, Work, Write
 from pylogd.client.core.errors import BrokerUnavailable, ClientError, InvalidReply, RequestTimedOut, TlsFailed
 from pylogd.client.core.metrics import NetworkMeters
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.wire.authentication import Authentication
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.framing import FrameMemory, TlsReceived

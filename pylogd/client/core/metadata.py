@@ -19,7 +19,7 @@ from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import BrokerKey
 from pylogd.client.core.errors import BrokerUnavailable, RebootstrapRequired, UnknownTopic, is_retriable
 from pylogd.client.core.model import Broker, Partition, Topic, TopicPartition, parse_address
-from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,

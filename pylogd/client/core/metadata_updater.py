@@ -17,7 +17,7 @@ from pylogd.client.core.call import Call
 from pylogd.client.core.errors import UnknownTopic
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Topic
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 #: Seconds for which some brokers may not know a new topic.

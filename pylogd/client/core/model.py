@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pylogd.errors import KafkaError
-from pylogd.placement.brokers import Brokers, Candidate
+from pylogd.base.errors import KafkaError
+from pylogd.base.placement.brokers import Brokers, Candidate
 
 DEFAULT_PORT = 9092
 

@@ -29,7 +29,7 @@ from pylogd.client.core.errors import BrokerUnavailable, Closed, RequestTimedOut
 from pylogd.client.core.link import Link, LinkState
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metrics import NetworkMeters
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.wire.framing import FrameMemory
 from pylogd.wire.messages.metadata import MetadataRequest
 

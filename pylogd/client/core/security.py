@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pylogd.security.sasl.conversation import ClientConversation
-from pylogd.security.sasl.gssapi import LazyGssapiClient
-from pylogd.security.sasl.oauthbearer import OAuthBearerClient
-from pylogd.security.sasl.plain import PlainClient
-from pylogd.security.sasl.scram import SCRAM_MECHANISMS
-from pylogd.security.sasl.scram_client import ScramClient
+from pylogd.credentials.conversation import ClientConversation
+from pylogd.credentials.gssapi import LazyGssapiClient
+from pylogd.credentials.oauthbearer import OAuthBearerClient
+from pylogd.credentials.plain import PlainClient
+from pylogd.credentials.scram import SCRAM_MECHANISMS
+from pylogd.credentials.scram_client import ScramClient
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", *SCRAM_MECHANISMS, "OAUTHBEARER", "GSSAPI")

@@ -8,7 +8,7 @@ from typing import Any
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.deferred.loop import TwistedLoop
 from pylogd.client.evented.cluster import EventedCluster
-from pylogd.net.steady import steady
+from pylogd.link.monotonic_reactor import steady
 
 
 def default_reactor() -> Any:

@@ -28,7 +28,7 @@ from pylogd.client.evented.consumer import EventedConsumer
 from pylogd.client.evented.face import ConsumerMethods
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.client.evented.streams import MessageStream, Streams
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Record
 
 P = ParamSpec("P")

@@ -18,11 +18,11 @@ from zope.interface import implementer
 from pylogd.client.core.link import Link
 from pylogd.client.core.security import SecurityOptions
 from pylogd.client.evented.tls import read_pem
-from pylogd.clock import wall_ms
-from pylogd.errors import PylogdError, TlsFailed
-from pylogd.net.client import connection_error
-from pylogd.net.receiving import Receiver
-from pylogd.net.sending import send_now
+from pylogd.base.clock import wall_ms
+from pylogd.base.errors import PylogdError, TlsFailed
+from pylogd.link.client import connection_error
+from pylogd.link.receiving import Receiver
+from pylogd.link.sending import send_now
 
 #: The most bytes of one read from the socket.
 _RECEIVE_BYTES = 1 << 19
@@ -94,7 +94,7 @@ class TwistedTransport(Protocol):
         endpoint = _endpoint(reactor, self._link.host, self._link.port, timeout)
         tls = self._link.connections.tls
         if tls is not None:
-            from pylogd.net.client_tls import TlsEndpoint  # noqa: PLC0415 - pyOpenSSL is optional
+            from pylogd.link.client_tls import TlsEndpoint  # noqa: PLC0415 - pyOpenSSL is optional
 
             endpoint = TlsEndpoint(reactor, tls(self._link.host), endpoint)
         factory: Any = Factory()
@@ -180,7 +180,7 @@ class TwistedTransport(Protocol):
 
 
 class _InPlace:
-    """A link in the form that `net.receiving.Receiver` uses to receive large frames in place."""
+    """A link in the form that `link.receiving.Receiver` uses to receive large frames in place."""
 
     __slots__ = ("_link", "_now", "receive_buffer")
 
@@ -244,7 +244,7 @@ def _endpoint(reactor: Any, host: str, port: int, timeout: float) -> Any:
 def _make_tls(options: SecurityOptions) -> Callable[[str], Any]:
     """Read certificates and keys, which may block. Return a function from host to TLS options. Raises TlsFailed."""
     try:
-        from pylogd.net.client_tls import ClientTls  # noqa: PLC0415 - pyOpenSSL is optional
+        from pylogd.link.client_tls import ClientTls  # noqa: PLC0415 - pyOpenSSL is optional
     except ImportError as error:
         raise TlsFailed(f"TLS on Twisted needs pip install 'pylogd-broker[tls]': {error}") from error
     try:

@@ -29,9 +29,9 @@ from pylogd.client.zookeeper.errors import ZooKeeperUnavailable
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription
 from pylogd.client.zookeeper.security import connection_security
-from pylogd.errors import PylogdError
-from pylogd.metadata.errors import StoreError
-from pylogd.metadata.zookeeper import ZooKeeperStore
+from pylogd.base.errors import PylogdError
+from pylogd.store.errors import StoreError
+from pylogd.store.zookeeper import ZooKeeperStore
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from pylogd.client.core.network import Network
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.loop import Loop, Promise
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from pylogd.client.core.link import Link, LinkState
 from pylogd.client.core.network import Network
 from pylogd.client.evented.loop import Loop, Timer
 from pylogd.client.evented.worker import in_thread, work
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 _MOST_ROUNDS = 100  # the most rounds of one turn; with more, a request fails again and again
 

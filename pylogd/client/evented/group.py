@@ -21,7 +21,7 @@ from pylogd.client.core.group.participation import OffsetLookup, Offsets, Partic
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.notifier import Notifier
-from pylogd.errors import ErrorCode, PylogdError
+from pylogd.base.errors import ErrorCode, PylogdError
 
 
 class ConsumerGroup(Protocol):

@@ -19,7 +19,7 @@ from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPart
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.group import ConsumerGroup
 from pylogd.client.evented.loop import Loop, Promise
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 Partitions = Iterable[tuple[str, int]]
 

@@ -36,7 +36,7 @@ from pylogd.client.core.producer.transaction_model import Operation
 from pylogd.client.core.producer.transactions import Transactions
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.loop import Promise, Timer
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Header, NewRecord
 
 D = TypeVar("D", bound=Outcome)

@@ -15,7 +15,7 @@ from pylogd.client.core.group.assignment import COMMIT_SECONDS, GroupAssignment,
 from pylogd.client.core.group.member_model import Failed, Revoke
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.evented.group import ConsumerGroup
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 
 class Rebalancing:

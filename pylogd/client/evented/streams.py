@@ -13,7 +13,7 @@ from pylogd.client.core.consumer.streams import StreamQueue, StreamTable
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.evented.loop import Loop, Promise
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Record
 
 _POLL_SECONDS = 1.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from pylogd.client.core.errors import BrokerUnavailable, TlsFailed
 from pylogd.client.core.link import Link
 from pylogd.client.core.security import SecurityOptions
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 _TEXT = "-----BEGIN "
 _SUFFIXES = (".pem", ".crt")

@@ -14,7 +14,7 @@ from pylogd.client.core.consumer.options import Offsets
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.producer.transaction_model import OffsetsSource, as_offsets
 from pylogd.client.evented.producer import EventedProducer
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 _log = logging.getLogger(__name__)
 

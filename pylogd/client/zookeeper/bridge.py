@@ -30,9 +30,9 @@ from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.loop import Loop
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription
 from pylogd.client.zookeeper.security import connection_security
-from pylogd.metadata.errors import StoreError
-from pylogd.metadata.kazoo_session import Reactor
-from pylogd.metadata.zookeeper import ZooKeeperStore
+from pylogd.store.errors import StoreError
+from pylogd.store.kazoo_session import Reactor
+from pylogd.store.zookeeper import ZooKeeperStore
 
 T = TypeVar("T")
 

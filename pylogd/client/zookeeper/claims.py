@@ -31,10 +31,10 @@ from pylogd.client.zookeeper.registries import (
     encode_member,
     encode_offset,
 )
-from pylogd.metadata.consumers import created_at, is_current
-from pylogd.metadata.errors import ConnectionLost, NodeError, NodeExists, NoNode, SessionExpired, StoreError
-from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Operation, SetData, Watch, parent_of
-from pylogd.metadata.together import all_of
+from pylogd.store.consumers import created_at, is_current
+from pylogd.store.errors import ConnectionLost, NodeError, NodeExists, NoNode, SessionExpired, StoreError
+from pylogd.store.interfaces import Check, Create, Delete, IMetadataStore, Operation, SetData, Watch, parent_of
+from pylogd.base.deferreds import all_of
 
 T = TypeVar("T")
 

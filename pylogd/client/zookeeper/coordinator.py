@@ -41,9 +41,9 @@ from pylogd.client.zookeeper.registries import GroupPaths, Subscription
 from pylogd.client.zookeeper.states import COORDINATOR, CoordinatorState, Event
 from pylogd.client.zookeeper.view import GroupView
 from pylogd.client.zookeeper.waiting import Sleeper
-from pylogd.clock import wall_ms
-from pylogd.metadata.errors import SessionExpired, StoreError
-from pylogd.metadata.interfaces import IMetadataStore, SessionState, WatchEvent
+from pylogd.base.clock import wall_ms
+from pylogd.store.errors import SessionExpired, StoreError
+from pylogd.store.interfaces import IMetadataStore, SessionState, WatchEvent
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pylogd.client.core.model import TopicPartition
-from pylogd.metadata.image import INTERNAL_TOPICS
-from pylogd.metadata.interfaces import check_path
-from pylogd.metadata.layout import TOPICS, CorruptMetadata
+from pylogd.store.paths import INTERNAL_TOPICS
+from pylogd.store.interfaces import check_path
+from pylogd.store.paths import TOPICS
+from pylogd.store.errors import CorruptMetadata
 
 #: The kinds of subscriptions.
 STATIC: Final = "static"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pylogd.machine import MachineTable
+from pylogd.base.machine import MachineTable
 
 
 class CoordinatorState(Enum):

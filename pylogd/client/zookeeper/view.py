@@ -26,10 +26,11 @@ from pylogd.client.zookeeper.registries import (
     decode_partitions,
     topic_path,
 )
-from pylogd.metadata.errors import NoNode
-from pylogd.metadata.interfaces import IMetadataStore, Watch, WatchEvent
-from pylogd.metadata.layout import BROKERS, TOPICS, CorruptMetadata
-from pylogd.metadata.together import all_of
+from pylogd.store.errors import NoNode
+from pylogd.store.interfaces import IMetadataStore, Watch, WatchEvent
+from pylogd.store.paths import BROKERS, TOPICS
+from pylogd.store.errors import CorruptMetadata
+from pylogd.base.deferreds import all_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

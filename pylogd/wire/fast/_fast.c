@@ -1,6 +1,6 @@
 /* Produce requests of the plain shape, as many as one read has brought: find, check and number their batches, and write
- * the bytes for the log and the responses. Optional: without it, pylogd.wire.fast.request_batch, pylogd.log.fast_accept
- * and pylogd.log.log do the same, and tests/property/test_request_batches.py compares what clients and disks see.
+ * the bytes for the log and the responses. Optional: without it, pylogd.wire.fast.request_batch, pylogd.broker.log.fast_accept
+ * and pylogd.broker.log.log do the same, and tests/property/test_request_batches.py compares what clients and disks see.
  * Below are two small functions for Fetch requests that repeat the last one: see pylogd.wire.fast.known_fetch.
  *
  * Strategy: a client that goes on as it began repeats the bytes around its records. The first request that differs, and
@@ -32,7 +32,7 @@ enum {
     PREFIX = 16,        /* bytes of a batch that the broker writes: base offset, length, leader epoch */
     OVERHEAD = 12,      /* bytes of a batch that its length does not count */
     CRC_FROM = 21,      /* what the CRC of a batch covers */
-    REMEMBERED = 5,     /* batches of a producer: see pylogd.log.producers */
+    REMEMBERED = 5,     /* batches of a producer: see pylogd.broker.log.producers */
     FETCH_ID_AT = 8,    /* the correlation id of a request that has its length in front, */
     FETCH_COMMON_AT = 12,
     FETCH_BODY = 63,    /* bytes of a response between its header and the size of its records, */
@@ -135,7 +135,7 @@ typedef struct {
     Py_ssize_t common_size, rest_size, base_offset; /* base_offset: where in the rest it is, counted from its end */
 } Requests;
 
-/* Which batches are accepted: see pylogd.log.fast_accept. */
+/* Which batches are accepted: see pylogd.broker.log.fast_accept. */
 typedef struct {
     int64_t max_bytes, segment_bytes, last_offset, roll_timestamp, before_max_ms, after_max_ms, highest_codec;
 } Limits;
@@ -264,7 +264,7 @@ saturated(int64_t value, int64_t added)
     return added < 0 ? INT64_MIN : INT64_MAX;
 }
 
-/* Return whether the log may take a batch as its next, as pylogd.log.fast_accept.FastAccept.check does. */
+/* Return whether the log may take a batch as its next, as pylogd.broker.log.fast_accept.FastAccept.check does. */
 static inline int
 accepts(const State *state, const Limits *limits, const Log *log, Found *found)
 {
@@ -371,7 +371,7 @@ encode_responses(const Requests *requests, const Found *found, Py_ssize_t count,
 }
 
 /* Move the log behind the batches, and return the entries of its indexes that are due meanwhile, as
- * pylogd.log.segment.Segment.note_batch would make them.
+ * pylogd.broker.log.segment.Segment.note_batch would make them.
  */
 static PyObject *
 note_batches(const Found *found, Py_ssize_t count, Log *log)
@@ -420,7 +420,7 @@ last_batches(const Found *found, Py_ssize_t count, int64_t offset)
     return batches;
 }
 
-/* Return a run: see pylogd.log.batch_runs.Taken. */
+/* Return a run: see pylogd.broker.log.batch_runs.Taken. */
 static PyObject *
 encode_run(const Requests *requests, const Found *found, Py_ssize_t count, Py_ssize_t end, Py_ssize_t size, Log log)
 {

@@ -14,7 +14,7 @@ from pylogd.client import (
 )
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.client.core.admin.quota_operations import QuotaEntity
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from tests.contract.clients.helpers import T, eventually, fill, name, places
 from tests.faces import Face
 

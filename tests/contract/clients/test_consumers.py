@@ -23,7 +23,7 @@ from pylogd.client import (
 )
 from pylogd.client.core.consumer.fetch_session import FetchSession
 from pylogd.client.core.model import OffsetAndMetadata
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.fetch import FetchRequest
 from tests.contract.clients.helpers import T, eventually, fill, keys, name, numbers, places, values
 from tests.faces import Face, poll_until

@@ -15,7 +15,7 @@ from pylogd.client import (
     Record,
     TopicPartition,
 )
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from tests.contract.clients.helpers import T, eventually, name, numbers, places
 from tests.faces import Face, poll_until
 

@@ -15,9 +15,9 @@ import pytest
 
 from pylogd.client import AuthenticationFailed, BrokerUnavailable, SecurityOptions, TlsFailed
 from pylogd.client.core import link
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.local.broker import BrokerProcess, free_ports
-from pylogd.security.sasl.scram import SCRAM_MECHANISMS, salted_password
+from pylogd.credentials.scram import SCRAM_MECHANISMS, salted_password
 from pylogd.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,

@@ -14,7 +14,7 @@ from pylogd.client import (
     TransactionAborted,
     TransactionError,
 )
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from tests.contract.clients.helpers import eventually, name, numbers, places
 from tests.faces import Face, poll_until
 

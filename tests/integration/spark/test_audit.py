@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from pylogd.audit.columns import count_columns
-from pylogd.audit.counting import Counted
-from pylogd.audit.judging import Judgement, Verdict
-from pylogd.audit.ledger import Ledger
-from pylogd.audit.opening import open_table
-from pylogd.audit.report import Row
-from pylogd.audit.tables import TableReader
-from pylogd.audit.windows import LedgerOptions, StageSpec
+from pylogd.services.audit.columns import count_columns
+from pylogd.services.audit.counting import Counted
+from pylogd.services.audit.judging import Judgement, Verdict
+from pylogd.services.audit.ledger import Ledger
+from pylogd.services.audit.opening import open_table
+from pylogd.services.audit.report import Row
+from pylogd.services.audit.tables import TableReader
+from pylogd.services.audit.windows import LedgerOptions, StageSpec
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, AuditedProducer, Consumer, NewTopic, Producer, Record, TopicPartition
 from pylogd.client.core.audit import HEADER, Report, Stamp

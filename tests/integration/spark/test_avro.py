@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pylogd.client import Admin, Producer
-from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
-from pylogd.security.sasl.passwords import add_user
-from pylogd.spark.avro import from_avro, spark_type, to_avro
-from pylogd.spark.errors import OptionError
+from pylogd.client.registry.avro import AvroSerializer, SchemaRegistryClient
+from pylogd.credentials.passwords import add_user
+from pylogd.lake.spark.avro import from_avro, spark_type, to_avro
+from pylogd.lake.spark.errors import OptionError
 from tests.integration.conftest import Address
 from tests.integration.test_schema_registry import FLIGHT, LATER, RegistryProcess
 

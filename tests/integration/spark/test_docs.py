@@ -21,9 +21,9 @@ from pyspark.sql.functions import struct
 
 from pylogd.client import Admin, AuditedProducer, NewTopic, Producer
 from pylogd.local.broker import pylogd_command
-from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
-from pylogd.tables.parquet.lake import Lake
-from pylogd.tables.parquet.local import LocalFiles
+from pylogd.client.registry.avro import AvroSerializer, SchemaRegistryClient
+from pylogd.lake.tables.parquet.lake import Lake
+from pylogd.lake.tables.parquet.local import LocalFiles
 from tests.docs.blocks import Block
 from tests.docs.console import Console, commands
 from tests.docs.kinds import blocks_of_kind
@@ -178,7 +178,7 @@ def test_the_settings_of_a_registrys_client(spark: Any, environment: Environment
     assert block.text.count("SchemaRegistryClient(") == 1
     names = re.findall(r'"([\w.]+)": ', block.text)
     assert len(names) == 6
-    from pylogd.schemas.avro import SchemaRegistryClient as Client  # noqa: PLC0415
+    from pylogd.client.registry.avro import SchemaRegistryClient as Client  # noqa: PLC0415
 
     Client(
         environment.filled("https://registry:8081"),

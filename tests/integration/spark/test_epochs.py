@@ -11,11 +11,11 @@ import pytest
 
 from pylogd.client import Admin, Consumer, NewTopic, Producer, TransactionAborted
 from pylogd.client.blocking.encoded import BatchEncoder, send_encoded
-from pylogd.errors import PylogdError
-from pylogd.spark import epochs
-from pylogd.spark.epochs import EncodedRows, Epoch
-from pylogd.spark.errors import EpochNotCommitted, StaleCheckpoint
-from pylogd.spark.sink_options import SinkOptions
+from pylogd.base.errors import PylogdError
+from pylogd.lake.spark import epochs
+from pylogd.lake.spark.epochs import EncodedRows, Epoch
+from pylogd.lake.spark.errors import EpochNotCommitted, StaleCheckpoint
+from pylogd.lake.spark.sink_options import SinkOptions
 from pylogd.wire.records import Record
 from tests.integration.conftest import Address
 

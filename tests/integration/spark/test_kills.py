@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pylogd.client import Admin, NewTopic
-from pylogd.spark.load import LoadPlan, load
-from pylogd.spark.opening import open_table
+from pylogd.lake.spark.load import LoadPlan, load
+from pylogd.lake.spark.opening import open_table
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import fill
 from tests.kills.comparing import check_history, compare

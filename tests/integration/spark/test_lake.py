@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pylogd.spark.hadoop import HadoopFiles
-from pylogd.spark.load import LoadPlan, compact, load
-from pylogd.spark.opening import open_table
-from pylogd.tables.parquet.lake import Lake
+from pylogd.lake.spark.hadoop import HadoopFiles
+from pylogd.lake.spark.load import LoadPlan, compact, load
+from pylogd.lake.spark.opening import open_table
+from pylogd.lake.tables.parquet.lake import Lake
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import Command, documents, fill, lake_of, log_of
 

@@ -18,11 +18,11 @@ from click.testing import CliRunner
 
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, NewTopic, Producer, TopicPartition
-from pylogd.spark.hadoop import HadoopFiles
-from pylogd.spark.load import LoadPlan, follow
-from pylogd.spark.opening import open_table
-from pylogd.tables.interface import Committed
-from pylogd.tables.parquet.lake import Lake
+from pylogd.lake.spark.hadoop import HadoopFiles
+from pylogd.lake.spark.load import LoadPlan, follow
+from pylogd.lake.spark.opening import open_table
+from pylogd.lake.tables.interface import Committed
+from pylogd.lake.tables.parquet.lake import Lake
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import START_MS, Command, documents, fill, lake_of, log_of
 

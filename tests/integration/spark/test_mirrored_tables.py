@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pylogd.tables.opening import open_table
+from pylogd.lake.tables.opening import open_table
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import Command, documents, fill
 from tests.mirrors import MirrorProcess, until, write_table_file

@@ -22,13 +22,13 @@ from deltalake import DeltaTable
 
 from pylogd.cli.demo_events import Event, flights
 from pylogd.client import Admin, Consumer, NewTopic, Producer
-from pylogd.spark.load import LoadPlan, compact, load
-from pylogd.spark.opening import open_table
-from pylogd.tables.columns import HEADERS
-from pylogd.tables.history import commit_with
-from pylogd.tables.iceberg.catalogs import TableName, open_catalog
-from pylogd.tables.interface import Table
-from pylogd.tables.parquet.table import LakeTable
+from pylogd.lake.spark.load import LoadPlan, compact, load
+from pylogd.lake.spark.opening import open_table
+from pylogd.lake.tables.columns import HEADERS
+from pylogd.lake.tables.history import commit_with
+from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
+from pylogd.lake.tables.interface import Table
+from pylogd.lake.tables.parquet.table import LakeTable
 from tests.catalogs.servers import Properties
 from tests.docs.kinds import blocks_of_kind
 from tests.duck import load_extensions

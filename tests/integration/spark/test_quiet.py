@@ -16,7 +16,7 @@ import pytest
 
 from pylogd.cli.main import INTERRUPTED, TERMINATED
 from pylogd.local.broker import pylogd_command
-from pylogd.tables.opening import open_table
+from pylogd.lake.tables.opening import open_table
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import fill
 from tests.kills.processes import Loader, SparkProcess, has_file
@@ -30,8 +30,8 @@ IDLE = """
 import os, sys, time
 from pathlib import Path
 from pylogd.cli.spark import session
-from pylogd.spark.load import LoadPlan, load
-from pylogd.spark.opening import open_table
+from pylogd.lake.spark.load import LoadPlan, load
+from pylogd.lake.spark.opening import open_table
 
 os.environ.pop("SPARK_SUBMIT_OPTS", None)  # the options of the tests
 address, topic, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])

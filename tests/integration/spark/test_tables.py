@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable
 
 from pylogd.client import Admin, NewTopic, Producer
-from pylogd.spark.load import LoadPlan, follow, load
-from pylogd.spark.opening import open_table
-from pylogd.tables.iceberg.catalogs import TableName, open_catalog
-from pylogd.tables.interface import Committed
+from pylogd.lake.spark.load import LoadPlan, follow, load
+from pylogd.lake.spark.opening import open_table
+from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
+from pylogd.lake.tables.interface import Committed
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import START_MS, Command, Row, documents, fill, log_of
 from tests.kills.processes import Loader

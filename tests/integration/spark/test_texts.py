@@ -10,9 +10,9 @@ import duckdb
 import pytest
 
 from pylogd.client import Admin, Producer
-from pylogd.spark.load import LoadPlan, load
-from pylogd.tables.interface import DataFile, Table
-from pylogd.tables.opening import open_table
+from pylogd.lake.spark.load import LoadPlan, load
+from pylogd.lake.tables.interface import DataFile, Table
+from pylogd.lake.tables.opening import open_table
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import START_MS, Command
 from tests.mirrors import MirrorProcess, until, write_table_file

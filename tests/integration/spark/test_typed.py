@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pylogd.client import Admin, NewTopic, Producer
-from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
-from pylogd.spark.errors import OptionError
-from pylogd.spark.load import LoadPlan, compact, load
-from pylogd.spark.opening import open_table
-from pylogd.tables.errors import LayoutChanged
-from pylogd.tables.iceberg.catalogs import TableName, open_catalog
-from pylogd.tables.interface import Table
-from pylogd.typed.preparing import SchemaSource
+from pylogd.client.registry.avro import AvroSerializer, SchemaRegistryClient
+from pylogd.lake.spark.errors import OptionError
+from pylogd.lake.spark.load import LoadPlan, compact, load
+from pylogd.lake.spark.opening import open_table
+from pylogd.lake.tables.errors import LayoutChanged
+from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
+from pylogd.lake.tables.interface import Table
+from pylogd.lake.typed.preparing import SchemaSource
 from tests.docs.blocks import CHECKOUT
 from tests.docs.console import commands
 from tests.docs.kinds import blocks_of_kind

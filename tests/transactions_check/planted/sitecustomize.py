@@ -12,10 +12,10 @@ from typing import Any
 
 def epoch_check() -> None:
     """Leave out the checks of a producer's epoch in the log, and of its transaction at the coordinator."""
-    from pylogd.errors import ErrorCode  # noqa: PLC0415
-    from pylogd.log.producers import Producers  # noqa: PLC0415
-    from pylogd.replica.waiting import then  # noqa: PLC0415
-    from pylogd.transactions import verifier  # noqa: PLC0415
+    from pylogd.base.errors import ErrorCode  # noqa: PLC0415
+    from pylogd.broker.log.producers import Producers  # noqa: PLC0415
+    from pylogd.broker.replica.waiting import then  # noqa: PLC0415
+    from pylogd.broker.transactions import verifier  # noqa: PLC0415
 
     check = Producers.check
 
@@ -35,8 +35,8 @@ def epoch_check() -> None:
 
 def lost_marker() -> None:
     """Answer some markers as written that are not."""
-    from pylogd.api import write_txn_markers  # noqa: PLC0415
-    from pylogd.errors import ErrorCode  # noqa: PLC0415
+    from pylogd.broker.api import write_txn_markers  # noqa: PLC0415
+    from pylogd.base.errors import ErrorCode  # noqa: PLC0415
 
     write = write_txn_markers._write
 
@@ -51,14 +51,14 @@ def lost_marker() -> None:
 
 def stable_offset() -> None:
     """Let readers of committed records read up to the high watermark."""
-    from pylogd.log.transactions import UnstableTransactions  # noqa: PLC0415
+    from pylogd.broker.log.transactions import UnstableTransactions  # noqa: PLC0415
 
     UnstableTransactions.stable_end = lambda self, high_watermark: high_watermark  # type: ignore[method-assign]
 
 
 def stable_offset_back() -> None:
     """Let the last stable offset go back now and then."""
-    from pylogd.log.transactions import UnstableTransactions  # noqa: PLC0415
+    from pylogd.broker.log.transactions import UnstableTransactions  # noqa: PLC0415
 
     stable = UnstableTransactions.stable_end
 
@@ -71,8 +71,8 @@ def stable_offset_back() -> None:
 
 def late_write() -> None:
     """Acknowledge batches of transactions before they are written: every other one, behind the next one."""
-    from pylogd.log.append_result import AppendResult  # noqa: PLC0415
-    from pylogd.replica.manager import ReplicaManager  # noqa: PLC0415
+    from pylogd.broker.log.append_result import AppendResult  # noqa: PLC0415
+    from pylogd.broker.replica.manager import ReplicaManager  # noqa: PLC0415
     from pylogd.wire.records import parse_header  # noqa: PLC0415
 
     append = ReplicaManager.append
@@ -98,7 +98,7 @@ def late_write() -> None:
 
 def aborted_offsets() -> None:
     """Let the offsets of aborted transactions count."""
-    from pylogd.groups import transactions  # noqa: PLC0415
+    from pylogd.broker.groups import transactions  # noqa: PLC0415
 
     end = transactions.end
     transactions.end = lambda *args, committed: end(*args, committed=True)

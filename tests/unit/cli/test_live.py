@@ -19,7 +19,7 @@ from pylogd.cli.main import pylogd
 from pylogd.cli.stopping import Stop
 from pylogd.cli.top_app import TopApp
 from pylogd.cli.top_sample import Look
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 from pylogd.wire.messages import ApiKey
 from tests.fakes.broker import FakeBroker, silence
 

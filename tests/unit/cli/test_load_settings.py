@@ -12,7 +12,7 @@ from pylogd.cli.common import bootstrap_option, kafka_options, security
 from pylogd.cli.main import pylogd
 from pylogd.cli.spark import kafka_setting_option
 from pylogd.client.core.security import SecurityOptions
-from pylogd.spark.options import SourceOptions
+from pylogd.lake.spark.options import SourceOptions
 
 FILE = """security.protocol=SASL_SSL
 ssl.truststore.location=/ca.pem

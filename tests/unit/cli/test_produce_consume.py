@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.records import encode_batch, parse_header
 from tests.fakes.broker import FakeBroker

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pylogd.cli.record_input import BadInput, Encoders, Fixed, JsonFormat, LineFormat
 from pylogd.cli.templates import Decoding, as_json, renderer
 from pylogd.client import Record
-from pylogd.typed.errors import NotDecoded
+from pylogd.lake.typed.errors import NotDecoded
 
 RECORD = Record("t", 3, 7, 1_700_000_000_000, b"key", b"va\x1blue\n", (("h", b"1"), ("none", None)))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsResponse

@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IHostnameResolver, IHostResolution, IRes
 from zope.interface import implementer
 
 from pylogd.client import TopicPartition
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataResponse
 from pylogd.wire.records import encode_batch

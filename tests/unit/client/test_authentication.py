@@ -9,8 +9,8 @@ import pytest
 from pylogd.client.core.errors import AuthenticationFailed, is_retriable
 from pylogd.client.core.link import LinkState
 from pylogd.client.core.security import SecurityOptions
-from pylogd.security.sasl.passwords import KnownPasswords
-from pylogd.security.sasl.plain import PlainMechanism
+from pylogd.credentials.passwords import KnownPasswords
+from pylogd.credentials.plain import PlainMechanism
 from pylogd.wire.messages import ApiKey
 from tests.fakes.links import VERSIONS, World
 

@@ -27,7 +27,7 @@ from pylogd.client.core.consumer import reader, record_buffer
 from pylogd.client.core.consumer.fetcher import Fetcher, FetchSettings
 from pylogd.client.core.consumer.reader import Reader
 from pylogd.client.evented import consumer as evented_consumer
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.fetch import FetchResponse
 from pylogd.wire.records import CONTROL, encode_batch

@@ -15,7 +15,7 @@ from pylogd.client.core.group.consumer_states import ConsumerState
 from pylogd.client.core.group.member_model import Assign, Failed, GroupMetadata, MemberRequest, MemberSettings, Revoke
 from pylogd.client.core.group.requests import re2_text
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import metadata
 from pylogd.wire.messages.consumer_group_heartbeat import (
     AssignedTopicPartitions,

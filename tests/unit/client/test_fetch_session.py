@@ -13,7 +13,7 @@ from pylogd.client.core.consumer.fetcher import Fetcher, FetchSettings
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Partition, Topic
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from pylogd.wire.records import encode_batch
 

@@ -15,7 +15,7 @@ from pylogd.client.core.consumer.reader import Reader
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Partition, Topic
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,

@@ -12,7 +12,7 @@ from pylogd.cli.main import pylogd
 from pylogd.client import Admin
 from pylogd.client.core.errors import BrokerUnavailable, RequestTimedOut
 from pylogd.client.core.model import GroupListing
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsResponse
 from tests.fakes import broker as fake

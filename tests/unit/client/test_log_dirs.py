@@ -9,7 +9,7 @@ import pytest
 from pylogd.client import Admin
 from pylogd.client.core.errors import BrokerUnavailable, RequestTimedOut
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages import describe_log_dirs as log_dirs
 from tests.fakes import broker as fake

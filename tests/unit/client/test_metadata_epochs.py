@@ -7,7 +7,7 @@ import pytest
 from pylogd.client.core.admin.offsets import LATEST, offsets_request
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from pylogd.wire.values import ZERO_UUID
 

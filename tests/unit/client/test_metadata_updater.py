@@ -6,7 +6,7 @@ from pylogd.client.core.call import Call
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metadata_updater import MetadataUpdater
 from pylogd.client.core.model import Topic
-from pylogd.errors import ErrorCode, PylogdError
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 
 

@@ -21,7 +21,7 @@ from pylogd.client.core.link import IDLE_CHECK_SECONDS, Link
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Topic
 from pylogd.client.core.network import HEDGE_SECONDS
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.fakes.links import Peer, World

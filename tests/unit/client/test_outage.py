@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pylogd.client import BrokerUnavailable, Cluster, Consumer, DeliveryTimedOut, Producer, deferred
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.records import encode_batch
 from tests.fakes.broker import FakeBroker, refuse_produce

@@ -14,7 +14,7 @@ import pytest
 from pylogd.client.core.errors import AuthenticationFailed
 from pylogd.client.core.security import SecurityOptions
 from pylogd.client.properties import member_options, parse_properties, security_from
-from pylogd.security.sasl.token_sources import ClientCredentials, TokenFile
+from pylogd.credentials.token_sources import ClientCredentials, TokenFile
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="s3cret";'
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="s3cret"'
@@ -145,7 +145,7 @@ class Endpoint:
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Endpoint:
     endpoint = Endpoint()
-    monkeypatch.setattr("pylogd.security.sasl.token_sources.open_url", endpoint)
+    monkeypatch.setattr("pylogd.credentials.token_sources.open_url", endpoint)
     return endpoint
 
 

@@ -11,7 +11,7 @@ from pylogd.client.core.producer.accumulator import MAX_SEQUENCE, OBJECT_OVERHEA
 from pylogd.client.core.producer.idempotence import MAX_EPOCH, Numbering, ProducerId
 from pylogd.client.core.producer.partitioner import Partitioner
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 
 
 class Time:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pylogd.client.core.consumer.start_offsets import Committed, StartOffsets
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, OffsetAndMetadata, Partition, Topic, TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,

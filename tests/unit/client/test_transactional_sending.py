@@ -12,7 +12,7 @@ from pylogd.client.core.network import Network
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import ProducerCore
 from pylogd.client.core.producer.transaction_states import TransactionState
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

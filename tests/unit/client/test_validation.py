@@ -15,7 +15,7 @@ from pylogd.client.core.consumer.partitions import PartitionsCore
 from pylogd.client.core.errors import BrokerUnavailable, UnsupportedByBroker
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, OffsetAndMetadata, Partition, Topic
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,

@@ -8,7 +8,7 @@ import pytest
 
 from pylogd.client import Admin, NewTopic
 from pylogd.client.blocking.cluster import Cluster
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from pylogd.wire.messages.metadata import MetadataResponseTopic

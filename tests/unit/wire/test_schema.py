@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pylogd.limits.elements import MAX_ELEMENTS
+from pylogd.base.limits.elements import MAX_ELEMENTS
 from pylogd.wire.exceptions import InvalidValue, RemoteProtocolError, UnknownApi, UnsupportedVersion
 from pylogd.wire.messages import APIS, ApiKey
 from pylogd.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest

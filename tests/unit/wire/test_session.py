@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.limits.elements import AT_ONCE, MAX_ELEMENTS, ElementBounds
+from pylogd.base.limits.elements import AT_ONCE, MAX_ELEMENTS, ElementBounds
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from pylogd.wire.messages.metadata import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from pylogd.limits.elements import ElementBounds
+from pylogd.base.limits.elements import ElementBounds
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 from pylogd.wire.session import DECODERS, ENCODERS, ClientSession, RequestReceived, ServerSession
 from pylogd.wire.size_sampling import SizeSampler

@@ -14,7 +14,7 @@ from pylogd.client.core.admin.calls import Calls, ask
 from pylogd.client.core.admin.visibility import Probe, tells, until_shown
 from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.metadata import check
-from pylogd.errors import KafkaError, error_for
+from pylogd.base.errors import KafkaError, error_for
 from pylogd.wire.messages import create_acls, delete_acls, describe_acls
 
 #: The codes of the protocol, by their names.

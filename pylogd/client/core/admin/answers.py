@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pylogd.client.core.admin.calls import Calls, Question
-from pylogd.errors import KafkaError, PylogdError, UnsupportedByBroker
+from pylogd.base.errors import KafkaError, PylogdError, UnsupportedByBroker
 
 
 class Answers:

@@ -17,7 +17,7 @@ from pylogd.client.core.call import Target
 from pylogd.client.core.errors import is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Topic
-from pylogd.errors import ErrorCode, KafkaError, PylogdError, RequestTimedOut
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, RequestTimedOut
 from pylogd.wire.messages.metadata import MetadataRequest
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from pylogd.client.core.admin.calls import Calls, Question, send
 from pylogd.client.core.metadata import check
 from pylogd.client.core.model import Broker
 from pylogd.client.core.producer.transaction_requests import GROUP_KEY, find_coordinator, find_coordinators
-from pylogd.errors import KafkaError, error_for
+from pylogd.base.errors import KafkaError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 
 #: The most groups in one request.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pylogd.client.core.admin.calls import Calls, ask, once
 from pylogd.client.core.admin.visibility import Probe, tells, until_shown
 from pylogd.client.core.metadata import check
-from pylogd.errors import UnsupportedByBroker
+from pylogd.base.errors import UnsupportedByBroker
 from pylogd.wire.messages import api_versions, update_features
 
 _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3

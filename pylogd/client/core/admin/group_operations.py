@@ -27,7 +27,7 @@ from pylogd.client.core.model import (
     OffsetSpec,
     TopicPartition,
 )
-from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages import consumer_group_describe, delete_groups, describe_groups, list_groups, offset_delete
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest

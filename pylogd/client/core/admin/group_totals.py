@@ -15,7 +15,7 @@ from pylogd.client.core.admin.coordinators import coordinators_of
 from pylogd.client.core.admin.group_answers import GroupAnswers, description
 from pylogd.client.core.admin.log_ends import EndSearch
 from pylogd.client.core.model import GroupListing, GroupsDescribed, GroupTotal, GroupTotals
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 
 
 async def _begin(calls: Calls, silent: Iterable[int], timeout: float | None) -> tuple[Answers, GroupAnswers, EndSearch]:

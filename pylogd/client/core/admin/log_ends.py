@@ -14,7 +14,7 @@ from pylogd.client.core.admin.answers import Answers
 from pylogd.client.core.admin.calls import Calls, Question, question
 from pylogd.client.core.admin.offsets import LATEST, offsets_request, read_offsets
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.metadata import MetadataRequest
 
 _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

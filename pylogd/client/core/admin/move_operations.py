@@ -24,10 +24,10 @@ from pylogd.client.core.admin.partition_operations import PartitionOperations
 from pylogd.client.core.admin.throttle_settings import ALL_REPLICAS, RATES, THROTTLED
 from pylogd.client.core.admin.visibility import cordoning, until_shown
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.placement.checks import refusals
-from pylogd.placement.errors import PlacementImpossible
-from pylogd.placement.layout import Assigned, Layout
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.placement.checks import refusals
+from pylogd.base.placement.errors import PlacementImpossible
+from pylogd.base.placement.layout import Assigned, Layout
 
 ClusterLayout = Layout[TopicPartition]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pylogd.client.core.admin.calls import Calls, refresh, send
 from pylogd.client.core.model import OffsetAndTime, TopicPartition
-from pylogd.errors import KafkaError, error_for
+from pylogd.base.errors import KafkaError, error_for
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,

@@ -24,7 +24,7 @@ from pylogd.client.core.admin.user_operations import UserOperations
 from pylogd.client.core.admin.visibility import created, deleted, grown, until_shown
 from pylogd.client.core.metadata import check, error_text
 from pylogd.client.core.model import LogEnds, NewTopic, OffsetAndTime, Topic, TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages import create_partitions, create_topics, delete_records, delete_topics
 
 _NAMES_UNTIL = 5  # a version of DeleteTopics

@@ -12,7 +12,7 @@ from pylogd.client.core.errors import UnsupportedByBroker
 from pylogd.client.core.metadata import check, error_text
 from pylogd.client.core.model import ActiveProducer, TopicPartition, TransactionDescription, TransactionListing
 from pylogd.client.core.producer.transaction_requests import TRANSACTION_KEY
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import describe_transactions as describe
 from pylogd.wire.messages import init_producer_id
 from pylogd.wire.messages import list_transactions as listing

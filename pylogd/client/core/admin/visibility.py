@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from pylogd.client.core.admin.calls import Calls, Question, refresh
 from pylogd.client.core.backoff import Backoff
-from pylogd.errors import (
+from pylogd.base.errors import (
     BrokerUnavailable,
     ClientError,
     ErrorCode,

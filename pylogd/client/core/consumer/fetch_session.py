@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 
 #: A topic, by its id or its name, and the number of a partition.
 PartitionKey = tuple[str | bytes, int]

@@ -33,7 +33,7 @@ from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.errors import CorruptRecords
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Partition, TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.messages.fetch import (
     FetchPartition,

@@ -26,7 +26,7 @@ from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metadata_updater import MetadataUpdater
 from pylogd.client.core.model import OffsetAndMetadata, Topic, TopicPartition
 from pylogd.client.core.serialization import RecordDeserializer
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 
 
 class PartitionsCore:

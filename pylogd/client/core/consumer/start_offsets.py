@@ -21,7 +21,7 @@ from pylogd.client.core.consumer.options import ResetTo
 from pylogd.client.core.errors import RequestTimedOut, is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata | None]

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from pylogd.client.core.consumer.record_buffer import BufferedRecords, Chunk
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 _FULL = 10_000  # with more waiting records, the partitions of a stream are paused
 

@@ -20,7 +20,7 @@ from pylogd.client.core.call import Call
 from pylogd.client.core.errors import RequestTimedOut, UnsupportedByBroker
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import OffsetAndMetadata, Partition, TopicPartition
-from pylogd.errors import KafkaError, PylogdError, error_for
+from pylogd.base.errors import KafkaError, PylogdError, error_for
 from pylogd.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,

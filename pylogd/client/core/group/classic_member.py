@@ -36,7 +36,7 @@ from pylogd.client.core.group.member_model import (
 )
 from pylogd.client.core.group.membership import Membership, Standing
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pylogd.machine import MachineTable
+from pylogd.base.machine import MachineTable
 
 
 class MemberState(Enum):

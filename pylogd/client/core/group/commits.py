@@ -12,7 +12,7 @@ from typing import Any
 
 from pylogd.client.core.group.member_model import NO_IDS, NOBODY, GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -50,7 +50,7 @@ from pylogd.client.core.group.requests import (
     TopicIdPartition,
 )
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.metadata import MetadataRequest
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pylogd.client.core.group.assignors import Assignor
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, PylogdError
+from pylogd.base.errors import ErrorCode, PylogdError
 
 #: The protocols by which a consumer can be a member of a group, by Kafka's names.
 GroupProtocol = Literal["classic", "consumer"]

@@ -46,8 +46,8 @@ from pylogd.client.core.group.member_model import (
     Revoke,
 )
 from pylogd.client.core.model import TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
-from pylogd.machine import MachineTable
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.base.machine import MachineTable
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 
 

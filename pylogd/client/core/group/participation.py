@@ -29,7 +29,7 @@ from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.core.group.member_model import NOBODY, Event, GroupMetadata, MemberSettings, Revoke
 from pylogd.client.core.group.membership import Membership
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
 

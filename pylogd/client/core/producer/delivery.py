@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TypeVar, overload
 
 from pylogd.client.core.producer.accumulator import Batch
-from pylogd.errors import PylogdError
+from pylogd.base.errors import PylogdError
 
 D = TypeVar("D", bound="Outcome")
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pylogd.client.core.producer.accumulator import MAX_SEQUENCE, Batch
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.records import NO_PRODUCER_ID, NO_SEQUENCE
 
 MAX_EPOCH = (1 << 15) - 1

@@ -32,7 +32,7 @@ from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.requests import complete, highest_version, produce_request
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
 from pylogd.client.core.producer.transactions import Transactions
-from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.records import TRANSACTIONAL, Header, NewRecord

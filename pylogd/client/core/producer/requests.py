@@ -9,7 +9,7 @@ from pylogd.client.core.errors import RequestTimedOut
 from pylogd.client.core.producer.accumulator import Batch
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.send_queue import SendQueue
-from pylogd.errors import KafkaError, PylogdError, error_for
+from pylogd.base.errors import KafkaError, PylogdError, error_for
 from pylogd.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,

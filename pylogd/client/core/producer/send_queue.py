@@ -29,7 +29,7 @@ from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
 from pylogd.client.core.producer.idempotence import Numbering, ProducerId, may_be_written
 from pylogd.client.core.producer.transactions import Transactions
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.records import NO_SEQUENCE
 
 _log = logging.getLogger("pylogd.client.producer")

@@ -47,7 +47,7 @@ from pylogd.client.core.producer.transaction_model import (
 )
 from pylogd.client.core.producer.transaction_requests import ProducerIdentity
 from pylogd.client.core.producer.transaction_states import SENDING, TRANSACTION, TransactionInput, TransactionState
-from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from pylogd.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from pylogd.wire.messages.end_txn import EndTxnRequest, EndTxnResponse

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.client import BrokerUnavailable, ClientError, Closed, CorruptRecords, KafkaError, Record, TopicPartition
 from pylogd.client.deferred import Consumer
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.records import NewRecord, encode_batch
 from tests.fakes import broker as fake

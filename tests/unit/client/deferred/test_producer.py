@@ -23,7 +23,7 @@ from pylogd.client import (
     UnknownTopic,
 )
 from pylogd.client.deferred import Cluster, Producer
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
 from pylogd.wire.records import parse_header

@@ -9,7 +9,7 @@ import pytest
 
 from pylogd.client import Consumer, KafkaError, Record
 from pylogd.client.core.errors import CommitFailed, CorruptRecords, RequestTimedOut
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,
 )

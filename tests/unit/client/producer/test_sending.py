@@ -25,7 +25,7 @@ from pylogd.client import (
     TopicPartition,
 )
 from pylogd.client.core.producer import accumulator
-from pylogd.errors import ErrorCode
+from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.produce import ProduceResponse
 from pylogd.wire.records import encode_batch, parse_header

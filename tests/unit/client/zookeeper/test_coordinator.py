@@ -16,8 +16,8 @@ from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.lease import HEARTBEAT, LEASE, Lease
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription
 from pylogd.client.zookeeper.states import COORDINATOR, CoordinatorState, Event
-from pylogd.machine import UnexpectedEvent
-from pylogd.metadata.errors import SessionExpired
+from pylogd.base.machine import UnexpectedEvent
+from pylogd.store.errors import SessionExpired
 from tests.fakes.metadata import result_of
 from tests.fakes.simulation import SimulatedTime
 from tests.fakes.zookeeper import FakeZooKeeper

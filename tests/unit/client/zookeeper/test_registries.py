@@ -19,7 +19,7 @@ from pylogd.client.zookeeper.registries import (
     encode_member,
     encode_offset,
 )
-from pylogd.metadata.layout import CorruptMetadata
+from pylogd.store.errors import CorruptMetadata
 
 
 def test_nodes_are_where_kafka_has_them() -> None:

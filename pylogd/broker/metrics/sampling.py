@@ -1,0 +1,122 @@
+"""Start and stop everything that samples a broker for its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from twisted.internet.interfaces import IReactorTime
+
+from pylogd.broker.api.statistics import STATISTICS
+from pylogd.store.interfaces import IMetadataStore, SessionState
+from pylogd.broker.metrics.cluster_view import ClusterView
+from pylogd.broker.metrics.disk_space import DiskSpace
+from pylogd.broker.metrics.group_lag import GroupLagSampler
+from pylogd.broker.metrics.reactor_lag import ReactorLag
+from pylogd.store.registered_groups import RegisteredGroups
+from pylogd.broker.metrics.survey import Survey
+from pylogd.broker.telemetry.otlp import Gauge
+from pylogd.broker.telemetry.service import Telemetry
+from pylogd.wire.size_sampling import SizeSampler
+
+if TYPE_CHECKING:
+    from pylogd.broker.broker import Broker
+
+
+class SessionWatch:
+    """Watches the session with the metadata store.
+
+    connected: the present state.
+    connects, disconnects, expiries: the numbers of events since the start, without the first session.
+    """
+
+    def __init__(self, store: IMetadataStore) -> None:
+        self.connected = True  # true at first: the broker does not start without the store
+        self.connects = self.disconnects = self.expiries = 0
+        self._forget = store.on_session(self._changed)
+
+    def _changed(self, state: SessionState) -> None:
+        self.disconnects += state is SessionState.SUSPENDED
+        self.expiries += state is SessionState.EXPIRED
+        self.connects += state is SessionState.CONNECTED
+        self.connected = state is SessionState.CONNECTED
+
+    def stop(self) -> None:
+        """Stop watching the session."""
+        self._forget()
+
+
+class ClientValues:
+    """The gauges and sums that clients have pushed, by client id and name, from the last walk."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self.gauges: dict[tuple[str, str], Gauge] = {}
+        self.sums: dict[tuple[str, str], float] = {}
+
+    def walk(self) -> Iterator[None]:
+        """Walk over all clients. The caller may pause after each."""
+        self._telemetry.sweep()
+        gauges: dict[tuple[str, str], Gauge] = {}
+        sums: dict[tuple[str, str], float] = {}
+        yield from self._telemetry.values.walk(gauges)
+        for client_id, found in list(self._telemetry.values.sums.items()):
+            sums.update(((client_id, name), value) for name, value in found.items())
+            yield
+        self.gauges, self.sums = gauges, sums
+
+
+class Samplers:
+    """All samplers of a broker.
+
+    survey, cluster, clients: the samplers that `walk` updates before each page of metrics; the others have timers.
+    """
+
+    def __init__(self, broker: Broker, clock: IReactorTime) -> None:
+        settings = broker.settings
+        self._broker = broker
+        self.survey = Survey(
+            broker.partitions, lambda: settings.integer("metrics.topics.max"),
+            lambda: settings.integer("metrics.partitions.max"),
+        )  # fmt: skip
+        self.cluster = ClusterView(broker.cluster, broker.topics)
+        self.clients = ClientValues(broker.telemetry)
+        self._sizes = SizeSampler(STATISTICS.request_size, STATISTICS.response_size)
+        self.session = SessionWatch(broker.metadata.store)
+        self.space = DiskSpace(broker.logs, broker.replica_parts.disk_calls, clock)
+        self.reactor = ReactorLag(clock, self._sample_requests)
+        self.groups = GroupLagSampler(
+            broker.groups, broker.partitions, broker.topics, broker.connect, clock,
+            settings.integer("metrics.group.lag.interval.ms") / 1000, lambda: settings.integer("metrics.groups.max"),
+            RegisteredGroups(
+                broker.metadata.store, broker.topics.names,
+                lambda: broker.cluster.controller_id == broker.cluster.node_id,
+            ),
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Start the timers. Call it after the broker has started."""
+        for dispatcher in self._broker.dispatchers:
+            dispatcher.watch()
+        self._sample_requests()
+        self.space.start()
+        self.reactor.start()
+        self.groups.start()
+
+    def walk(self) -> Iterator[None]:
+        """Update `survey`, `cluster` and `clients`. The caller may pause at each step."""
+        return chain(self.survey.walk(), self.cluster.walk(), self.clients.walk())
+
+    def stop(self) -> None:
+        """Stop the timers of all samplers. Sampled figures keep their last values."""
+        self.groups.stop()
+        self.reactor.stop()
+        self.space.stop()
+        self.session.stop()
+
+    def _sample_requests(self) -> None:
+        for dispatcher in self._broker.dispatchers:
+            dispatcher.sample()
+        self._sizes.sample()
+        self._broker.logs.storage.writes.sample()

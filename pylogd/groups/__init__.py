@@ -1,5 +1,0 @@
-"""Coordinate consumer groups: Kafka's classic rebalance protocol, with offsets in a compacted internal topic."""
-
-from pylogd.groups.coordinator import GroupCoordinator
-
-__all__ = ["GroupCoordinator"]

@@ -1,0 +1,162 @@
+"""The clusters that the console shows: their addresses, and their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from twisted.internet.task import deferLater
+
+from pylogd.client import SecurityOptions
+from pylogd.client.deferred import Admin, Cluster
+from pylogd.services.console.decoding import Decoder
+from pylogd.services.console.figures import Figures
+from pylogd.services.console.mirrors import MirrorReader, Mirrors
+from pylogd.services.console.periodic_reads import Repeated
+from pylogd.services.console.sampler import ClusterSampler
+from pylogd.services.console.tables import TableOptions, TableReader, TableState
+from pylogd.services.console.zookeeper_groups import ZooKeeperGroups
+from pylogd.base.errors import PylogdError
+from pylogd.base.threads import ThreadPool
+
+if TYPE_CHECKING:
+    from pylogd.services.console.audits import Audited
+
+T = TypeVar("T")
+
+_RETRY_SECONDS: Final = 8.0
+_REQUEST_SECONDS: Final = 15.0
+_SLOWLY: Final = 6
+
+
+class MissingExtra(PylogdError):
+    """The configuration needs packages that are not installed; the message names the extra."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """A cluster.
+
+    name: the name in paths and on pages.
+    registry: the URL of its schema registry; "" for none. Its settings are those of `pylogd.client.registry.access`.
+    metrics: the URLs of brokers' metrics pages.
+    mirrors: the URLs of metrics pages of mirrors' processes.
+    audit: the URL of the audit service; "" for none.
+    tables: the tables by the names that pages show.
+    links: the URLs of other services, by name.
+    zookeeper: the connect string of the ZooKeeper in which consumers coordinate; "" for none.
+    """
+
+    name: str
+    bootstrap: str
+    security: SecurityOptions | None = None
+    registry: str = ""
+    registry_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    metrics: Sequence[str] = ()
+    mirrors: Sequence[str] = ()
+    audit: str = ""
+    tables: Mapping[str, TableOptions] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    zookeeper: str = ""
+
+
+class WatchedCluster:
+    """A cluster with its connections and its sampler.
+
+    mirrors, audit, tables: their readings; None if the configuration does not name them.
+    """
+
+    def __init__(self, reactor: Any, options: ClusterOptions, now_ms: Callable[[], int], interval: float) -> None:
+        """`interval` is the seconds between samples, and between reads of mirrors. Raises MissingExtra, and ValueError
+        for invalid settings of the registry.
+        """
+        self.options = options
+        self._reactor = reactor
+        self.cluster = Cluster(
+            options.bootstrap, client_id="pylogd-console", retry_timeout=_RETRY_SECONDS, bootstrap_timeout=0.0,
+            request_timeout=_REQUEST_SECONDS, security=options.security, reactor=reactor,
+        )  # fmt: skip
+        self.admin = Admin(self.cluster)
+        self.decoder = Decoder(options.registry, options.registry_settings)
+        self._figures = Figures(reactor, options.metrics) if options.metrics else None
+        self.mirrors: Repeated[Mirrors] | None = None
+        self.audit: Repeated[Audited] | None = None
+        self.tables: Repeated[Mapping[str, TableState]] | None = None
+        self._table_reader: TableReader | None = None
+        slowly = _SLOWLY * interval  # for data that is large and changes slowly
+        if options.mirrors:
+            reader = MirrorReader(options.mirrors, now_ms)
+            self.mirrors = Repeated(reactor, "console-mirrors", reader.read, now_ms, interval)
+        if options.audit:
+            self.audit = Repeated(reactor, "console-audit", _audit_reader(options.audit), now_ms, slowly)
+        if options.tables:
+            self._table_reader = TableReader(options.tables)
+            self.tables = Repeated(reactor, "console-tables", self._table_reader.read, now_ms, slowly)
+        self._pool = ThreadPool(reactor, 1, "console-plans")
+        self._registered = _zookeeper_groups(options.zookeeper, reactor) if options.zookeeper else None
+        self.sampler = ClusterSampler(self.cluster, reactor, now_ms, interval, self._figures, self._registered)
+
+    @property
+    def name(self) -> str:
+        """The cluster's name in the configuration, which is in the paths of its pages."""
+        return self.options.name
+
+    def seconds(self) -> float:
+        """Return the time of the samples' clock."""
+        return float(self._reactor.seconds())
+
+    async def pause(self, seconds: float) -> None:
+        """Return after `seconds` seconds; the reactor continues meanwhile."""
+        await deferLater(self._reactor, seconds, lambda: None)
+
+    async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function that takes long in a thread, and return its result.
+
+        It must not change data that the reactor's thread reads.
+        """
+        found: T = await self._pool.defer(function, *arguments)
+        return found
+
+    def start(self) -> None:
+        """Begin to sample, and to read the services."""
+        self.sampler.start()
+        for reading in self._services():
+            reading.start()
+
+    def stop(self) -> None:
+        """Stop sampling and reading, and close the connections."""
+        if self._table_reader is not None:
+            self._table_reader.stop()
+        for reading in self._services():
+            reading.stop()
+        self.sampler.stop()
+        if self._figures is not None:
+            self._figures.stop()
+        if self._registered is not None:
+            self._registered.stop()
+        self._pool.stop()
+        self.cluster.close()
+
+    def _services(self) -> list[Repeated[Any]]:
+        """Return the readers of mirrors, audit and tables that are configured."""
+        return [one for one in (self.mirrors, self.audit, self.tables) if one is not None]
+
+
+def _zookeeper_groups(connect: str, reactor: Any) -> ZooKeeperGroups:
+    """Return the reader of the groups in a ZooKeeper. Raises MissingExtra."""
+    try:
+        from pylogd.store.zookeeper import ZooKeeperStore  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra(f"{error}: to show its groups, pip install 'pylogd-broker[zookeeper]'") from error
+    return ZooKeeperGroups(partial(ZooKeeperStore, connect, reactor))
+
+
+def _audit_reader(url: str) -> Callable[[], Audited]:
+    """Return the reader of an audit service. Raises MissingExtra."""
+    try:
+        from pylogd.services.console.audits import AuditReader  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra(f"{error}: to show an audit, pip install 'pylogd-broker[audit]'") from error
+    return AuditReader(url).read

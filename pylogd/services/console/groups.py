@@ -1,0 +1,138 @@
+"""Sample the groups of a cluster: states, members, committed offsets, and lags.
+
+With a ZooKeeper (`zookeeper_groups`), its groups are added. If a broker has a group of the same name, the group is
+shown as "NAME (zookeeper)".
+
+Strategy: each broker lists the groups that it coordinates and is asked about them, a hundred at a time. A group's lag
+in records is the sum over the partitions with committed offsets. Its lag in seconds is that of the partition that is
+furthest behind, computed from the log ends of earlier samples (`series`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from twisted.internet.interfaces import IReactorTime
+
+from pylogd.client.core.admin.calls import Calls
+from pylogd.services.console import asking
+from pylogd.services.console.gaps import Gaps
+from pylogd.services.console.sample import Committed, GroupState, Sample
+from pylogd.services.console.series import UNKNOWN, LagSeries
+from pylogd.services.console.together import together
+from pylogd.services.console.zookeeper_groups import NO_COORDINATOR, ZooKeeperGroups
+from pylogd.base.errors import PylogdError
+from pylogd.store.consumers import RegisteredGroup
+from pylogd.store.registered_groups import ZOOKEEPER
+from pylogd.base.steps import in_steps
+
+_CONSUMER: Final = "consumer"
+_CLASSIC: Final = "classic"
+
+
+class GroupSampler:
+    """Adds groups to samples of a cluster."""
+
+    def __init__(self, calls: Calls, clock: IReactorTime, registered: ZooKeeperGroups | None = None) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._registered = registered
+        self._series: dict[str, LagSeries] = {}
+
+    async def sample(self, sample: Sample, gaps: Gaps) -> None:
+        """Ask all brokers for their groups, and add these to a sample with states, members, offsets and lag.
+
+        The log ends of the sample's topics must be known before, for the lag. Brokers that do not answer are recorded
+        in `gaps`; their groups are missing.
+        """
+
+        async def ask(node: int) -> None:
+            try:
+                await self._ask(node, sample)
+            except PylogdError as error:
+                gaps.add(node, f"broker {node} does not tell its groups: {error}")
+
+        await together(ask(node) for node in sample.brokers if node not in gaps.nodes)
+        if self._registered is not None:
+            found = await self._registered.read(sample, gaps)
+            await in_steps(self._add_registered(sample, found), self._clock)
+        await in_steps(self._measure(sample), self._clock)
+        self._series = {group_id: group.series for group_id, group in sample.groups.items()}
+
+    async def _ask(self, node: int, sample: Sample) -> None:
+        mine: dict[str, GroupState] = {}
+        for one in await asking.groups_of(self._calls, node):
+            kind = one.group_type.lower() or _CLASSIC
+            mine[one.group_id] = GroupState(one.group_id, one.group_state, kind, one.protocol_type, node)
+            mine[one.group_id].series = self._series.get(one.group_id) or LagSeries()
+        sample.groups.update(mine)
+        await self._ask_members(node, mine)
+        async for group_id, offsets in asking.committed_offsets(self._calls, node, list(mine)):
+            await in_steps(_collect(mine[group_id], offsets), self._clock)
+
+    def _add_registered(self, sample: Sample, found: Mapping[str, RegisteredGroup]) -> Iterator[None]:
+        for name, registered in found.items():
+            group_id = name if name not in sample.groups else f"{name} ({ZOOKEEPER})"
+            state = "Stable" if registered.members else "Empty"
+            group = sample.groups[group_id] = GroupState(group_id, state, ZOOKEEPER, "", NO_COORDINATOR)
+            group.series = self._series.get(group_id) or LagSeries()
+            group.members = registered.members
+            yield from _collect(
+                group, ((topic, index, offset) for (topic, index), offset in registered.offsets.items())
+            )
+            yield
+
+    async def _ask_members(self, node: int, groups: dict[str, GroupState]) -> None:
+        for kind, newer in ((_CLASSIC, False), (_CONSUMER, True)):
+            ids = [group_id for group_id, group in groups.items() if group.kind == kind]
+            if not ids:
+                continue
+            try:
+                found = await asking.memberships(self._calls, node, ids, newer=newer)
+            except PylogdError:
+                continue  # members stay unknown
+            for group_id, (members, protocol, state) in found.items():
+                group = groups[group_id]
+                group.members, group.protocol, group.state = members, protocol, state or group.state
+
+    def _measure(self, sample: Sample) -> Iterator[None]:
+        now = self._clock.seconds()
+        by_topic: dict[str, list[str]] = {}
+        for group in sample.groups.values():
+            lag, seconds, known = 0, 0.0, False
+            for name, committed in group.committed.items():
+                by_topic.setdefault(name, []).append(group.group_id)
+                for index, end, offset in ends_of(sample, name, committed):
+                    if end == UNKNOWN:
+                        group.unknown += 1
+                        continue
+                    known = True
+                    if offset < end:
+                        lag += end - offset
+                        seconds = max(seconds, sample.topics[name].series.seconds_behind(index, offset, now))
+                    yield
+            if known:
+                group.lag, group.seconds = lag, seconds
+                group.series.add(lag, seconds)
+            yield
+        sample.by_topic = by_topic
+
+
+def ends_of(sample: Sample, name: str, committed: Committed) -> Iterator[tuple[int, int, int]]:
+    """Yield partition, log end and committed offset; the end is -1 if it is unknown."""
+    topic = sample.topics.get(name)
+    ends = array("q") if topic is None else topic.series.ends
+    for index, offset in zip(*committed, strict=True):
+        yield index, ends[index] if index < len(ends) else UNKNOWN, offset
+
+
+def _collect(group: GroupState, offsets: Iterable[tuple[str, int, int]]) -> Iterator[None]:
+    for name, index, offset in offsets:
+        committed = group.committed.get(name)
+        if committed is None:
+            committed = group.committed[name] = Committed(array("i"), array("q"))
+        committed.partitions.append(index)
+        committed.offsets.append(offset)
+        yield

@@ -1,0 +1,79 @@
+"""The state of one partition that is being copied, and its next checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pylogd.client.core.model import TopicPartition
+from pylogd.services.mirror.batches import BatchCopy
+from pylogd.services.mirror.lag import LagMark
+from pylogd.services.mirror.offset_map import Run, joined
+from pylogd.services.mirror.target import Checkpoint, SourcePartition
+
+#: A run that no batch can continue.
+_NOTHING: Final = Run(-1, -1, 0)
+
+
+class PartitionRoute(NamedTuple):
+    """A partition of a route: the unit that the controller assigns to workers."""
+
+    route: str
+    topic: str
+    partition: int
+    target_topic: str
+
+    @property
+    def source(self) -> TopicPartition:
+        """The partition at the source."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def target(self) -> TopicPartition:
+        """The partition at the target."""
+        return TopicPartition(self.target_topic, self.partition)
+
+
+@dataclass(slots=True, eq=False)
+class PartitionCopy:
+    """A partition that is being copied.
+
+    position: records with lower offsets were appended or left out.
+    checkpoint: the last committed checkpoint.
+    target_offset: the end offset at the target after the acknowledged records.
+    runs: the offset map since the checkpoint.
+    target: the partition at the target.
+    """
+
+    path: PartitionRoute
+    key: SourcePartition
+    checkpoint: Checkpoint
+    position: int
+    epoch: int
+    target_offset: int
+    lag: LagMark
+    runs: list[Run] = field(default_factory=list)
+    target: TopicPartition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.target = self.path.target
+
+    def appended(self, batch: BatchCopy, offset: int) -> None:
+        """Record that the target has acknowledged a batch, whose first record has this offset at the target."""
+        runs, end = self.runs, offset + batch.records
+        source, target, length = runs[-1] if runs else _NOTHING
+        if batch.offsets is None and batch.first == source + length and offset == target + length:
+            runs[-1] = Run(source, target, length + batch.records)  # the usual case: the run becomes longer
+        else:
+            runs[-1:] = joined([*runs[-1:], *batch.runs(offset)])
+        self.target_offset = max(self.target_offset, end)
+
+    def next_checkpoint(self, now_ms: int) -> tuple[Checkpoint, list[Run]]:
+        """Return the checkpoint to commit, and the runs since the last one."""
+        checkpoint = Checkpoint(self.checkpoint.topic_id, self.position, self.epoch, self.target_offset, now_ms)
+        return checkpoint, list(self.runs)
+
+    def committed(self, checkpoint: Checkpoint) -> None:
+        """Record that the checkpoint is committed."""
+        self.checkpoint = checkpoint
+        self.runs.clear()

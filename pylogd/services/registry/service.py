@@ -1,0 +1,145 @@
+"""Run the registry: read its topic, then serve HTTP until it is stopped."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Final, NamedTuple
+
+from twisted.internet import defer
+from twisted.internet.interfaces import IListeningPort
+from twisted.web.http import combinedLogFormatter, datetimeToLogString
+from twisted.web.iweb import IRequest
+
+from pylogd.client import SecurityOptions
+from pylogd.client.deferred import Cluster
+from pylogd.base.clock import wall_ms
+from pylogd.web.channel import listen
+from pylogd.services.registry.authentication import Authenticator
+from pylogd.services.registry.bodies import BoundedSite
+from pylogd.services.registry.checking import SchemaChecker
+from pylogd.services.registry.election import LeaderElection
+from pylogd.services.registry.forwarding import Forwarder
+from pylogd.services.registry.group_protocol import Identity
+from pylogd.services.registry.handlers import Handlers
+from pylogd.services.registry.model import Compatibility
+from pylogd.services.registry.registry import Registry
+from pylogd.services.registry.store import SchemaStore
+from pylogd.services.registry.web import SchemaRegistryResource
+
+_EVERYWHERE: Final = ("0.0.0.0", "::")
+_JOIN_SECONDS: Final = 10.0
+
+
+class Membership(NamedTuple):
+    """The options of a registry for the election of a leader among the registries of a topic.
+
+    group: the name of the registries' group.
+    advertised: host and port at which other registries reach it; ("", 0) for the address of its listener.
+    eligible: whether it may lead.
+    session_timeout: the seconds without a heartbeat after which it no longer leads.
+    """
+
+    group: str = "schema-registry"
+    advertised: tuple[str, int] = ("", 0)
+    eligible: bool = True
+    session_timeout: float = 10.0
+
+
+class SchemaRegistryService:
+    """Starts and stops the store and the HTTP server in order.
+
+    address: (host, port) once it listens.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        bootstrap: str,
+        listen: str,
+        topic: str,
+        level: Compatibility = Compatibility.BACKWARD,
+        security: SecurityOptions | None = None,
+        *,
+        authenticator: Authenticator | None = None,
+        tls: Any = None,
+        forwarder: Forwarder | None = None,
+        membership: Membership | None = None,
+    ) -> None:
+        """listen: a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`.
+
+        security: the security of connections to brokers.
+        authenticator: who may send requests; None for everybody.
+        tls: a `tls.ReloadedTls`; None for plain HTTP.
+        forwarder: sends changes to the leader.
+        """
+        self._reactor = reactor
+        self._authenticator = Authenticator(reactor) if authenticator is None else authenticator
+        self._tls = tls
+        self._listen = listen
+        self._bootstrap, self._security = bootstrap, security
+        self._store = SchemaStore(reactor, bootstrap, topic, Registry(level), security=security)
+        self._checker = SchemaChecker(reactor)
+        self._forwarder = Forwarder(reactor) if forwarder is None else forwarder
+        self._membership = membership or Membership()
+        self._election: LeaderElection | None = None
+        self._port: IListeningPort | None = None
+        self.address = ("", 0)
+
+    def start(self) -> defer.Deferred[None]:
+        """Start. The Deferred fires once the port is open."""
+        return defer.Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        await self._authenticator.start()
+        await self._store.start()
+        site: Any = BoundedSite(None, self._reactor, _access_line)
+        factory = site
+        if self._tls is not None:
+            from twisted.protocols.tls import TLSMemoryBIOFactory  # noqa: PLC0415 - needs pyOpenSSL, an extra
+
+            self._tls.start()
+            factory = TLSMemoryBIOFactory(self._tls, isClient=False, wrappedFactory=factory)
+        self._port = await listen(self._reactor, self._listen, factory)
+        bound: Any = self._port.getHost()
+        self.address = (bound.host, bound.port)
+        self._election = self._make_election()
+        handlers = Handlers(self._store, self._checker, self._membership.group)
+        site.resource = SchemaRegistryResource(handlers, self._authenticator, self._election, self._forwarder)
+        self._election.start()
+
+    def _make_election(self) -> LeaderElection:
+        member = self._membership
+        host, port = member.advertised
+        host = host or (socket.getfqdn() if self.address[0] in _EVERYWHERE else self.address[0])
+        scheme = "http" if self._tls is None else "https"
+        identity = Identity(host, port or self.address[1], scheme, member.eligible)
+        # A JoinGroup is answered once all members have joined, which takes up to the session timeout.
+        cluster = Cluster(
+            self._bootstrap, request_timeout=2 * member.session_timeout + _JOIN_SECONDS, reactor=self._reactor,
+            security=self._security,
+        )  # fmt: skip
+        return LeaderElection(cluster, member.group, identity, self._store.catch_up, member.session_timeout)
+
+    def stop(self) -> defer.Deferred[None]:
+        """Stop. The Deferred fires once the port and all connections are closed."""
+        return defer.Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        if self._port is not None:
+            await defer.maybeDeferred(self._port.stopListening)
+        if self._tls is not None:
+            self._tls.stop()
+        if self._election is not None:
+            await self._election.stop()
+        await self._forwarder.stop()
+        self._authenticator.stop()
+        await self._checker.stop()
+        await self._store.stop()
+
+
+def _access_line(_: str, request: IRequest) -> str:
+    """Return one line of the access log. It has a time stamp of its own, since Twisted's is the reactor's time, not the
+    time of day.
+    """
+    line: str = combinedLogFormatter(datetimeToLogString(wall_ms() // 1000), request)
+    return line

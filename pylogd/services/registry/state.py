@@ -1,0 +1,219 @@
+"""The registry's state: subjects and their versions, schemas by id, settings, modes, contexts.
+
+Strategy: the state is the result of applying all records of one topic in order, so every process that reads the topic
+has the same state. Keys and values have the format of Confluent's registry, whose topic can be taken over.
+
+Rules:
+- Each context gives its own ids. An id belongs to one schema as long as a version has it, and is not given again.
+- When a version is deleted permanently, the largest ids so far are written too, because compaction removes the
+  version's own record.
+- A deletion writes tombstones for all keys with the same meaning, whatever bytes other programs wrote (`completed`).
+- A record that can't be decoded is skipped. Ids that are found in it are not given to other schemas. Must not know:
+  HTTP, brokers, which changes are allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pylogd.services.registry.contexts import DEFAULT, context_of, normalized
+from pylogd.services.registry.errors import RegistryError
+from pylogd.services.registry.keys import RecordKeys, identity_of
+from pylogd.services.registry.model import AVRO, Identity, Schema, TopicRecord, Version, extras_of, references_of
+from pylogd.services.registry.modes import Mode
+from pylogd.services.registry.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+MAX_NUMBER: Final = 2**31 - 1  # the largest version, and the largest id, which has four bytes in messages
+_TAKEOVER: Final = "WRITER"
+_IGNORED: Final = frozenset({"DELETE_SUBJECT", "CLEAR_SUBJECT", "ASSOC", _TAKEOVER})
+_IDS: Final = re.compile(rb'"id"\s*:\s*(\d{1,10})(?!\d)')
+
+
+class RegistryState:
+    """The state described above."""
+
+    def __init__(self) -> None:
+        self._subjects: dict[str, dict[int, Version]] = {}
+        self._uses: dict[tuple[str, int], dict[tuple[str, int], Version]] = {}  # by context and id
+        self._guids: dict[str, dict[tuple[str, int], Version]] = {}  # by guid, then by context and id
+        self._ids: dict[tuple[str, Identity], int] = {}
+        self._settings: dict[str | None, Settings] = {}
+        self._modes: dict[str | None, Mode] = {}
+        self._used: dict[str, int] = {}  # the largest version so far, by subject
+        self._last_ids: dict[str, int] = {}  # the largest id so far, by context
+        self._contexts: set[str] = set()
+        self._keys = RecordKeys()
+
+    def completed(self, records: list[TopicRecord]) -> list[TopicRecord]:
+        """Return the records of a change, with tombstones for all keys of the deleted things (`keys`)."""
+        return [*self._keys.tombstones(records), *records] if records else []
+
+    def apply(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
+        """Apply the topic's next record, which is at `offset`. A record that can't be decoded is logged and skipped."""
+        try:
+            self._apply(key, value, offset)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, RegistryError) as error:
+            for found in _IDS.findall(value or b""):
+                if int(found) < MAX_NUMBER:
+                    self._note_id(DEFAULT, int(found))
+            _log.warning(
+                "skipping the record at offset %d of the schemas topic, which can't be decoded: key %.200r: %s",
+                offset, key, str(error) or type(error).__name__,
+            )  # fmt: skip
+
+    def _apply(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+        name = json.loads(key or b"")
+        kind = name["keytype"]
+        identity = identity_of(name)
+        if identity is not None:
+            self._keys.note(identity, key or b"", deleted=value is None)
+        document = None if value is None else json.loads(value)
+        subject = name.get("subject")
+        if not isinstance(subject, str | None) or (subject is None and kind in ("SCHEMA", "DELETE_SUBJECT")):
+            raise ValueError("the subject is not a string")
+        if kind == "SCHEMA":
+            self._apply_schema(subject or "", int(name["version"]), document, offset)
+        elif kind == "CONFIG":
+            self._apply_settings(subject, document)
+        elif kind == "MODE":
+            self._apply_mode(subject, document)
+        elif kind == "CONTEXT":
+            change = self._contexts.discard if document is None else self._contexts.add
+            change(str(name["context"]))
+        elif kind == "DELETE_SUBJECT" and document is not None:
+            for version in list(self._subjects.get(subject or "", {}).values()):
+                if version.version <= int(document["version"]):
+                    self._put(replace(version, deleted=True))
+        elif kind == "NOOP":
+            self._apply_last_ids(document or {})
+        elif kind not in _IGNORED:
+            raise ValueError(f"unknown key type {kind!r}")
+
+    def _apply_schema(self, subject: str, number: int, document: Mapping[str, Any] | None, offset: int) -> None:
+        subject = normalized(subject)
+        if document is None:
+            self._remove(subject, number)
+            return
+        schema = Schema(
+            str(document["schema"]), references_of(document), str(document.get("schemaType") or AVRO),
+            extras_of(document),
+        )  # fmt: skip
+        version = Version(
+            subject, number, int(document["id"]), schema, bool(document.get("deleted")),
+            str(document.get("guid") or schema.guid),
+        )  # fmt: skip
+        context = context_of(subject)
+        named = next(iter(self._uses.get((context, version.id), {}).values()), None)
+        if named is not None and named.schema.identity != schema.identity:
+            _log.error(
+                "the record at offset %d of the schemas topic gives id %d to a second schema (%s version %d); id %d "
+                "keeps the first. Another program writes to the topic without coordinating with this registry: stop it",
+                offset, version.id, subject, number, version.id,
+            )  # fmt: skip
+        self._put(version)
+
+    def _put(self, version: Version) -> None:
+        subject, number, context = version.subject, version.version, context_of(version.subject)
+        identity = version.schema.identity  # raises for an invalid schema, before anything has changed
+        before = self._subjects.get(subject, {}).get(number)
+        if before is not None and before.id != version.id:
+            self._remove(subject, number)
+        self._subjects.setdefault(subject, {})[number] = version
+        self._used[subject] = max(self._used.get(subject, 0), number)
+        self._uses.setdefault((context, version.id), {})[subject, number] = version
+        self._guids.setdefault(version.guid, {})[context, version.id] = version
+        self._note_id(context, version.id)
+        self._ids.setdefault((context, identity), version.id)
+        if context != DEFAULT:
+            self._contexts.add(context)
+
+    def _remove(self, subject: str, number: int) -> None:
+        versions = self._subjects.get(subject, {})
+        version = versions.pop(number, None)
+        if version is None:
+            return
+        if not versions:
+            del self._subjects[subject]
+        context = context_of(subject)
+        uses = self._uses[context, version.id]
+        del uses[subject, number]
+        if not uses:
+            del self._uses[context, version.id]
+            self._guids[version.guid].pop((context, version.id), None)
+            if self._ids.get((context, version.schema.identity)) == version.id:
+                del self._ids[context, version.schema.identity]
+
+    def _apply_settings(self, subject: str | None, document: Mapping[str, Any] | None) -> None:
+        if document is None:
+            self._settings.pop(subject, None)
+        else:
+            self._settings[subject] = Settings().changed(document, "compatibilityLevel")
+
+    def _apply_mode(self, subject: str | None, document: Mapping[str, Any] | None) -> None:
+        if document is None:
+            self._modes.pop(subject, None)
+        else:
+            self._modes[subject] = Mode.named(document["mode"])
+
+    def _apply_last_ids(self, document: Mapping[str, Any]) -> None:
+        self._note_id(DEFAULT, int(document.get("lastId", 0)))
+        for context, last in document.get("lastIds", {}).items():
+            self._note_id(str(context), int(last))
+
+    def _note_id(self, context: str, schema_id: int) -> None:
+        self._last_ids[context] = max(self._last_ids.get(context, 0), schema_id)
+
+    def _all_versions(self) -> Iterator[Version]:
+        return (version for versions in self._subjects.values() for version in versions.values())
+
+    def last_ids_record(self) -> TopicRecord:
+        """Return the record of the largest ids that were given."""
+        last = {context: last for context, last in self._last_ids.items() if context != DEFAULT}
+        document: dict[str, Any] = {"lastId": self._last_ids.get(DEFAULT, 0)}
+        return TopicRecord(
+            as_bytes({"keytype": "NOOP", "magic": 0}), as_bytes(document | ({"lastIds": last} if last else {}))
+        )
+
+
+def schema_record(version: Version) -> TopicRecord:
+    """Return the record of a version."""
+    key = {"keytype": "SCHEMA", "subject": version.subject, "version": version.version, "magic": 1}
+    return TopicRecord(as_bytes(key), as_bytes({**version.as_json(), "deleted": version.deleted}))
+
+
+def context_record(context: str, *, deleted: bool = False) -> TopicRecord:
+    """Return the record of a context."""
+    document = {"tenant": "default", "context": context}
+    return TopicRecord(
+        as_bytes({"keytype": "CONTEXT", **document, "magic": 0}), None if deleted else as_bytes(document)
+    )
+
+
+def mode_record(subject: str | None, mode: Mode | None) -> TopicRecord:
+    """Return the record of a mode; None removes the mode."""
+    key = as_bytes({"keytype": "MODE", "subject": subject, "magic": 0})
+    return TopicRecord(key, None if mode is None else as_bytes({"subject": subject, "mode": mode.value}))
+
+
+def settings_record(subject: str | None, settings: Settings | None) -> TopicRecord:
+    """Return the record of settings; None removes the settings."""
+    key = as_bytes({"keytype": "CONFIG", "subject": subject, "magic": 0})
+    if settings is None:
+        return TopicRecord(key, None)
+    return TopicRecord(key, as_bytes({"subject": subject, **settings.as_json("compatibilityLevel")}))
+
+
+def as_bytes(document: Mapping[str, Any]) -> bytes:
+    """Return compact JSON."""
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+#: A record that changes nothing. A registry writes it to take over the topic (see `appending`).
+TAKEOVER: Final = TopicRecord(as_bytes({"keytype": _TAKEOVER, "magic": 0}), b"{}")
