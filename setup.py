@@ -2,7 +2,13 @@
 
 from setuptools import Extension, setup
 
-_COMPILED = ("wire/_speedups", "wire/fast/_fast", "api/fast/_repeated", "log/_residency", "net/_tls_records")
+_COMPILED = (
+    "wire/_speedups",
+    "wire/fast/_fast",
+    "broker/api/fast/_repeated",
+    "broker/log/_residency",
+    "link/_tls_records",
+)
 _INCLUDED = ["pylogd/wire/_inspect.h", "pylogd/wire/_stamps.h", "pylogd/broker/api/fast/_attributes.h"]
 
 setup(

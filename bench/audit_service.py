@@ -38,8 +38,8 @@ from bench.harness import interval
 from bench.machine import machine
 from bench.peers import Peer, running
 from bench.peers.base import process_seconds
-from pylogd.client import Admin, AuditedProducer, Consumer, Producer
 from pylogd.base.clock import wall_ms
+from pylogd.client import Admin, AuditedProducer, Consumer, Producer
 from tests.pages import write_page
 
 REPORT: Final = Path(__file__).with_name("AUDIT_SERVICE.md")

@@ -32,8 +32,8 @@ from kazoo.exceptions import NoNodeError
 
 from bench.harness import say
 from bench.peers.base import process_seconds
-from pylogd.client import Admin, NewTopic
 from pylogd.base.errors import PylogdError
+from pylogd.client import Admin, NewTopic
 from pylogd.local.broker import BrokerProcess
 from pylogd.local.cluster import LocalCluster
 from pylogd.wire import schema

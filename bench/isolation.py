@@ -38,8 +38,8 @@ from typing import Any
 from bench.kuaishou.cgroups import ROOT, Unavailable
 from bench.kuaishou.disks import Disk, check_tools, make_disk
 from bench.machine import machine
-from pylogd.client import Consumer
 from pylogd.base.errors import ErrorCode
+from pylogd.client import Consumer
 from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest

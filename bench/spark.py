@@ -37,9 +37,9 @@ from bench.spark_report import report
 from conformance.checks import Missing
 from conformance.spark_source import jars
 from pylogd.client import Admin, Consumer, Producer
-from pylogd.local.broker import BrokerProcess
 from pylogd.lake.spark.load import LoadPlan, load
 from pylogd.lake.spark.opening import open_table
+from pylogd.local.broker import BrokerProcess
 from tests.pages import write_page
 from tests.sparks import running_spark
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from conformance import java_tools
 from pylogd.broker.security.acls import AclBinding, AclEntry, Permission
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
-from pylogd.credentials.principal import Principal
 from pylogd.broker.security.rules import AclAuthorizer, AclIndex
+from pylogd.credentials.principal import Principal
 from tests.property import test_acl_rules as sets
 
 ORACLE = Path(__file__).parent / "java" / "AclOracle.java"

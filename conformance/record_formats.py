@@ -15,7 +15,13 @@ from typing import Any, Final
 
 from conformance import checks, java_tools
 from conformance.checks import FAILED, HERE, PASSED, Check
-from pylogd.broker.groups.consumer.members import Assigned, ClassicProtocol, ConsumerMember, MemberState, partitions_by_topic
+from pylogd.broker.groups.consumer.members import (
+    Assigned,
+    ClassicProtocol,
+    ConsumerMember,
+    MemberState,
+    partitions_by_topic,
+)
 from pylogd.broker.groups.consumer.records import (
     AssignmentEpoch,
     CurrentAssignment,

@@ -13,10 +13,10 @@ from typing import Final
 
 from conformance import brokers, java_tools
 from conformance.checks import HERE, Check, Missing, expect, last_line, run
+from pylogd.base.errors import KafkaError
 from pylogd.client import Admin, NewTopic
 from pylogd.client.core.admin.config_operations import ResourceKind
 from pylogd.config import SETTINGS, TOPIC_SETTINGS, ConfigError, ConfigType, Setting
-from pylogd.base.errors import KafkaError
 
 _TOPIC: Final = "values"
 _EDGES: Final = (0, 1, 4, 9, 12, 14, 17, 22, 1024, 1 << 20, 60_000, 1 << 30, (1 << 31) - 8, 1 << 31, 1 << 63)

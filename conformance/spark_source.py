@@ -24,11 +24,11 @@ from pyspark.sql.functions import window
 from conformance import checks
 from conformance.checks import CACHE, HERE, Missing
 from pylogd.client import Admin, Producer, TopicPartition
-from pylogd.local.broker import BrokerProcess
 from pylogd.lake.spark.lag import behind_latest
 from pylogd.lake.spark.options import offsets_json
 from pylogd.lake.spark.stream_offsets import topics_of
 from pylogd.lake.tables.position import by_partition
+from pylogd.local.broker import BrokerProcess
 from tests.pages import write_page
 from tests.sparks import running_spark, traffic
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pylogd.client.core.audit import HEADER, Report, Stamp
+from pylogd.local.broker import pylogd_command
+from pylogd.local.launch import bound
 from pylogd.services.audit.counting import Counted, WindowRows
 from pylogd.services.audit.judging import Judgement
 from pylogd.services.audit.ledger import Ledger
 from pylogd.services.audit.windows import Change, LedgerOptions, StageSpec
-from pylogd.client.core.audit import HEADER, Report, Stamp
-from pylogd.local.broker import pylogd_command
-from pylogd.local.launch import bound
 
 WIDTH = 1000
 TOPIC = "t"

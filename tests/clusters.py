@@ -13,10 +13,10 @@ from typing import Final, TypeVar
 
 import pytest
 
+from pylogd.base.errors import PylogdError
 from pylogd.client import Admin
 from pylogd.client import Cluster as Connection
 from pylogd.client.core.model import Partition, Topic
-from pylogd.base.errors import PylogdError
 from pylogd.local.cluster import LocalBrokers
 from tests.zookeeper import ZooKeeper
 

@@ -36,125 +36,144 @@ class Rule(NamedTuple):
 
 
 #: Modules that every package may import.
-EVERYWHERE = ("errors", "clock", "machine")
+EVERYWHERE = ("base.errors", "base.clock", "base.machine")
 #: Modules that `Twisted.NAMES` allows: types of arguments. They do not use a reactor.
 TWISTED_NAMES = (
     "twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure",
 )  # fmt: skip
 _NEVER = Twisted.NEVER
-#: What clients authenticate with.
-_CREDENTIALS = ("security.sasl", "security.principal")
 #: Package, or module outside of packages, -> its rule, from the bottom up. A package inside of another, such as
 #: `wire.messages`, has the rule of the outer one.
 RULES: Mapping[str, Rule] = {
-    "errors": Rule(twisted=_NEVER),
-    "clock": Rule(twisted=_NEVER),
-    "machine": Rule(twisted=_NEVER),
-    "histogram": Rule(twisted=_NEVER),
-    "threads": Rule(twisted=Twisted.ALL),
-    "http_channel": Rule(("limits.shares",), Twisted.ALL),
+    "base": Rule(reactor=("base.threads", "base.process")),
+    "base.errors": Rule(twisted=_NEVER),
+    "base.clock": Rule(twisted=_NEVER),
+    "base.machine": Rule(twisted=_NEVER),
+    "base.placement": Rule(twisted=_NEVER),
     "protocol": Rule(twisted=_NEVER),
     "config": Rule(twisted=_NEVER),
-    "limits": Rule(),
-    "wire": Rule(("protocol", "limits"), _NEVER),
-    "log": Rule(
+    "wire": Rule(("protocol", "base.limits"), _NEVER),
+    "web": Rule(("base",), Twisted.ALL),
+    "web.client": Rule(twisted=_NEVER),
+    "store": Rule(
+        ("base", "config"), reactor=("store.sqlite", "store.frames", "store.server", "store.remote"),
+    ),
+    "credentials": Rule(("config", "web.client"), _NEVER),
+    "link": Rule(("wire", "credentials.certificates"), Twisted.ALL),
+    "local": Rule(twisted=_NEVER),
+    "client": Rule(("base.placement", "wire", "credentials"), _NEVER),
+    "client.core": Rule(("base.placement", "wire", "credentials"), _NEVER),
+    "client.properties": Rule(("credentials", "client.core"), _NEVER),
+    "client.evented": Rule(("wire", "credentials", "client.core"), _NEVER),
+    "client.zookeeper": Rule(("base.deferreds", "client.core", "config", "store"), Twisted.ALL),
+    "client.blocking": Rule(("wire", "credentials", "client.core", "client.evented", "client.zookeeper"), _NEVER),
+    "client.aio": Rule(("wire", "credentials", "client.core", "client.evented"), _NEVER),
+    "client.deferred": Rule(
+        ("wire", "credentials", "client.core", "client.evented", "client.zookeeper", "store", "link"), Twisted.ALL
+    ),
+    "client.registry": Rule(
+        ("web.client", "credentials", "client.core", "client.evented", "client.properties"), _NEVER
+    ),
+    "local.secure": Rule(("client", "local", "credentials"), _NEVER),
+    "broker": Rule(
+        ("base", "config", "wire", "store", "credentials", "link"), Twisted.ALL
+    ),
+    "broker.log": Rule(
         (
             "wire.records", "wire.record_fields", "wire.compression", "wire.validation", "wire.timestamps",
-            "wire.exceptions", "histogram",
+            "wire.exceptions", "base.histogram",
         ),
         _NEVER,
     ),
-    "cache": Rule(("config", "log")),
-    "placement": Rule(twisted=_NEVER),
-    "metadata": Rule(
-        ("config", "limits.expressions", "placement", "threads"),
-        reactor=("metadata.sqlite", "metadata.store_frames", "metadata.store_server", "metadata.remote"),
+    "broker.cache": Rule(("config", "broker.log")),
+    "broker.metadata": Rule(("base", "config", "store")),
+    "broker.security": Rule(("base", "config", "store", "credentials", "broker.metadata")),
+    "broker.quotas": Rule(("base", "config", "broker.metadata")),
+    "broker.isolation": Rule(("base", "config")),
+    "broker.controller": Rule(("base", "config", "store", "broker.metadata")),
+    "broker.telemetry": Rule(
+        ("base", "config", "wire.compression", "wire.crc32c", "wire.exceptions", "broker.metadata")
     ),
-    "security": Rule(("config", "limits", "metadata")),
-    "security.sasl": Rule(("security.principal",), _NEVER),
-    "quotas": Rule(("config", "limits", "metadata")),
-    "isolation": Rule(("config", "limits")),
-    "controller": Rule(("config", "metadata", "placement")),
-    "telemetry": Rule(("config", "limits", "wire.compression", "wire.crc32c", "wire.exceptions", "metadata")),
-    "replica": Rule(
+    "broker.replica": Rule(
         (
-            "config", "limits.shares", "wire.records", "wire.compression", "wire.exceptions", "wire.messages", "log",
-            "isolation", "metadata",
+            "base", "config", "wire.records", "wire.compression", "wire.exceptions", "wire.messages", "store",
+            "broker.log", "broker.isolation", "broker.metadata",
         ),
-        reactor=("replica.housekeeping",),
+        reactor=("broker.replica.periodic_maintenance",),
     ),
-    "transactions": Rule(("config", "limits", "wire.records", "wire.messages", "log.errors", "metadata", "replica")),
-    "groups": Rule(("config", "limits", "wire.records", "log.errors", "metadata", "replica")),
-    "api": Rule(
+    "broker.transactions": Rule(
+        ("base", "config", "wire.records", "wire.messages", "store.paths", "broker.log.errors", "broker.metadata",
+         "broker.replica")
+    ),
+    "broker.groups": Rule(
+        ("base", "config", "wire.records", "store.paths", "broker.log.errors", "broker.metadata", "broker.replica")
+    ),
+    "broker.api": Rule(
         (
-            "config", "limits", "wire", "log", "metadata", "security", "quotas", "isolation", "controller", "replica",
-            "telemetry", "transactions", "groups", "histogram", "placement",
+            "base", "config", "wire", "store", "credentials", "broker.log", "broker.metadata", "broker.security",
+            "broker.quotas", "broker.isolation", "broker.controller", "broker.replica", "broker.telemetry",
+            "broker.transactions", "broker.groups",
         )
     ),
-    "net": Rule(("limits", "wire", "security"), Twisted.ALL),
-    "listening": Rule(("config", "limits", "metadata.image", "net", "security"), Twisted.ALL),
-    "broker": Rule(
+    "broker.net": Rule(("base", "wire", "credentials", "link", "broker.security"), Twisted.ALL),
+    "broker.listening": Rule(
+        ("base", "config", "credentials", "link", "broker.metadata.image", "broker.net", "broker.security"), Twisted.ALL
+    ),
+    "broker.broker": Rule(
         (
-            "config", "limits", "wire", "log", "cache", "metadata", "security", "quotas", "isolation", "controller",
-            "replica", "telemetry", "transactions", "groups", "api", "net", "listening", "threads",
+            "base", "config", "store", "link", "broker.log", "broker.cache", "broker.metadata", "broker.security",
+            "broker.quotas", "broker.isolation", "broker.controller", "broker.replica", "broker.telemetry",
+            "broker.transactions", "broker.groups", "broker.api", "broker.net", "broker.listening",
         ),
         Twisted.ALL,
     ),
-    "process": Rule(
-        ("config", "log.files", "metadata.entity_configs", "metadata.service", "security.sasl", "broker", "metrics"),
-        Twisted.ALL,
-    ),
-    "metrics": Rule(
+    "broker.metrics": Rule(
         (
-            "api", "broker", "config", "groups", "histogram", "http_channel", "limits.log_lines", "log.log",
-            "log.manager", "metadata", "net.page_cache", "replica", "telemetry", "wire.messages", "wire.size_sampling",
+            "base", "config", "web", "store", "wire.messages", "wire.size_sampling", "broker.api", "broker.broker",
+            "broker.groups", "broker.log.log", "broker.log.manager", "broker.metadata", "broker.net.page_cache",
+            "broker.replica", "broker.telemetry",
         ),
         Twisted.ALL,
     ),
-    "tap": Rule(("config", "process"), Twisted.ALL),
-    "workers": Rule(
-        ("config", "metadata.sqlite", "metadata.store_server", "metadata.errors", "api.first_requests", "log.files",
-         "net.shared_port", "local.broker", "process"),
-        Twisted.ALL,
-    ),
-    "client": Rule(("placement", "wire", *_CREDENTIALS), _NEVER),
-    "client.core": Rule(("placement", "wire", *_CREDENTIALS), _NEVER),
-    "client.properties": Rule((*_CREDENTIALS, "security.ciphers", "client.core"), _NEVER),
-    "client.evented": Rule(("wire", *_CREDENTIALS, "client.core"), _NEVER),
-    "client.zookeeper": Rule(("client.core", "config.values", "config.zookeeper", "metadata"), Twisted.ALL),
-    "client.blocking": Rule(("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper"), _NEVER),
-    "client.aio": Rule(("wire", *_CREDENTIALS, "client.core", "client.evented"), _NEVER),
-    "client.deferred": Rule(
-        ("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper", "metadata", "net"), Twisted.ALL
-    ),
-    "schemas": Rule(("client", "http_channel", "limits.shares", "wire", "threads", *_CREDENTIALS), Twisted.ALL),
-    "tables": Rule(twisted=_NEVER),
-    "typed": Rule(("schemas.api_client", "schemas.pattern_engines", "schemas.patterns", "tables"), _NEVER),
-    "spark": Rule(("client", "schemas.avro", "tables", "typed"), _NEVER),
-    "audit": Rule(
-        ("client", "metrics.http", "mirror.tables", "tables", "threads", "wire.exceptions", "wire.records"), Twisted.ALL
-    ),
-    "mirror": Rule(
+    "broker.process": Rule(
         (
-            "client", "metrics.http", "wire", "metadata", "config.values", "config.zookeeper", "schemas.access",
-            "schemas.api_client", "tables", "threads", "typed", *_CREDENTIALS,
+            "base", "config", "credentials.scram", "broker.log.files", "broker.metadata.entity_configs",
+            "broker.metadata.service", "broker.broker", "broker.metrics",
         ),
         Twisted.ALL,
     ),
-    "console": Rule(
+    "broker.tap": Rule(("base", "config", "broker.process"), Twisted.ALL),
+    "broker.workers": Rule(
         (
-            "audit.judging", "audit.report", "client", "config", "http_channel", "limits.shares", "metadata",
-            "metrics.http", "metrics.registered_groups", "metrics.steps", "placement", "schemas", "security.sasl",
-            "tables", "threads", "typed.errors", "typed.json_codec", "wire.messages", "wire.records",
+            "base", "config", "store", "local.broker", "broker.api.first_requests", "broker.log.files",
+            "broker.net.shared_port", "broker.process",
         ),
         Twisted.ALL,
     ),
-    "local": Rule(twisted=_NEVER),
-    "local.secure": Rule(("client", "local", "security.sasl", "wire.messages"), _NEVER),
+    "lake": Rule(twisted=_NEVER),
+    "lake.tables": Rule(twisted=_NEVER),
+    "lake.typed": Rule(("client.registry", "lake.tables"), _NEVER),
+    "lake.spark": Rule(("client", "lake.tables", "lake.typed"), _NEVER),
+    "services": Rule(twisted=Twisted.ALL),
+    "services.registry": Rule(("base", "wire", "web", "credentials", "client"), Twisted.ALL),
+    "services.mirror": Rule(
+        ("base", "config", "wire", "web", "store", "credentials", "client", "lake.tables", "lake.typed"), Twisted.ALL
+    ),
+    "services.audit": Rule(
+        ("base", "wire.exceptions", "wire.records", "web", "client", "lake.tables", "services.mirror.tables"),
+        Twisted.ALL,
+    ),
+    "services.console": Rule(
+        (
+            "base", "config", "wire.messages", "wire.records", "web", "store", "credentials", "client", "lake.tables",
+            "lake.typed", "services.audit", "services.registry.bodies",
+        ),
+        Twisted.ALL,
+    ),
     "cli": Rule(
         (
-            "audit", "client", "config", "console", "local", "log.verify", "log.dump", "metadata.node_acls", "mirror",
-            "placement", "process", "schemas", "security.sasl", "spark", "tables", "typed", "workers",
+            "base", "config", "web.tls", "store", "credentials", "local", "client", "lake", "services",
+            "broker.log.verify", "broker.log.dump", "broker.process", "broker.workers",
         ),
         _NEVER,
         reactor=("cli.common", "cli.console", "cli.mirror", "cli.schemas"),
@@ -185,7 +204,7 @@ def modules(root: Path) -> dict[str, Path]:
 def imports(name: str, path: Path) -> Iterator[str]:
     """Yield the absolute name of everything that the module `name` imports.
 
-    `from pylogd.log import manager` yields `pylogd.broker.log.manager`: only the longer name tells which module is meant.
+    `from pylogd.broker.log import manager` yields `pylogd.broker.log.manager`: only the longer name tells the module.
     """
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,8 +1,8 @@
 """What changes of the metadata cost one broker: what it reads at the store, and bytecode instructions.
 
 Broker 1 is real, but for its network, and hosts nothing. Beside it are other brokers as registrations only, which have
-all topics. A writer, broker 2's metadata, makes changes as brokers do. tests/unit/broker/api/test_metadata_costs.py compares
-the costs beside few and many topics and brokers.
+all topics. A writer, broker 2's metadata, makes changes as brokers do. tests/unit/broker/api/test_metadata_costs.py
+compares the costs beside few and many topics and brokers.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
 
-from pylogd.config import Settings
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.cluster import Cluster
 from pylogd.broker.metadata.image import Broker, Endpoint, PartitionState, Topic, TopicUpdate, new_id
-from pylogd.store.interfaces import Create, Delete, Node, Operation, Watch
-from pylogd.store.paths import BROKERS, CHANGES
-from pylogd.broker.metadata.layout import Assignment, encode_broker, encode_states, encode_topic, state_path, topic_path
+from pylogd.broker.metadata.layout import Assignment, encode_broker, encode_states, encode_topic, state_path
 from pylogd.broker.metadata.registrations import announcement
 from pylogd.broker.metadata.topic_admin import TopicAdmin
 from pylogd.broker.metadata.topics import TopicRegistry
+from pylogd.config import Settings
+from pylogd.store.interfaces import Create, Delete, Node, Operation, Watch
+from pylogd.store.paths import BROKERS, CHANGES, topic_path
 from pylogd.wire import schema
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fakes import parts as fakes

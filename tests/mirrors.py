@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from pylogd.client import Admin, Consumer
 from pylogd.base.errors import PylogdError
+from pylogd.client import Admin, Consumer
 from pylogd.local.broker import START_SECONDS, RunningBroker, pylogd_command
 from pylogd.local.launch import bound
 from pylogd.wire.records import HEADER_SIZE, iter_batches

@@ -51,7 +51,7 @@ def part_of(path: Path) -> str:
     """Return the part of a test file. Two Sparks at a time are the most."""
     folder, *rest = path.relative_to(TESTS).parts
     if folder == "unit":
-        return WAITING if rest[0] == "api" else SERVING
+        return WAITING if rest[:2] == ["broker", "api"] else SERVING
     if folder == "transactions_check":
         return WAITING
     if folder in ("chain", "chaos", "crash", "fleet"):

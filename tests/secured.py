@@ -17,8 +17,8 @@ import pytest
 
 from pylogd.client import Admin, Cluster
 from pylogd.client.properties import parse_properties, security_from
-from pylogd.local.secure import ADMIN, SecureCluster
 from pylogd.credentials.jaas import parse_jaas
+from pylogd.local.secure import ADMIN, SecureCluster
 
 #: The password of bob by PLAIN, which is in the brokers' settings.
 PLAIN_PASSWORD: Final = "plain-bob-hush"

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pylogd.services.audit.opening import open_table
 from pylogd.base.clock import wall_ms
+from pylogd.services.audit.opening import open_table
 
 
 class Listing(Protocol):

@@ -12,8 +12,8 @@ import json
 import sys
 import time
 
-from pylogd.client import Producer
 from pylogd.base.clock import wall_ms
+from pylogd.client import Producer
 
 SIZE = 100
 _TICK = 0.01

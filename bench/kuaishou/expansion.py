@@ -13,8 +13,8 @@ from bench.kuaishou.clients import Clients, curve, percentile
 from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round, Scale, Target
 from bench.kuaishou.lab import ControlGroup, Disk, Laboratory, slow_down
 from bench.kuaishou.meter import Meter
-from pylogd.client import Admin
 from pylogd.base.placement.moves import spread
+from pylogd.client import Admin
 
 MEMORY: Final = 192 << 20  # of each broker's group
 DISK: Final = 3 << 30

@@ -24,8 +24,8 @@ from bench.isolation import topics_on as topics_by_disk
 from bench.kuaishou.clients import percentile
 from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round, Scale, Target
 from bench.kuaishou.lab import Disk, Laboratory
-from pylogd.config.broker import SETTINGS
 from pylogd.base.errors import ErrorCode
+from pylogd.config.broker import SETTINGS
 from tests.rawclient import RawClient
 
 SETTING: Final = "log.write.queues"

@@ -1,7 +1,7 @@
 """Compare the refused requests with the error codes that the source names, and say why some are not provoked.
 
-An error code that a handler of `pylogd.broker.api` names needs a case of its API. One of a module that handlers share needs a
-case of an API whose handler uses that module. One of a package below needs any case.
+An error code that a handler of `pylogd.broker.api` names needs a case of its API. One of a module that handlers share
+needs a case of an API whose handler uses that module. One of a package below needs any case.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from conformance.refused.model import Case
 
 _SOURCE: Final = Path(__file__).resolve().parents[2] / "pylogd"
 #: Packages below `api` whose error codes reach clients, and the one module of `replica` that is like them.
-_BELOW: Final = ("groups", "transactions", "security", "telemetry", "metadata", "replica/sessions.py")
+_BELOW: Final = (
+    "broker/groups", "broker/transactions", "broker/security", "broker/telemetry", "broker/metadata", "store",
+    "broker/replica/sessions.py",
+)  # fmt: skip
 #: Why error codes are not provoked, by module or package. The codes have spaces between them.
 NOT_PROVOKED: Final[Mapping[str, Mapping[str, str]]] = {
     "it needs several brokers, or one that has stopped: the tests of replication and failover have it": {
@@ -104,13 +107,18 @@ NOT_PROVOKED: Final[Mapping[str, Mapping[str, str]]] = {
 def named_in_source() -> dict[str, set[str]]:
     """Return the error codes that each module of `api`, and each package below it, names in other than comparisons."""
     found: dict[str, set[str]] = {}
-    for path in sorted((_SOURCE / "api").glob("*.py")):
+    for path in sorted((_SOURCE / "broker" / "api").glob("*.py")):
         found.setdefault(path.stem, set()).update(_named(path))
     for name in _BELOW:
         below = _SOURCE / name
         for path in [below] if below.suffix else sorted(below.rglob("*.py")):
-            found.setdefault(name.partition("/")[0], set()).update(_named(path))
+            found.setdefault(_room(name), set()).update(_named(path))
     return {room: codes - {"NONE"} for room, codes in found.items() if codes - {"NONE"}}
+
+
+def _room(path: str) -> str:
+    """Return the package of a path in `_BELOW`: `groups` of `broker/groups`."""
+    return path.removeprefix("broker/").partition("/")[0]
 
 
 def _named(path: Path) -> Iterator[str]:
@@ -137,7 +145,7 @@ def _used_by(handler: str) -> frozenset[str]:
     waiting = [handler]
     while waiting:
         module = waiting.pop()
-        path = _SOURCE / "api" / f"{module}.py"
+        path = _SOURCE / "broker" / "api" / f"{module}.py"
         if module in found or not path.exists():
             continue
         found.add(module)
@@ -162,7 +170,7 @@ def not_covered(cases: Iterable[Case], excused: Mapping[str, Mapping[str, str]] 
 
 def _provoked(cases: Iterable[Case]) -> dict[str, set[str]]:
     """Return the error codes that cases provoke, by module of `api` and package below."""
-    found: dict[str, set[str]] = {name.partition("/")[0]: set() for name in _BELOW}
+    found: dict[str, set[str]] = {_room(name): set() for name in _BELOW}
     below = list(found)
     for one in cases:
         for room in (*_used_by(one.api), *below):

@@ -6,8 +6,8 @@ reader of the wall clock in pylogd. Everything else uses `time.monotonic`. Twist
 (`reactor.seconds` is `time.time`), so `use_monotonic_time` gives the process's reactor the monotonic clock. A library
 on an application's reactor wraps the reactor instead (`pylogd.link.monotonic_reactor`).
 
-Rules: `tests/unit/base/test_time.py` refuses `time.time`, `datetime.now` and similar calls anywhere else. Code with time
-stamps takes a parameter `now_ms`, code that waits takes a reactor (`IReactorTime`) or `seconds`; the two are never
+Rules: `tests/unit/base/test_time.py` refuses `time.time`, `datetime.now` and similar calls anywhere else. Code with
+time stamps takes a parameter `now_ms`, code that waits takes a reactor (`IReactorTime`) or `seconds`; the two are never
 exchanged.
 
 `WorkTime` measures work in several turns of the reactor and in threads. The code that begins the work makes it the

@@ -1,8 +1,8 @@
-"""Wait for several store operations that run concurrently, so that they share a commit or a round trip; or pause."""
+"""Wait for several operations that run concurrently; pause in long loops."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList
@@ -24,3 +24,8 @@ async def all_of(deferreds: Iterable[Deferred[T]]) -> list[T]:
         if not succeeded:
             outcome.raiseException()
     return [outcome for _, outcome in outcomes]
+
+
+async def all_run(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines concurrently, until all have ended. Raises the error of the first one that failed."""
+    await all_of([Deferred.fromCoroutine(each) for each in work])

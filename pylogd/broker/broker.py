@@ -23,40 +23,37 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd import __version__
+from pylogd.base.clock import timed, wall_ms
+from pylogd.base.errors import BrokerUnavailable
+from pylogd.base.limits.expressions import Matches
+from pylogd.base.limits.shares import FairWork
+from pylogd.base.threads import ThreadPool
 from pylogd.broker.api.dispatch import AuditingDispatcher, Dispatcher
 from pylogd.broker.api.first_requests import build_following_codecs, build_opening_codecs
 from pylogd.broker.api.metering import charge_connection
 from pylogd.broker.api.own_requests import ask_self
 from pylogd.broker.cache.service import make_block_cache
-from pylogd.base.clock import timed, wall_ms
-from pylogd.config import Listener, Settings
-from pylogd.config.metadata_store import has_peers
 from pylogd.broker.controller.admin import PartitionAdmin
 from pylogd.broker.controller.controller import Controller
-from pylogd.base.errors import BrokerUnavailable
 from pylogd.broker.groups import GroupCoordinator
 from pylogd.broker.isolation.disk_meter import DiskMeter, DiskSampler
 from pylogd.broker.isolation.disks import Disks, make_disks
 from pylogd.broker.isolation.laggards import LaggardThrottle
-from pylogd.base.limits.expressions import Matches
-from pylogd.base.limits.shares import FairWork
 from pylogd.broker.listening import Listeners
 from pylogd.broker.log.compaction.cleaners import Cleaners
 from pylogd.broker.log.errors import StorageFailure
 from pylogd.broker.log.files import FileSlice, FileSystem, most_cached_files, most_partitions
 from pylogd.broker.log.log_directory import machine_boot_id
 from pylogd.broker.log.manager import LogManager
-from pylogd.store.consumers import committed_offsets
-from pylogd.store.errors import NodeIdInUse, StoreError
 from pylogd.broker.metadata.image import Broker as BrokerInfo
 from pylogd.broker.metadata.service import Metadata, open_store
-from pylogd.link.client import BrokerConnection, connect
 from pylogd.broker.net.page_cache import read_ahead
 from pylogd.broker.net.request_handler import RequestHandler
 from pylogd.broker.net.sender import Slice
 from pylogd.broker.net.work_meter import WorkMeter
 from pylogd.broker.quotas.clients import ClientQuotas
 from pylogd.broker.replica.admission import admit
+from pylogd.broker.replica.busy_disk_write_back import BusyDiskWriteBack
 from pylogd.broker.replica.configs import cleaner_config, log_config
 from pylogd.broker.replica.disk_calls import DiskCalls
 from pylogd.broker.replica.outages import OutageReporter
@@ -65,7 +62,6 @@ from pylogd.broker.replica.selector import RackAwareSelector
 from pylogd.broker.replica.service import Replicas
 from pylogd.broker.replica.sizes import follow_settings
 from pylogd.broker.replica.smooth_expansion import SmoothJoins
-from pylogd.broker.replica.busy_disk_write_back import BusyDiskWriteBack
 from pylogd.broker.security.acl_store import AclStore
 from pylogd.broker.security.audit import make_audit_log
 from pylogd.broker.security.delegation_tokens import make_tokens
@@ -74,8 +70,12 @@ from pylogd.broker.security.plugins import make_authorizer, make_principal_build
 from pylogd.broker.security.rules import AclAuthorizer
 from pylogd.broker.security.scram_users import StoredUsers
 from pylogd.broker.telemetry.service import Telemetry
-from pylogd.base.threads import ThreadPool
 from pylogd.broker.transactions.service import Transactions
+from pylogd.config import Listener, Settings
+from pylogd.config.metadata_store import has_peers
+from pylogd.link.client import BrokerConnection, connect
+from pylogd.store.consumers import committed_offsets
+from pylogd.store.errors import NodeIdInUse, StoreError
 
 log = Logger()
 

@@ -22,26 +22,26 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from pylogd.config import ConfigError, Listener, ListenerValues, Settings, Value
-from pylogd.config.connections import parse_networks, parse_overrides
-from pylogd.config.listeners import check_change, inter_broker_listener, listeners_of
-from pylogd.config.tls import TlsOptions, tls_options
 from pylogd.base.limits.log_lines import COUNTS
 from pylogd.broker.metadata.image import Endpoint
-from pylogd.link.client import ConnectionSecurity
 from pylogd.broker.net.connection_quotas import UNLIMITED, ConnectionQuotas, QuotaLimits
 from pylogd.broker.net.proxy_protocol import ProxiedFactory
-from pylogd.link.receiving import MEMORY
 from pylogd.broker.net.request_handler import RequestHandler
-from pylogd.link.request_memory import RequestMemory
 from pylogd.broker.net.sender import Warm
 from pylogd.broker.net.server import BrokerFactory, ListenerSecurity, ServerLimits
 from pylogd.broker.net.shared_port import SharedPortEndpoint
 from pylogd.broker.net.turns import Turns
 from pylogd.broker.net.work_meter import WorkMeter
-from pylogd.credentials.principal import ANONYMOUS, Principal
 from pylogd.broker.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
+from pylogd.config import ConfigError, Listener, ListenerValues, Settings, Value
+from pylogd.config.connections import parse_networks, parse_overrides
+from pylogd.config.listeners import check_change, inter_broker_listener, listeners_of
+from pylogd.config.tls import TlsOptions, tls_options
 from pylogd.credentials.conversation import ClientConversation
+from pylogd.credentials.principal import ANONYMOUS, Principal
+from pylogd.link.client import ConnectionSecurity
+from pylogd.link.receiving import MEMORY
+from pylogd.link.request_memory import RequestMemory
 
 if TYPE_CHECKING:
     from pylogd.broker.security.inter_broker import BrokerLogins

@@ -15,12 +15,12 @@ from twisted.logger import ILogObserver
 from twisted.python import usage
 from twisted.python.logfile import LogFile
 
-from pylogd.config import ConfigError, Settings
-from pylogd.broker.process import options
 from pylogd.base.process.logs import FORMATS, JSON, TEXT, file_observer, log_what_python_prints
 from pylogd.base.process.shell import process_reactor
 from pylogd.base.process.tuning import pause_garbage_collector
+from pylogd.broker.process import options
 from pylogd.broker.process.without_tls import import_twisted
+from pylogd.config import ConfigError, Settings
 
 if TYPE_CHECKING:
     from pylogd.broker.process.twistd import BrokerService

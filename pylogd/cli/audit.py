@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pylogd.base.clock import wall_ms
 from pylogd.cli.audit_service import report, serve, wait
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, format_time, kafka_options
 from pylogd.cli.output import note, output_option, print_records
 from pylogd.cli.spark import check_there, on_spark, spark_options
 from pylogd.client.core.audit import AUDIT_TOPIC
-from pylogd.base.clock import wall_ms
 
 if TYPE_CHECKING:
     from pylogd.lake.spark.audit import Completeness

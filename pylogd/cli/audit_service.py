@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from pylogd.base.clock import wall_ms
 from pylogd.cli.common import bootstrap_option, connect, http_endpoint, parse_time
 from pylogd.cli.common import security as client_security
 from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, output_option, print_document, print_line, print_records
 from pylogd.client.core.audit import AUDIT_TOPIC
-from pylogd.base.clock import wall_ms
 
 if TYPE_CHECKING:
     from pylogd.services.audit.judging import Verdict
@@ -130,9 +130,9 @@ def _period_ms(text: str) -> int:
 def _serve(
     options: AuditOptions, descriptions: Sequence[StageDescription], given: dict[str, Any], listen: str | None
 ) -> int:
+    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
     from pylogd.services.audit.process import AuditProcess
     from pylogd.services.audit.windows import LedgerOptions
-    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
 
     reactor = process_reactor()
     windows = LedgerOptions(

@@ -6,10 +6,10 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from pylogd.base.errors import KafkaError
 from pylogd.cli.common import format_time
 from pylogd.cli.output import note
 from pylogd.client import Admin, TopicPartition
-from pylogd.base.errors import KafkaError
 
 #: The seconds between two looks; leaders check as often whether they still have to wait.
 _LOOK_SECONDS: Final = 5.0

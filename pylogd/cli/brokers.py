@@ -8,6 +8,10 @@ from typing import Any, Final
 
 import click
 
+from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.base.placement.errors import PlacementImpossible
+from pylogd.base.placement.leading import leads_again, led_by_others
+from pylogd.base.placement.moves import empty
 from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
@@ -17,10 +21,6 @@ from pylogd.cli.reassign import begin, follow, plan_document
 from pylogd.client import Admin
 from pylogd.client.core.admin.move_operations import ClusterLayout
 from pylogd.client.core.model import Topic
-from pylogd.base.errors import ErrorCode, KafkaError
-from pylogd.base.placement.errors import PlacementImpossible
-from pylogd.base.placement.leading import leads_again, led_by_others
-from pylogd.base.placement.moves import empty
 
 #: The throttle of a decommission in bytes per second: half of a link of 1 Gbit/s.
 DEFAULT_RATE: Final = 50_000_000

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from pylogd.base.errors import ErrorCode, KafkaError, UnsupportedByBroker
 from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.cluster_health import health
 from pylogd.cli.commands import Commands
@@ -19,7 +20,6 @@ from pylogd.cli.disks import answered_log_dirs
 from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_records
 from pylogd.client import Admin
 from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Reassignment, Topic, TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, UnsupportedByBroker
 from pylogd.local.cluster import LocalCluster
 
 #: The seconds between two checks by `up` that its brokers still run.

@@ -11,12 +11,12 @@ from typing import Final
 
 import click
 
+from pylogd.base.errors import PylogdError
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.disks import answered_log_dirs
 from pylogd.cli.output import note, output_option, print_document, print_line
 from pylogd.client import Admin
 from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, Reason, judge, stuck_partitions, verdict_of
-from pylogd.base.errors import PylogdError
 
 _LOOK_SECONDS: Final = 0.5
 #: The time for brokers to answer about their disks, all at the same time. A later one is reported as silent.

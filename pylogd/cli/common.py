@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from pylogd.cli.output import default_format
 from pylogd.base.clock import wall_ms
+from pylogd.cli.output import default_format
 
 if TYPE_CHECKING:
     from pylogd.cli.client_file import Profile

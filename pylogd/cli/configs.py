@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import click
 
+from pylogd.base.errors import PylogdError
 from pylogd.cli.client_file import hide
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect
@@ -20,7 +21,6 @@ from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Admin
 from pylogd.client.core.model import ConfigEntry
 from pylogd.client.properties import parse_properties
-from pylogd.base.errors import PylogdError
 
 Kind = Literal["topic", "broker", "group"]
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -143,8 +143,8 @@ def _roles(chosen: Configuration, options: Mapping[str, Any]) -> Roles:
 
 def _login(reactor: Any, options: Mapping[str, Any], roles: Roles) -> Any:
     """Return the logins that the options allow: passwords, certificates, a provider."""
-    from pylogd.services.console.login import Login
     from pylogd.credentials.passwords import UsersFile
+    from pylogd.services.console.login import Login
 
     users = None if options["users"] is None else UsersFile(str(options["users"]))
     if users is not None and not _is_secure(options):

@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 import click
 
 from pylogd import __version__
+from pylogd.base.clock import wall_ms
+from pylogd.base.errors import PylogdError
 from pylogd.cli.broker_summary import broker_summaries
 from pylogd.cli.client_file import REDACTED, hide
 from pylogd.cli.commands import Commands
@@ -30,9 +32,7 @@ from pylogd.cli.output import note, print_line
 from pylogd.client import Admin, BrokerUnavailable
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.model import Broker
-from pylogd.base.clock import wall_ms
 from pylogd.config.metrics import LISTENER, metrics_listener
-from pylogd.base.errors import PylogdError
 
 _METRICS_SECONDS: Final = 10.0
 _MOST_METRICS: Final = 64 << 20

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import click
 
+from pylogd.base.clock import wall_ms
 from pylogd.cli.common import format_bytes
 from pylogd.cli.demo_events import Event, airlines, flights, lines
 from pylogd.cli.demo_readers import Message, Reader, find_reader
 from pylogd.cli.output import print_line, print_table
 from pylogd.client import Admin, AuditedProducer, Cluster, Delivery, NewTopic, Producer
 from pylogd.client.core.audit import AUDIT_TOPIC
-from pylogd.base.clock import wall_ms
 from pylogd.local.broker import BrokerProcess
 
 _TOP = 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pylogd.cli.silent_brokers import answered
 from pylogd.cli.common import patience
+from pylogd.cli.silent_brokers import answered
 from pylogd.client import Admin
 from pylogd.client.core.model import LogDir
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import click
 
+from pylogd.base.errors import ErrorCode
 from pylogd.cli import throttled
-from pylogd.cli.silent_brokers import answered, fail_if_silent
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, patience
 from pylogd.cli.completing import group_names
@@ -16,10 +16,10 @@ from pylogd.cli.group_lag import lag_of, total_lag
 from pylogd.cli.group_offsets import reset_offsets, seek
 from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
 from pylogd.cli.selecting import matching, regex_option
+from pylogd.cli.silent_brokers import answered, fail_if_silent
 from pylogd.cli.zookeeper_groups import KIND, zookeeper_groups, zookeeper_option
 from pylogd.client import Admin
 from pylogd.client.core.model import GroupDescription
-from pylogd.base.errors import ErrorCode
 
 #: Seconds for the answers of brokers that have many groups. A broker that was killed refuses at once.
 _SECONDS: Final = 10.0

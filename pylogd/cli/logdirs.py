@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import click
 
-from pylogd.cli.silent_brokers import fail_if_silent
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
 from pylogd.cli.completing import topic_names
 from pylogd.cli.disks import answered_log_dirs
 from pylogd.cli.output import output_option, print_records
+from pylogd.cli.silent_brokers import fail_if_silent
 from pylogd.client import Admin
 from pylogd.client.core.model import LogDir
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from pylogd.cli.output import note, output_format, output_option, print_document, print_line
 from pylogd.broker.log.dump import dump_file
 from pylogd.broker.log.verify import Severity, verify_log_dir
+from pylogd.cli.output import note, output_format, output_option, print_document, print_line
 
 _COLOURS = {Severity.INFO: None, Severity.WARNING: "yellow", Severity.ERROR: "red"}
 

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import click
 
 from pylogd import __version__
+from pylogd.base.errors import PylogdError
 from pylogd.cli.commands import Commands
 from pylogd.cli.output import note, one_line
 from pylogd.cli.stopping import Terminated
-from pylogd.base.errors import PylogdError
 
 INTERRUPTED = 130
 TERMINATED = 143

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pylogd.base.clock import wall_ms
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import http_endpoint
 from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, output_option, print_line, print_records
-from pylogd.base.clock import wall_ms
 
 if TYPE_CHECKING:
     from pylogd.services.mirror.describing import RouteView
@@ -88,8 +88,8 @@ def run(ctx: click.Context, /, path: str, role: str, listen: str | None, **loggi
     pylogd mirror run mirror.toml
     pylogd mirror run mirror.toml --listen 127.0.0.1:8091
     """
-    from pylogd.services.mirror.process import NEW_OBJECTS, MirrorProcess
     from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
+    from pylogd.services.mirror.process import NEW_OBJECTS, MirrorProcess
 
     reactor = process_reactor()
     address = listen and http_endpoint(listen)

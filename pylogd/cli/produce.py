@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import click
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
 from pylogd.cli.completing import topic_names
 from pylogd.cli.input_lines import InputLines, Written
@@ -29,7 +30,6 @@ from pylogd.cli.schema_options import encoders_of, written_schemas
 from pylogd.cli.stopping import ended_by_sigterm
 from pylogd.cli.waiting import saying
 from pylogd.client import Admin, BatchResult, Cluster, NewTopic, Producer
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.lake.typed.errors import NotEncoded
 
 #: The seconds to deliver the records that were read before Ctrl-C or SIGTERM.

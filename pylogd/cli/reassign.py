@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from pylogd.base.errors import KafkaError
+from pylogd.base.placement.moves import spread
 from pylogd.cli.awaited import Waits
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
@@ -20,8 +22,6 @@ from pylogd.cli.plan_file import Placement, read_plan
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.move_operations import ClusterLayout, MovesRefused
 from pylogd.client.core.admin.offsets import LATEST
-from pylogd.base.errors import KafkaError
-from pylogd.base.placement.moves import spread
 
 #: The seconds between two requests for the progress.
 _POLL_SECONDS = 1.0

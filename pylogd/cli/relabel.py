@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pylogd.base.placement.moves import relabel as plan_relabelling
 from pylogd.cli.awaited import Waits
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import note, print_json, print_records
@@ -12,7 +13,6 @@ from pylogd.cli.reassign import begin, check_from_latest, follow, note_left_out,
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.move_operations import ClusterLayout
 from pylogd.client.core.admin.offsets import LATEST
-from pylogd.base.placement.moves import relabel as plan_relabelling
 
 
 @click.command()

@@ -119,7 +119,7 @@ def _forwarder(reactor: Any, access: Mapping[str, Any]) -> Any:
 
 def _membership(access: Mapping[str, Any]) -> Any:
     """Return this registry's part in the election of a leader, according to the options."""
-    from pylogd.services.registry.service import Membership
+    from pylogd.services.registry.service import RegistryMember
 
     advertised = "", 0
     if access["advertise"] is not None:
@@ -127,14 +127,14 @@ def _membership(access: Mapping[str, Any]) -> Any:
         if not host or not port.isdigit():
             raise click.BadParameter(f"{access['advertise']!r} is not HOST:PORT", param_hint="--advertise")
         advertised = host.strip("[]"), int(port)
-    return Membership(access["group_id"], advertised, not access["never_leader"], access["session_timeout"])
+    return RegistryMember(access["group_id"], advertised, not access["never_leader"], access["session_timeout"])
 
 
 def _authenticator(reactor: Any, access: Mapping[str, Any]) -> Any:
     """Return the check of passwords (--users) and tokens (--jwks). Without both, every request is accepted."""
-    from pylogd.services.registry.authentication import Authenticator, RegistryTokens
     from pylogd.credentials.conversation import MechanismUnavailable
     from pylogd.credentials.passwords import UsersFile
+    from pylogd.services.registry.authentication import Authenticator, RegistryTokens
 
     users = None if access["users"] is None else UsersFile(str(access["users"]))
     tokens = None

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import click
 
-from pylogd.cli.output import note
 from pylogd.base.errors import KafkaError, PylogdError
+from pylogd.cli.output import note
 
 T = TypeVar("T")
 

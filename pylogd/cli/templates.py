@@ -20,10 +20,10 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from pylogd.base.process.printable import printable, printable_json
 from pylogd.cli.common import format_time, text_or_base64
 from pylogd.cli.output import note
 from pylogd.client import Record
-from pylogd.base.process.printable import printable, printable_json
 from pylogd.lake.typed.errors import NotDecoded
 
 #: A function that returns the formatted record.

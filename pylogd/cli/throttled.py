@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pylogd.base.errors import KafkaError, PylogdError, UnsupportedByBroker
 from pylogd.client import Admin
 from pylogd.client.core.model import GroupDescription
-from pylogd.base.errors import KafkaError, PylogdError, UnsupportedByBroker
 
 _NAME: Final = "lagging.consumers.throttled"
 

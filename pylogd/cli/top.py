@@ -7,9 +7,9 @@ from typing import Final
 
 import click
 
-from pylogd.cli.silent_brokers import fail_if_silent
 from pylogd.cli.common import bootstrap_option, connect, patience
 from pylogd.cli.output import output_option, print_document, print_records
+from pylogd.cli.silent_brokers import fail_if_silent
 from pylogd.cli.top_sample import COLUMNS, SHOWN, VIEWS, Sampler
 from pylogd.client import Admin
 

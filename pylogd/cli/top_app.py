@@ -16,9 +16,9 @@ from textual.binding import BindingType
 from textual.widgets import DataTable, Footer, Header
 from textual.worker import get_current_worker
 
-from pylogd.cli.top_sample import COLUMNS, SHOWN, Look
 from pylogd.base.errors import PylogdError
 from pylogd.base.process.printable import printable
+from pylogd.cli.top_sample import COLUMNS, SHOWN, Look
 
 _STEP_SECONDS: Final = 0.1
 

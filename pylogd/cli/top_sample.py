@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pylogd.base.errors import KafkaError, PylogdError
 from pylogd.cli.broker_summary import broker_summaries
 from pylogd.cli.common import format_bytes
 from pylogd.cli.output import Shown
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.model import GroupListing, GroupTotal, Topic
-from pylogd.base.errors import KafkaError, PylogdError
 
 Records = list[dict[str, Any]]
 VIEWS: Final = ("topics", "groups", "brokers")

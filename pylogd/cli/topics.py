@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes, format_time
 from pylogd.cli.completing import topic_names
@@ -19,7 +20,6 @@ from pylogd.cli.selecting import matching, regex_option
 from pylogd.client import Admin, NewTopic, TopicPartition
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.model import Topic
-from pylogd.base.errors import ErrorCode, KafkaError
 
 
 @click.group(cls=Commands)

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
+from pylogd.base.clock import wall_ms
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect, format_time
 from pylogd.cli.output import confirmed, note, output_option, print_document, print_line, print_records
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.model import ActiveProducer
-from pylogd.base.clock import wall_ms
-from pylogd.base.errors import ErrorCode, KafkaError
 
 _SPAN = re.compile(r"(\d+)([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

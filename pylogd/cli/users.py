@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
+from pylogd.broker.process import options
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import note, output_option, print_line, print_records, secret
 from pylogd.client import Admin
 from pylogd.config import ConfigError
-from pylogd.broker.process import options
 from pylogd.credentials.passwords import PasswordHash
 from pylogd.credentials.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 

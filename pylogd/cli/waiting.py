@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from pylogd.base.errors import PylogdError
 from pylogd.cli.output import note
 from pylogd.client import Cluster, UnknownTopic
 from pylogd.client.core.admin.calls import refresh
-from pylogd.base.errors import PylogdError
 
 T = TypeVar("T")
 #: The seconds without an answer before the user gets a note.

@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
+from pylogd.broker.process.options import load_settings
 from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_table
 from pylogd.config import ConfigError
 from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
-from pylogd.broker.process.options import load_settings
 
 _CONNECT_SECONDS = 10.0
 _DEFAULT = "localhost:2181"

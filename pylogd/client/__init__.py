@@ -15,6 +15,7 @@ the one on Twisted, and `zookeeper` coordinates groups without a broker. `core.e
 `pylogd.base.errors.KafkaError`, which carries a broker's error code.
 """
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.blocking.admin import Admin
 from pylogd.client.blocking.audit import AuditedProducer
 from pylogd.client.blocking.cluster import Cluster
@@ -53,7 +54,6 @@ from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.client.core.producer.interceptors import ProducerInterceptor, ProducerRecord, RecordMetadata
 from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.security import SecurityOptions
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.records import NewRecord, Record
 
 __all__ = [

@@ -19,10 +19,10 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pylogd.base.clock import wall_ms
-from pylogd.credentials.principal import USER, Principal
 from pylogd.credentials.conversation import AuthenticationFailed, MechanismUnavailable
-from pylogd.web.client import open_url, read_body
 from pylogd.credentials.oauthbearer import TokenOwner
+from pylogd.credentials.principal import USER, Principal
+from pylogd.web.client import open_url, read_body
 
 #: Signatures with a public key. `none` and signatures with a shared secret (HS256 ...) are left out on purpose.
 _ALGORITHMS: Final = (

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pylogd.credentials.principal import USER, Principal
 from pylogd.credentials.conversation import (
     AuthenticationFailed,
     Challenge,
@@ -23,6 +22,7 @@ from pylogd.credentials.conversation import (
     encode_text,
 )
 from pylogd.credentials.kerberos import LocalNames
+from pylogd.credentials.principal import USER, Principal
 
 NAME: Final = "GSSAPI"
 _NO_LAYER: Final = 1

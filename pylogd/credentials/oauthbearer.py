@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from pylogd.credentials.principal import Principal
 from pylogd.credentials.conversation import (
     AuthenticationFailed,
     Challenge,
@@ -23,6 +22,7 @@ from pylogd.credentials.conversation import (
     decode_text,
     encode_text,
 )
+from pylogd.credentials.principal import Principal
 
 NAME: Final = "OAUTHBEARER"
 _SEPARATOR: Final = "\x01"

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from pylogd.credentials.principal import USER, Principal
 from pylogd.credentials.conversation import (
     AuthenticationFailed,
     MalformedMessage,
@@ -18,6 +17,7 @@ from pylogd.credentials.conversation import (
     encode_text,
 )
 from pylogd.credentials.passwords import PasswordCheck
+from pylogd.credentials.principal import USER, Principal
 
 NAME: Final = "PLAIN"
 _NUL: Final = "\0"

@@ -10,8 +10,8 @@ import hmac
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from pylogd.credentials.principal import Principal
 from pylogd.credentials.conversation import AuthenticationFailed, Challenge, Step, Success
+from pylogd.credentials.principal import Principal
 from pylogd.credentials.scram import (
     MIN_ITERATIONS,
     Algorithm,

@@ -32,8 +32,8 @@ from twisted.internet.ssl import (
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.link.tls import TlsTransportFactory
 from pylogd.credentials.certificates import PARTIAL_WRITE
+from pylogd.link.tls import TlsTransportFactory
 
 _VERSIONS = {"TLSv1.2": TLSVersion.TLSv1_2, "TLSv1.3": TLSVersion.TLSv1_3}
 _KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)

@@ -1,8 +1,8 @@
 """A reactor with a monotonic clock, wrapped around an application's reactor that uses the wall clock.
 
-Strategy: a library must not change the clock of the process's reactor (`pylogd.base.clock.use_monotonic_time` is for the
-application). So `seconds()` is the monotonic clock here. If the reactor makes a call too early, since the wall clock
-was set forward, the call is delayed by the time that is left. All other attributes are the reactor's.
+Strategy: a library must not change the clock of the process's reactor (`pylogd.base.clock.use_monotonic_time` is for
+the application). So `seconds()` is the monotonic clock here. If the reactor makes a call too early, since the wall
+clock was set forward, the call is delayed by the time that is left. All other attributes are the reactor's.
 
 Rule: after the wall clock was set back, the reactor makes no calls at all before the old time has come again. Only the
 application can prevent that: see "On Twisted" in docs/client.md.
@@ -19,12 +19,12 @@ from twisted.python.runtime import seconds as wall_clock
 from zope.interface import directlyProvides, implementer, providedBy
 
 
-def steady(reactor: Any) -> Any:
+def monotonic_reactor(reactor: Any) -> Any:
     """Return the reactor; if it uses the wall clock, return one with a monotonic clock around it."""
-    return SteadyReactor(reactor) if getattr(reactor, "seconds", None) is wall_clock else reactor
+    return MonotonicReactor(reactor) if getattr(reactor, "seconds", None) is wall_clock else reactor
 
 
-class SteadyReactor:
+class MonotonicReactor:
     """A reactor with a monotonic clock; see the module."""
 
     def __init__(self, reactor: Any, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,11 +37,11 @@ class SteadyReactor:
 
     def callLater(self, delay: float, function: Callable[..., Any], *args: Any, **kwargs: Any) -> IDelayedCall:
         """Call `function` once, `delay` seconds from now."""
-        return SteadyCall(self._reactor, self.seconds, delay, lambda: function(*args, **kwargs))
+        return MonotonicCall(self._reactor, self.seconds, delay, lambda: function(*args, **kwargs))
 
 
 @implementer(IDelayedCall)
-class SteadyCall:
+class MonotonicCall:
     """A delayed call that is due by a given clock instead of the reactor's."""
 
     def __init__(self, reactor: Any, clock: Callable[[], float], delay: float, function: Callable[[], Any]) -> None:

@@ -27,8 +27,8 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.link.tls_records import decrypt, keep_buffers, receive, send
 from pylogd.credentials.certificates import explain
+from pylogd.link.tls_records import decrypt, keep_buffers, receive, send
 
 _RECORD_BYTES: Final = 1 << 14  # the most plain bytes in a TLS record
 _OVERHEAD_BYTES: Final = 64  # the most other bytes of a record

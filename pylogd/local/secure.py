@@ -21,10 +21,10 @@ from typing import Final
 
 from pylogd.client import Acl, Admin, Cluster, SecurityOptions
 from pylogd.client.properties import parse_properties, security_from
+from pylogd.credentials.jaas import parse_jaas
 from pylogd.local.authority import Authority, write_secret
 from pylogd.local.broker import HOST, BrokerProcess, free_ports
 from pylogd.local.cluster import LocalCluster
-from pylogd.credentials.jaas import parse_jaas
 
 ADMIN: Final = "admin"
 #: The users that may connect with a certificate.

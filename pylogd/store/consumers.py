@@ -14,11 +14,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pylogd.store.errors import NoNode
+from pylogd.store.errors import CorruptMetadata, NoNode
 from pylogd.store.interfaces import IMetadataStore, NodeStat
-from pylogd.store.paths import CONSUMERS
-from pylogd.store.errors import CorruptMetadata
-from pylogd.broker.metadata.layout import topic_path
+from pylogd.store.paths import CONSUMERS, topic_path
 
 
 async def committed_offsets(store: IMetadataStore, topics: Iterable[str]) -> dict[tuple[str, int], dict[str, int]]:

@@ -17,7 +17,20 @@ from kazoo.protocol.serialization import int_struct, multiheader_struct, read_bu
 from kazoo.protocol.states import EventType as KazooEventType
 from kazoo.protocol.states import ZnodeStat
 
-from pylogd.store.errors import AccessDenied, BadVersion, ConnectionLost, InvalidNode, NoChildrenForEphemerals, NodeError, NodeExists, NoNode, NotEmpty, SessionExpired, StoreError, StoreFailure
+from pylogd.store.errors import (
+    AccessDenied,
+    BadVersion,
+    ConnectionLost,
+    InvalidNode,
+    NoChildrenForEphemerals,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionExpired,
+    StoreError,
+    StoreFailure,
+)
 from pylogd.store.interfaces import (
     MAX_DATA_BYTES,
     Create,

@@ -26,6 +26,7 @@ from zope.interface import implementer
 
 from pylogd.store.call_queue import notify
 from pylogd.store.errors import ConnectionLost, StoreClosed, StoreError, StoreFailure
+from pylogd.store.frames import FramedConnection, decode_error, encode_operations, make_node
 from pylogd.store.interfaces import (
     ANY_VERSION,
     Create,
@@ -42,7 +43,6 @@ from pylogd.store.interfaces import (
     Watch,
     WatchEvent,
 )
-from pylogd.store.frames import FramedConnection, decode_error, encode_operations, make_node
 
 log = Logger()
 T = TypeVar("T")

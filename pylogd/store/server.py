@@ -20,9 +20,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.store.errors import StoreClosed, StoreError
+from pylogd.store.frames import FramedConnection, decode_operations, encode_error, stat_words
 from pylogd.store.interfaces import Node, NodeStat, Watch, WatchEvent
 from pylogd.store.sqlite import SqliteStore
-from pylogd.store.frames import FramedConnection, decode_operations, encode_error, stat_words
 
 log = Logger()
 

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd.base.threads import ThreadPool
 from pylogd.store.call_queue import notify
 from pylogd.store.errors import StoreClosed, StoreFailure
 from pylogd.store.interfaces import (
@@ -36,7 +37,6 @@ from pylogd.store.interfaces import (
     Watch,
 )
 from pylogd.store.tree import Call, Fired, Outcome, Tree
-from pylogd.base.threads import ThreadPool
 
 log = Logger()
 T = TypeVar("T")

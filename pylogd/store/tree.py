@@ -22,7 +22,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final
 
-from pylogd.store.errors import BadVersion, InvalidNode, NoChildrenForEphemerals, NodeError, NodeExists, NoNode, NotEmpty, StoreError, StoreFailure
+from pylogd.store.errors import (
+    BadVersion,
+    InvalidNode,
+    NoChildrenForEphemerals,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    StoreError,
+    StoreFailure,
+)
 from pylogd.store.interfaces import (
     ANY_VERSION,
     MAX_DATA_BYTES,

@@ -15,12 +15,12 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kazoo.client import KazooClient
 
-from pylogd.client import NewTopic
 from pylogd.base.clock import wall_ms
+from pylogd.broker.metadata.layout import encode_controller
+from pylogd.client import NewTopic
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.store.paths import CONTROLLER
-from pylogd.broker.metadata.layout import encode_controller
 from pylogd.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from tests.alerts.prometheus import BROKERS
 from tests.alerts.scene import Fault, Scene

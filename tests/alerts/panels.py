@@ -1,8 +1,8 @@
 """Ask a real Prometheus for every panel of the dashboard: `python -m tests.alerts.panels [--results FILE]`.
 
 Three brokers on ZooKeeper work for clients of many kinds (`load.py`). Every query of etc/broker-dashboard.json, and
-every metric of `pylogd.broker.metrics.table`, has to have series with numbers, and with other numbers than zero, apart from
-those that are zero in a cluster without damage (`ZERO`). The queries that others have published for Kafka
+every metric of `pylogd.broker.metrics.table`, has to have series with numbers, and with other numbers than zero, apart
+from those that are zero in a cluster without damage (`ZERO`). The queries that others have published for Kafka
 (`published.py`) have to have series too, unless docs/monitoring.md says why not; Prometheus has to understand them all.
 
 Exit status: 0 if all is so, 1 if something is missing.
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.broker.metrics.table import DEFINITIONS, SECTIONS, Kind
+from pylogd.local.zookeeper import LocalZooKeeper
 from tests.alerts.drill import MonitoredCluster
 from tests.alerts.load import Load
 from tests.alerts.prometheus import Prometheus

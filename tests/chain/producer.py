@@ -18,9 +18,9 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
+from pylogd.base.clock import wall_ms
 from pylogd.client import AuditedProducer, Producer
 from pylogd.client.blocking.producer import Delivery
-from pylogd.base.clock import wall_ms
 
 _TURN_SECONDS: Final = 0.02
 _BUFFERED: Final = 32 * 1024 * 1024

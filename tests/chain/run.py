@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pylogd.client import Admin, NewTopic
 from pylogd.base.clock import wall_ms
 from pylogd.base.errors import PylogdError
+from pylogd.client import Admin, NewTopic
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.chain import checking
 from tests.chain.journals import Sent

@@ -20,7 +20,8 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from pylogd.broker.metadata.image import PartitionState
-from pylogd.broker.metadata.layout import decode_states, decode_topic, state_path, topic_path
+from pylogd.broker.metadata.layout import decode_states, decode_topic, state_path
+from pylogd.store.paths import topic_path
 
 _LOOK_SECONDS = 0.1
 logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # ZooKeeper is restarted meanwhile

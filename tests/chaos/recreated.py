@@ -17,10 +17,10 @@ import threading
 import time
 from collections.abc import Mapping
 
+from pylogd.base.errors import PylogdError
 from pylogd.client import Admin
 from pylogd.client import Cluster as Connection
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import PylogdError
 from tests.chaos.workload import Worker
 from tests.clusters import BrokerCluster
 

@@ -17,8 +17,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as ConfluentProducer
 
-from pylogd.client import Producer
 from pylogd.base.errors import PylogdError
+from pylogd.client import Producer
 
 #: Messages a second of one producer: enough to have some during every fault, few enough for a small machine.
 RATE = 100.0

@@ -19,11 +19,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pylogd.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pylogd.base.errors import PylogdError
+from pylogd.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from pylogd.credentials.passwords import add_user
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.local.cluster import LocalCluster
-from pylogd.credentials.passwords import add_user
 from tests.console.__main__ import running, wait_for_sample_of
 from tests.console.browsing import NARROW, WIDE, Browser
 from tests.pages import circumstances, write_page

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from pylogd.client import Admin, Consumer, Producer
-from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.credentials.passwords import add_user
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.console.__main__ import running, wait_for_sample_of
 from tests.console.browsing import ESCAPE, NARROW, WIDE, Browser
 from tests.console.services import make_table, served

@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
-from pylogd.services.audit.judging import Judgement, Verdict
-from pylogd.services.audit.report import Row
 from pylogd.lake.tables.interface import Layout
 from pylogd.lake.tables.opening import open_table
 from pylogd.lake.tables.position import LoadRange
+from pylogd.services.audit.judging import Judgement, Verdict
+from pylogd.services.audit.report import Row
 
 ROUTES: Final = 100
 _AUDITED: Final = 20

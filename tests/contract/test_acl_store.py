@@ -22,8 +22,8 @@ from pylogd.broker.security.acls import (
     make_binding,
 )
 from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
-from pylogd.credentials.principal import Principal
 from pylogd.broker.security.rules import AclAuthorizer, AclIndex, select
+from pylogd.credentials.principal import Principal
 from tests.contract.test_metadata_store import BENCHES, Bench, StoreClient
 from tests.zookeeper import ZooKeeperBench
 

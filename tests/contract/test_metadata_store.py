@@ -17,7 +17,16 @@ from twisted.internet.task import Clock
 from twisted.test.iosim import IOPump
 from zope.interface.verify import verifyObject
 
-from pylogd.store.errors import BadVersion, InvalidNode, NoChildrenForEphemerals, NodeError, NodeExists, NoNode, NotEmpty, StoreClosed
+from pylogd.store.errors import (
+    BadVersion,
+    InvalidNode,
+    NoChildrenForEphemerals,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    StoreClosed,
+)
 from pylogd.store.interfaces import (
     MAX_DATA_BYTES,
     Check,
@@ -30,8 +39,8 @@ from pylogd.store.interfaces import (
     WatchEvent,
 )
 from pylogd.store.remote import RemoteStore
-from pylogd.store.sqlite import SqliteStore, ThreadWorker
 from pylogd.store.server import StoreServer
+from pylogd.store.sqlite import SqliteStore, ThreadWorker
 from tests.fakes.metadata import InlineWorker, ThreadsOnly, result_of
 from tests.fakes.simulation import SimulatedTime
 from tests.fakes.wired import Wired

@@ -17,7 +17,15 @@ from pylogd.config.zookeeper import ZooKeeperSecurity
 from pylogd.local.zookeeper import LocalZooKeeper, find_java
 from pylogd.store import kazoo_session
 from pylogd.store import zookeeper as zookeeper_module
-from pylogd.store.errors import AccessDenied, ConnectionLost, InvalidNode, NodeError, StoreClosed, StoreError, StoreFailure
+from pylogd.store.errors import (
+    AccessDenied,
+    ConnectionLost,
+    InvalidNode,
+    NodeError,
+    StoreClosed,
+    StoreError,
+    StoreFailure,
+)
 from pylogd.store.interfaces import Create, EventType, SessionState, SetData, WatchEvent
 from pylogd.store.zookeeper import ZooKeeperStore
 from tests.fakes.metadata import ThreadsOnly

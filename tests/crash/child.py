@@ -14,10 +14,10 @@ import sys
 from typing import Any
 
 import pylogd.broker.api
-import pylogd.store.sqlite
 import pylogd.broker.net.server
-from pylogd.config import Settings
+import pylogd.store.sqlite
 from pylogd.broker.process.broker import run_broker
+from pylogd.config import Settings
 from tests.crash.points import KillingFileSystem, KillPoint
 
 LOADED = (pylogd.broker.api, pylogd.store.sqlite, pylogd.broker.net.server)

@@ -16,8 +16,8 @@ from typing import Any
 
 import confluent_kafka
 
-from pylogd.client.blocking.producer import Producer
 from pylogd.base.errors import PylogdError
+from pylogd.client.blocking.producer import Producer
 
 TOPIC = "crash"
 PARTITIONS = 2

@@ -12,8 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pylogd.client import Consumer, Producer, TopicPartition
 from pylogd.base.errors import PylogdError
+from pylogd.client import Consumer, Producer, TopicPartition
 from pylogd.wire.records import NewRecord, Record
 
 PARTITIONS = 2

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from pylogd.client import Admin, NewTopic
 from pylogd.base.errors import PylogdError
+from pylogd.client import Admin, NewTopic
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.local.cluster import LocalCluster
 from tests.exactly_once.events import (

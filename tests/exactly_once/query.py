@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from pylogd.client import Admin
 from pylogd.base.errors import KafkaError
+from pylogd.client import Admin
 from pylogd.lake.spark.epochs import Epoch
 from pylogd.lake.spark.stream_offsets import topics_of
 from tests.exactly_once.events import LATE_SECONDS, WINDOW_MS

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pylogd.broker.api.registry import REGISTRATIONS
 from pylogd.base.limits.elements import NARROW
+from pylogd.broker.api.registry import REGISTRATIONS
 from pylogd.broker.security.acl_filters import MOST_MATCHING
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData

@@ -1,7 +1,7 @@
 """A coordinator of groups of the newer protocol (KIP-848) for the client's tests, with time passed in.
 
-What a heartbeat changes is decided by the broker's own rules (`pylogd.broker.groups.consumer.heartbeats`); sessions, and the
-time that giving up partitions may take, are kept here. Topics are in `topics`, by name.
+What a heartbeat changes is decided by the broker's own rules (`pylogd.broker.groups.consumer.heartbeats`); sessions,
+and the time that giving up partitions may take, are kept here. Topics are in `topics`, by name.
 """
 
 from __future__ import annotations

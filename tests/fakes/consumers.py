@@ -17,8 +17,9 @@ from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
 from pylogd.client.zookeeper.events import Assigned, Revoked
-from pylogd.client.zookeeper.registries import GroupPaths, Subscription, topic_path
+from pylogd.client.zookeeper.registries import GroupPaths, Subscription
 from pylogd.client.zookeeper.states import CoordinatorState
+from pylogd.store.paths import topic_path
 from tests.fakes.simulation import ProcessTime, SimulatedTime
 from tests.fakes.zookeeper import FakeZooKeeper
 

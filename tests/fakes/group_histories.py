@@ -15,7 +15,6 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups import GroupCoordinator
 from pylogd.broker.groups.consumer.embedded import assignment_for, read_assignment, read_subscription
@@ -27,6 +26,7 @@ from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, 
 from pylogd.broker.metadata.image import Topic
 from pylogd.broker.replica.internal_records import INT, SHORT, text_field
 from pylogd.broker.replica.internal_topic import KeyValue
+from pylogd.config import Settings
 from tests.fakes.indexes import check_classic_group, check_held_group
 
 GROUP = "g"

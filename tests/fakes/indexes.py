@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
+from pylogd.broker.groups.consumer.active_group import ActiveGroup
 from pylogd.broker.groups.consumer.group import ConsumerGroup
-from pylogd.broker.groups.consumer.active_group import Held
 from pylogd.broker.groups.consumer.members import ConsumerMember, MemberState
 from pylogd.broker.groups.group import ClassicGroup, Member
 from pylogd.broker.replica.partition_registry import PartitionRegistry
@@ -35,7 +35,7 @@ def check_consumer_group(group: ConsumerGroup) -> None:
     assert group.target.keys() <= group.members.keys()
 
 
-def check_held_group(held: Held) -> None:
+def check_held_group(held: ActiveGroup) -> None:
     """Fail if a time belongs to no member, or to one of the protocol that does not have it."""
     check_consumer_group(held.group)
     members = held.group.members

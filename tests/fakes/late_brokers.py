@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import Acl, AclFilter, NewTopic
 from pylogd.client.core.admin.quota_operations import QuotaEntity
 from pylogd.client.core.admin.user_operations import UserCredential
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import (
     APIS,
     ApiKey,

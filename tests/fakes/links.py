@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.client.core.call import Call
 from pylogd.client.core.connections import ConnectionOptions
 from pylogd.client.core.effects import Close, Open, Work, Write
@@ -12,7 +13,6 @@ from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.link import Link
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.network import Network
-from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.credentials.conversation import SaslError, ServerConversation, ServerMechanism, Success
 from pylogd.wire.messages import APIS
 from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse

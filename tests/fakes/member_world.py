@@ -11,11 +11,11 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.group.member_model import Assign, Event, Failed, MemberRequest, Revoke
-from pylogd.client.core.group.membership import Membership
+from pylogd.client.core.group.membership import GroupMember
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import (
     consumer_group_heartbeat,
     find_coordinator,
@@ -42,7 +42,7 @@ VERSIONS: dict[type[Any], int] = {join_group.JoinGroupRequest: 9, metadata.Metad
 class App:
     """An application with a member: which partitions it reads, and how it handles events."""
 
-    member: Membership
+    member: GroupMember
     reads: set[TopicPartition] = field(default_factory=set)
     polls: bool = True
     alive: bool = True
@@ -84,7 +84,7 @@ class MemberWorld(ABC):
         self.down = False
 
     @abstractmethod
-    def member(self, instance: str | None) -> Membership:
+    def member(self, instance: str | None) -> GroupMember:
         """A new member that has not subscribed."""
 
     def start(self, *, instance: str | None = None, slow: int = 0) -> App:

@@ -7,9 +7,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.consumer.reader import BatchChunk
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.services.mirror.batches import BatchCopy, copy_of
 from pylogd.services.mirror.offset_map import Run
 from pylogd.services.mirror.target import Checkpoint, OnAppended, SourcePartition

@@ -13,23 +13,20 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
+from pylogd.base.errors import BrokerUnavailable
+from pylogd.base.limits.expressions import Matches
 from pylogd.broker.api import HANDLERS
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.own_requests import ask_self
-from pylogd.config import Settings
-from pylogd.config.isolation import ALWAYS, OFF
 from pylogd.broker.controller.admin import PartitionAdmin
-from pylogd.base.errors import BrokerUnavailable
 from pylogd.broker.groups import GroupCoordinator
 from pylogd.broker.isolation.disk_meter import DiskMeter, DiskSampler
 from pylogd.broker.isolation.disks import DiskOptions, Disks
 from pylogd.broker.isolation.laggards import LaggardThrottle
 from pylogd.broker.isolation.workers import Workers
-from pylogd.base.limits.expressions import Matches
 from pylogd.broker.log.errors import StorageFailure
 from pylogd.broker.log.files import RealFileSystem
 from pylogd.broker.log.manager import LogManager
-from pylogd.store.consumers import committed_offsets
 from pylogd.broker.metadata.image import Broker, Endpoint, Topic, TopicUpdate
 from pylogd.broker.metadata.service import Metadata
 from pylogd.broker.quotas.clients import ClientQuotas
@@ -46,13 +43,16 @@ from pylogd.broker.security.authorizer import Authorizer
 from pylogd.broker.security.delegation_tokens import make_tokens
 from pylogd.broker.security.peers import PeerClaim, Peers
 from pylogd.broker.security.plugins import make_authorizer
-from pylogd.credentials.principal import ANONYMOUS
 from pylogd.broker.security.rules import AclAuthorizer
 from pylogd.broker.security.scram_users import StoredUsers
 from pylogd.broker.telemetry.service import Telemetry
 from pylogd.broker.transactions.coordinator import TransactionCoordinator
 from pylogd.broker.transactions.service import Transactions
 from pylogd.broker.transactions.verification import PartitionVerifier
+from pylogd.config import Settings
+from pylogd.config.isolation import ALWAYS, OFF
+from pylogd.credentials.principal import ANONYMOUS
+from pylogd.store.consumers import committed_offsets
 from pylogd.wire import schema
 from pylogd.wire.fast.compiled import KnownShape
 from pylogd.wire.fast.known_fetch import KnownFetch

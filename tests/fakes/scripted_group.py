@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.member_model import Event, GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.base.errors import PylogdError
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 

@@ -13,9 +13,9 @@ from OpenSSL import SSL
 from twisted.internet.protocol import Factory, Protocol
 
 from pylogd.config import TlsOptions
-from pylogd.local.authority import Authority, Issued
-from pylogd.link.tls import TlsFactory, TlsTransport
 from pylogd.credentials.certificates import read_credentials, server_context
+from pylogd.link.tls import TlsFactory, TlsTransport
+from pylogd.local.authority import Authority, Issued
 from tests.fakes.transport import ManualReactor, PairTransport
 
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pylogd.store.errors import BadVersion, InvalidNode, NoChildrenForEphemerals, NodeError, NodeExists, NoNode, NotEmpty, SessionExpired, StoreError
+from pylogd.store.errors import (
+    BadVersion,
+    InvalidNode,
+    NoChildrenForEphemerals,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionExpired,
+    StoreError,
+)
 from pylogd.store.interfaces import (
     ANY_VERSION,
     MAX_DATA_BYTES,

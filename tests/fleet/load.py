@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
 
+from pylogd.base.errors import PylogdError
 from pylogd.client import Producer
 from pylogd.client.blocking.producer import Delivery
-from pylogd.base.errors import PylogdError
 from tests.chaos.workload import Worker
 from tests.fleet.cluster import Place
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from pylogd.base.errors import PylogdError
 from pylogd.client import Producer
 from pylogd.client.blocking.producer import Delivery
 from pylogd.client.core.model import Partition
-from pylogd.base.errors import PylogdError
 from tests.fleet.cluster import Fleet, Place
 
 #: How long it is waited for everything to be in use again.

@@ -63,10 +63,10 @@ _PACKAGE = Path(__file__).resolve().parents[2] / "pylogd"
 #: The compiled modules: the source of each, by its name.
 SOURCES = {
     "_fast": _PACKAGE / "wire" / "fast" / "_fast.c",
-    "_residency": _PACKAGE / "log" / "_residency.c",
-    "_repeated": _PACKAGE / "api" / "fast" / "_repeated.c",
+    "_residency": _PACKAGE / "broker" / "log" / "_residency.c",
+    "_repeated": _PACKAGE / "broker" / "api" / "fast" / "_repeated.c",
     "_speedups": _PACKAGE / "wire" / "_speedups.c",
-    "_tls_records": _PACKAGE / "net" / "_tls_records.c",
+    "_tls_records": _PACKAGE / "link" / "_tls_records.c",
 }
 _SANITIZED = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC")
 _INT64 = (1 << 63) - 1

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from pylogd.client.core.producer import partitioner
 from pylogd.broker.log.batch_location import PROBE
+from pylogd.client.core.producer import partitioner
 from pylogd.wire import records, timestamps
 from pylogd.wire.crc import append_zeros
 from pylogd.wire.exceptions import InvalidRecordBatch

@@ -36,9 +36,9 @@ from twisted.logger import Logger
 
 from pylogd.broker.api.fast import produce
 from pylogd.broker.log.truncation import truncate_fully_and_start_at
-from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.broker.replica import storage_failures
 from pylogd.broker.replica.purgatory import OperationState, Watcher
+from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.session import ClientSession, ServerSession
 from tests.fakes.parts import FakeConnection, Parts

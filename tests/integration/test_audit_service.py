@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from pylogd.services.audit.judging import Verdict
-from pylogd.services.audit.markers import Marker
+from pylogd.base.clock import wall_ms
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, AuditedProducer, Consumer, NewTopic, Producer, Record
-from pylogd.base.clock import wall_ms
 from pylogd.local.broker import pylogd_command
+from pylogd.services.audit.judging import Verdict
+from pylogd.services.audit.markers import Marker
 from tests.audits import ServedAudit, sums, until
 from tests.integration.conftest import Address, StartBroker
 from tests.mirrors import MirrorProcess, write_file

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from pylogd.client import Admin
 from pylogd.base.errors import ErrorCode
-from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.broker.transactions.values import LAST_EPOCH
+from pylogd.client import Admin
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from pylogd.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from pylogd.wire.messages.end_txn import EndTxnRequest

@@ -24,8 +24,9 @@ _NOT_FOR_A_START = {
     "OpenSSL", "argparse", "asyncio", "avro", "bdb", "confluent_kafka", "crc32c", "cryptography", "csv", "difflib",
     "email", "fastavro", "http.client", "importlib.metadata", "kazoo", "matplotlib", "multiprocessing", "numpy",
     "pandas", "prometheus_client", "puresasl", "pyarrow", "pylogd.broker.api.authentication_gate", "pylogd.cli.common",
-    "pylogd.client", "pylogd.local", "pylogd.broker.log.verify", "pylogd.store.zookeeper", "pylogd.services.registry",
-    "pylogd.broker.security.inter_broker", "pylogd.broker.security.mechanisms", "pylogd.broker.security.rotation", "pylogd.lake.spark", "pyspark",
+    "pylogd.broker.log.verify", "pylogd.broker.security.inter_broker", "pylogd.broker.security.mechanisms",
+    "pylogd.broker.security.rotation", "pylogd.client", "pylogd.lake", "pylogd.local", "pylogd.services",
+    "pylogd.store.zookeeper", "pyspark",
     "re2", "requests", "rich", "service_identity", "ssl", "tomllib", "twisted.scripts", "twisted.web", "urllib.request",
 }  # fmt: skip
 #: A broker that prints its imported modules in place of its address, and stops.

@@ -11,6 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import (
     Admin,
     Cluster,
@@ -23,7 +24,6 @@ from pylogd.client import (
     TopicPartition,
 )
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
-from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import free_ports
 from tests.integration.conftest import Address, StartBroker
 

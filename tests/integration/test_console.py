@@ -18,8 +18,8 @@ import pytest
 from joserfc import jwk, jwt
 
 from pylogd.client import Admin, Consumer, Producer
-from pylogd.local.authority import Authority
 from pylogd.credentials.passwords import add_user
+from pylogd.local.authority import Authority
 from tests.consoles import ConsoleProcess, Visitor
 
 KEY = jwk.ECKey.generate_key("P-256", {"kid": "k"})

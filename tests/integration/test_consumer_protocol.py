@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import Admin, Cluster, KafkaError, Producer
 from pylogd.client.core.model import GroupDescription
-from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, pylogd_command
 
 SECONDS = 60.0

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from pylogd.client import Admin, Consumer, NewTopic, Producer
 from pylogd.base.errors import KafkaError
+from pylogd.client import Admin, Consumer, NewTopic, Producer
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 from tests.commands import run_command

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.base.errors import PylogdError
 from pylogd.client import TopicPartition
 from pylogd.client.blocking.admin import Admin
 from pylogd.client.blocking.producer import Producer
 from pylogd.client.core.admin.offsets import EARLIEST
-from pylogd.base.errors import PylogdError
 from pylogd.local.broker import BrokerProcess
 from pylogd.store.spare_room import SUFFIX
 from tests.integration.conftest import StartBroker

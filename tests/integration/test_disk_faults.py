@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.blocking.admin import Admin
 from pylogd.client.blocking.consumer import Consumer
 from pylogd.client.blocking.producer import Producer
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.local.broker import STOP_SECONDS, BrokerProcess
 
 SECONDS = 180

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pylogd.client import Admin, SecurityOptions
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.client import Admin, SecurityOptions
 from pylogd.local.authority import Authority, write_secret
 from pylogd.local.broker import BrokerProcess, free_ports
 from tests.integration.conftest import StartBroker

@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import Admin, Cluster, Consumer, KafkaError, Producer, Record, TopicPartition
 from pylogd.client.core.model import OffsetSpec
-from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.commands import run_command
 

@@ -13,11 +13,11 @@ from kazoo.client import KazooClient
 from kazoo.security import Permissions
 
 from pylogd.config.zookeeper import ZooKeeperSecurity
-from pylogd.local.broker import BrokerFailed, free_ports
-from pylogd.local.zookeeper import LocalZooKeeper
-from pylogd.credentials.principal import USER, Principal
 from pylogd.credentials.conversation import AuthenticationFailed, Challenge, MechanismUnavailable, SaslError, Success
 from pylogd.credentials.gssapi import GssapiClient, GssapiMechanism
+from pylogd.credentials.principal import USER, Principal
+from pylogd.local.broker import BrokerFailed, free_ports
+from pylogd.local.zookeeper import LocalZooKeeper
 from tests.integration.conftest import StartBroker
 from tests.integration.sasl_clients import round_trip_with_aiokafka, round_trip_with_kafka_python
 from tests.integration.test_secure_replication import replicates

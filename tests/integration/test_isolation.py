@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from pylogd.client.blocking.producer import Producer
 from pylogd.base.errors import ErrorCode
+from pylogd.client.blocking.producer import Producer
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.commands import run_command

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from pylogd.client import Admin, NewTopic, Producer
 from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.client import Admin, NewTopic, Producer
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 from tests.commands import Outcome, run_command
 

@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka import Consumer as Librdkafka
 from kafka import KafkaConsumer
 
+from pylogd.broker.isolation.disk_meter import find_disk
+from pylogd.broker.log.residency import missing_bytes
 from pylogd.client import Admin, Consumer
 from pylogd.client.blocking.producer import Producer
-from pylogd.broker.isolation.disk_meter import find_disk
 from pylogd.local.broker import BrokerProcess, pylogd_command
-from pylogd.broker.log.residency import missing_bytes
 from tests.integration.conftest import StartBroker
 from tests.rawclient import RawClient, create_topic, wait_until
 

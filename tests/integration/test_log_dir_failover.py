@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import Consumer, Producer
 from pylogd.client.core.model import Partition
-from pylogd.base.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.clusters import BrokerCluster
 from tests.zookeeper import ZooKeeper

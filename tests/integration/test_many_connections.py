@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from bench import frames
-from pylogd.local.broker import BrokerProcess
 from pylogd.link.request_memory import LEAST_BYTES
+from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.metadata import MetadataRequest

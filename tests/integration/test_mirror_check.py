@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pylogd.client import Admin, Producer
-from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
 from pylogd.client.registry.avro import SchemaRegistryClient
+from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
 from tests.fakes.registered import record
 from tests.integration.test_schema_registry import RegistryProcess
 

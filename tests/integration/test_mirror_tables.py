@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pylogd.client import Admin, Producer
-from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.client.registry.avro import AvroSerializer, SchemaRegistryClient
 from pylogd.lake.tables.opening import open_table
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.fakes.registered import record
 from tests.fakes.s3 import S3Server, environment
 from tests.integration.test_schema_registry import RegistryProcess

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-from pylogd.client import NewTopic
 from pylogd.broker.replica.internal_topic import partition_of
+from pylogd.client import NewTopic
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 
 NODES = 3

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import Consumer, Producer
 from pylogd.config.replication import RACK_AWARE
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

@@ -27,8 +27,14 @@ from conformance.refused.registry import REQUESTS, is_expected
 from pylogd import __version__
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, Consumer
+from pylogd.client.registry.avro import (
+    AvroDeserializer,
+    AvroSerializer,
+    NotAvro,
+    SchemaRegistryClient,
+    SchemaRegistryError,
+)
 from pylogd.local.broker import BrokerProcess, pylogd_command
-from pylogd.client.registry.avro import AvroDeserializer, AvroSerializer, NotAvro, SchemaRegistryClient, SchemaRegistryError
 from tests.integration.conftest import StartBroker
 
 SECONDS = 180

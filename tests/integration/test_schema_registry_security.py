@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from joserfc import jwk, jwt
 
-from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.client.registry.avro import SchemaRegistryClient, SchemaRegistryError
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.integration.conftest import StartBroker
 from tests.integration.test_schema_registry import AT_ONCE, RegistryProcess
 

@@ -17,9 +17,9 @@ from kazoo.client import KazooClient
 
 from pylogd.client import Admin, Consumer, Producer
 from pylogd.client import Cluster as Connection
+from pylogd.credentials.scram import SCRAM_SHA_512, encode_credential, make_credential
 from pylogd.local.authority import Authority, write_secret
 from pylogd.local.broker import BrokerFailed, BrokerProcess
-from pylogd.credentials.scram import SCRAM_SHA_512, encode_credential, make_credential
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 from tests.integration.conftest import StartBroker
 from tests.rawclient import wait_until

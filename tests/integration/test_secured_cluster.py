@@ -21,9 +21,9 @@ from kazoo.exceptions import NoAuthError
 
 from pylogd.cli.main import COMMANDS, pylogd
 from pylogd.client import Admin, AuditedProducer, Cluster, Consumer, KafkaError, NewTopic, Producer
+from pylogd.client.registry.avro import AvroDeserializer, AvroSerializer, SchemaRegistryClient
 from pylogd.local.broker import pylogd_command
 from pylogd.local.secure import ADMIN, SecureCluster
-from pylogd.client.registry.avro import AvroDeserializer, AvroSerializer, SchemaRegistryClient
 from tests.audits import ServedAudit
 from tests.commands import Outcome, run_command
 from tests.consoles import ConsoleProcess, Visitor

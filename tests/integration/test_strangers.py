@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from pylogd.broker.api.registry import REGISTRATIONS
 from pylogd.base.errors import ErrorCode
+from pylogd.broker.api.registry import REGISTRATIONS
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest

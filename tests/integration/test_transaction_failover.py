@@ -10,8 +10,8 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaException, TopicPartition
 
-from pylogd.client import NewTopic, Producer
 from pylogd.broker.replica.internal_topic import partition_of
+from pylogd.client import NewTopic, Producer
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 
 RECORDS = 600

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.client import Admin, Consumer, Producer
 from pylogd.base.errors import PylogdError
+from pylogd.client import Admin, Consumer, Producer
 from pylogd.local.broker import BrokerProcess, free_row
 from tests.rawclient import wait_until
 

@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from pylogd.client import Admin, Consumer, NewTopic
 from pylogd.base.errors import PylogdError
+from pylogd.client import Admin, Consumer, NewTopic
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.kills.comparing import LakeFault, check_history, compare, compare_copy

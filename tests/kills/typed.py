@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from pylogd.client import Admin, NewTopic, Producer
-from pylogd.local.broker import BrokerProcess
 from pylogd.client.registry.avro import AvroSerializer, SchemaRegistryClient
 from pylogd.lake.tables.opening import open_table
+from pylogd.local.broker import BrokerProcess
 from tests.fakes.registered import record
 from tests.integration.test_schema_registry import RegistryProcess
 from tests.kills.comparing import LakeFault

@@ -18,12 +18,12 @@ import time
 from collections.abc import Iterable
 from itertools import groupby
 
+from pylogd.base.errors import KafkaError
 from pylogd.client import Consumer, TopicPartition
 from pylogd.client.core.errors import ClientError
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.errors import RebalanceFailed
 from pylogd.client.zookeeper.events import Assigned, Revoked
-from pylogd.base.errors import KafkaError
 from pylogd.wire.records import Record
 
 CLOSE_SECONDS = 60.0  # long enough to commit the last records when leaving on a busy machine

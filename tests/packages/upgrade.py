@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from pylogd.client import Admin, Cluster
 from pylogd.base.errors import PylogdError
+from pylogd.client import Admin, Cluster
 from pylogd.local.broker import BrokerProcess
 from pylogd.local.cluster import LocalBrokers
 from pylogd.local.zookeeper import LocalZooKeeper

@@ -13,8 +13,8 @@ import pytest
 
 from pylogd.broker.security.acls import AclBinding, AclEntry, AclFilter, PatternType, Permission, ResourcePattern
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
-from pylogd.credentials.principal import Principal
 from pylogd.broker.security.rules import AclAuthorizer, AclIndex, select
+from pylogd.credentials.principal import Principal
 
 SETS = int(os.environ.get("PYLOGD_ACL_SETS", "600"))
 QUESTIONS = 25

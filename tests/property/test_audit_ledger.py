@@ -14,11 +14,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pylogd.client.core.audit import Report
 from pylogd.services.audit.counting import Counted
 from pylogd.services.audit.ledger import Ledger
 from pylogd.services.audit.state import Resume, decode_record, records_of
 from pylogd.services.audit.windows import LedgerOptions, Saved, SavedReports
-from pylogd.client.core.audit import Report
 from tests.audits import SERVING, START, TABLE, TOPIC, WIDTH, header, options, report
 
 PARTITIONS = 3

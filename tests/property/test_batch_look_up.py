@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pylogd.broker.log.batch_location import BatchLocation
 from pylogd.broker.log.errors import CorruptLog
-from pylogd.broker.log.batch_location import Located
 from pylogd.broker.log.segment import Segment
 from pylogd.wire import records
 from pylogd.wire.records import HEADER_SIZE, LENGTH_OVERHEAD
@@ -35,7 +35,7 @@ def _header(base: int, size: int, delta: int) -> bytes:
 
 def _found(segment: Segment, position: int, offset: int, beyond: int) -> object:
     try:
-        found: Located | None = segment._walk(position, offset, beyond, allow_cold=True)
+        found: BatchLocation | None = segment._walk(position, offset, beyond, allow_cold=True)
     except CorruptLog as error:
         return str(error)
     return found and (found.position, found.size, found.base_offset, found.last_offset, found.empty)

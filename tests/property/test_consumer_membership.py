@@ -13,14 +13,14 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from pylogd.base.errors import ErrorCode
+from pylogd.broker.groups.consumer.group import ConsumerGroupState
 from pylogd.client.core.group.assignors import find_assignors
 from pylogd.client.core.group.consumer_member import ConsumerMember
 from pylogd.client.core.group.consumer_states import ConsumerState
 from pylogd.client.core.group.member_model import MemberSettings
-from pylogd.client.core.group.membership import Membership
+from pylogd.client.core.group.membership import GroupMember
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode
-from pylogd.broker.groups.consumer.group import ConsumerGroupState
 from pylogd.wire.messages import find_coordinator, metadata
 from tests.fakes.consumer_coordinator import FakeConsumerGroups, fake_topic, named
 from tests.fakes.group_coordinator import FakeGroups
@@ -36,7 +36,7 @@ class ConsumerWorld(MemberWorld):
         self.versions = dict.fromkeys(topics, 0)
         self.coordinator = FakeConsumerGroups({})
 
-    def member(self, instance: str | None) -> Membership:
+    def member(self, instance: str | None) -> GroupMember:
         return ConsumerMember(
             MemberSettings(
                 "g", find_assignors(["range"]), instance, max_poll_interval=20.0, protocol="consumer",

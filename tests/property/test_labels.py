@@ -7,13 +7,13 @@ from collections import Counter
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pylogd.config import Settings
 from pylogd.broker.controller import internal
 from pylogd.broker.controller.decisions import Snapshot
 from pylogd.broker.metadata.assignment import assign_replicas
-from pylogd.store.paths import OFFSETS_TOPIC
 from pylogd.broker.metadata.image import Broker, Endpoint, Outages, PartitionState, Topic
 from pylogd.broker.metadata.labels import candidates, carries, check_within, misplaced, with_label
+from pylogd.config import Settings
+from pylogd.store.paths import OFFSETS_TOPIC
 
 LABELS = ("online", "logs", "ssd")
 

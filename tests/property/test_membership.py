@@ -12,12 +12,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client.core.group.assignors import find_assignors
 from pylogd.client.core.group.classic_member import ClassicMember
 from pylogd.client.core.group.classic_states import MemberState
 from pylogd.client.core.group.member_model import MemberSettings
-from pylogd.client.core.group.membership import Membership
-from pylogd.base.errors import ErrorCode
+from pylogd.client.core.group.membership import GroupMember
 from pylogd.wire.messages import find_coordinator, metadata
 from tests.fakes.group_coordinator import FakeGroups
 from tests.fakes.member_world import STEP, App, MemberWorld, perform
@@ -31,7 +31,7 @@ class ClassicWorld(MemberWorld):
         self.assignor = assignor
         self.coordinator = FakeGroups()
 
-    def member(self, instance: str | None) -> Membership:
+    def member(self, instance: str | None) -> GroupMember:
         settings = MemberSettings("g", find_assignors([self.assignor]), instance, 10.0, 1.0, 20.0, metadata_max_age=5.0)
         return ClassicMember(settings, self.random)
 

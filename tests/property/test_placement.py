@@ -20,7 +20,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
+from pylogd.base.placement.checks import refusals
+from pylogd.base.placement.errors import PlacementImpossible
+from pylogd.base.placement.layout import Assigned, Layout
+from pylogd.base.placement.leading import leads_again, led_by_others
+from pylogd.base.placement.moves import empty, relabel, spread
 from pylogd.broker.api.describe_cluster import describe_cluster
+from pylogd.broker.controller import internal
+from pylogd.broker.controller.admin import PartitionAdmin
+from pylogd.broker.controller.decisions import Snapshot
+from pylogd.broker.metadata.assignment import assign_replicas, check_assignment
+from pylogd.broker.metadata.errors import InvalidPartitions, InvalidReplicationFactor
+from pylogd.broker.metadata.image import Broker, Endpoint, Outages, PartitionState, Topic, TopicUpdate
+from pylogd.broker.metadata.labels import candidates, label_of, with_label
 from pylogd.cli import brokers as cli_brokers
 from pylogd.cli import reassign as cli_reassign
 from pylogd.cli import relabel as cli_relabel
@@ -32,19 +44,7 @@ from pylogd.client.core.metadata import Metadata
 from pylogd.config import Settings
 from pylogd.services.console.actions import cluster as console
 from pylogd.services.console.answers import Refused
-from pylogd.broker.controller import internal
-from pylogd.broker.controller.admin import PartitionAdmin
-from pylogd.broker.controller.decisions import Snapshot
-from pylogd.broker.metadata.assignment import assign_replicas, check_assignment
-from pylogd.broker.metadata.errors import InvalidPartitions, InvalidReplicationFactor
 from pylogd.store.paths import OFFSETS_TOPIC
-from pylogd.broker.metadata.image import Broker, Endpoint, Outages, PartitionState, Topic, TopicUpdate
-from pylogd.broker.metadata.labels import candidates, label_of, with_label
-from pylogd.base.placement.checks import refusals
-from pylogd.base.placement.errors import PlacementImpossible
-from pylogd.base.placement.layout import Assigned, Layout
-from pylogd.base.placement.leading import leads_again, led_by_others
-from pylogd.base.placement.moves import empty, relabel, spread
 from pylogd.wire.messages import (
     APIS,
     describe_configs,

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.broker.log.errors import InvalidProducerEpoch, OutOfOrderSequence
+from pylogd.broker.log.producers import Producers
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.broker.log.errors import InvalidProducerEpoch, OutOfOrderSequence
-from pylogd.broker.log.producers import Producers
 from pylogd.wire.records import decode_batch, parse_header
 
 PLACE = TopicPartition("t", 0)

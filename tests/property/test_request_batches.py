@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.dispatch import Dispatcher
 from pylogd.broker.api.fast import produce as fast_produce
 from pylogd.broker.api.registry import served_versions
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.net.hangups import HangupWatch
 from pylogd.broker.net.server import BrokerFactory, ServerLimits
 from pylogd.wire.fast import compiled

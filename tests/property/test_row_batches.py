@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator
 from pylogd.client.core.producer.columns import ColumnEncoder, EncodedBatch, records_of
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.partitioner import crc32_partitioner, positive_murmur2
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire import records
 from pylogd.wire.records import HEADER_SIZE, Record, decode_batch
 

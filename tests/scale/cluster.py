@@ -16,16 +16,16 @@ from typing import Any, Final, cast
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.config import Settings
+from pylogd.base.placement.brokers import Brokers, Candidate
+from pylogd.base.placement.new import place_new
 from pylogd.broker.controller.controller import Controller
 from pylogd.broker.metadata.feed_machine import FeedState
 from pylogd.broker.metadata.image import Broker, Endpoint, IsrChange, PartitionState
-from pylogd.store.interfaces import Create
-from pylogd.store.paths import CHANGES, PARENTS, TOPICS
-from pylogd.broker.metadata.layout import Assignment, encode_states, encode_topic, state_path, topic_path
+from pylogd.broker.metadata.layout import Assignment, encode_states, encode_topic, state_path
 from pylogd.broker.metadata.service import Metadata
-from pylogd.base.placement.brokers import Brokers, Candidate
-from pylogd.base.placement.new import place_new
+from pylogd.config import Settings
+from pylogd.store.interfaces import Create
+from pylogd.store.paths import CHANGES, PARENTS, TOPICS, topic_path
 from tests.scale.clock import ScaleClock, ScaleTime, ServerClock
 from tests.scale.columns import Column
 from tests.scale.store import Latencies, ScaleStore, Server

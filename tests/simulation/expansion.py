@@ -16,10 +16,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
+from pylogd.broker.replica.smooth_expansion import SmoothJoins
 from pylogd.store.consumers import committed_offsets
 from pylogd.store.interfaces import Create, SetData
 from pylogd.store.paths import CONSUMERS
-from pylogd.broker.replica.smooth_expansion import SmoothJoins
 from tests.simulation.history import History, Violation
 from tests.simulation.nemesis import TOPIC
 from tests.simulation.world import SimBroker

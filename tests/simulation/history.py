@@ -22,9 +22,9 @@ from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import HANDLERS
 from pylogd.broker.api.context import RequestContext
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import decode_batch, encode_batch, iter_batches

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from pylogd.base.errors import PylogdError
-from pylogd.store.paths import BROKERS, TOPICS
 from pylogd.broker.metadata.layout import decode_broker, decode_states, decode_topic
+from pylogd.store.paths import BROKERS, TOPICS
 from tests.simulation.world import SimBroker, World
 
 TOPIC = "t"

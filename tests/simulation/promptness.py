@@ -21,9 +21,9 @@ from unittest import mock
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.fast.fetch import answer_repeated
 from pylogd.broker.api.fetch_anew import answer_anew
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.crc32c import crc32c
 from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

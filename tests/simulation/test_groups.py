@@ -19,8 +19,8 @@ from pylogd.broker.groups.consumer import heartbeats, reconciliation
 from pylogd.broker.groups.consumer.records import CurrentAssignment
 from pylogd.broker.groups.coordinator import GroupCoordinator
 from pylogd.broker.groups.loader import GroupLoader
-from pylogd.store.paths import OFFSETS_TOPIC
 from pylogd.broker.replica.internal_topic import InternalTopic
+from pylogd.store.paths import OFFSETS_TOPIC
 from tests.simulation.group_clients import ABORTED, ACKED, ClassicMember, NewMember
 from tests.simulation.groups import GroupHistory
 from tests.simulation.history import Violation

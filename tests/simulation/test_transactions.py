@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from pylogd.broker.api import write_txn_markers
 from pylogd.base.errors import ErrorCode
+from pylogd.broker.api import write_txn_markers
 from pylogd.broker.log.producers import Producers
 from pylogd.broker.log.transactions import UnstableTransactions
-from pylogd.store.paths import TRANSACTIONS_TOPIC
 from pylogd.broker.replica.internal_topic import InternalTopic
 from pylogd.broker.replica.waiting import then
 from pylogd.broker.transactions import rules
 from pylogd.broker.transactions.coordinator import TransactionCoordinator
 from pylogd.broker.transactions.sweeps import TransactionSweeps
 from pylogd.broker.transactions.verifier import TransactionVerifier
+from pylogd.store.paths import TRANSACTIONS_TOPIC
 from tests.simulation.history import Violation
 from tests.simulation.transactions import TransactionHistory
 

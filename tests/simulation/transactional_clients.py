@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 
 from twisted.internet.defer import Deferred, maybeDeferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import HANDLERS
 from pylogd.broker.api.context import RequestContext
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.log.markers import read_marker
 from pylogd.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from pylogd.wire.messages.end_txn import EndTxnRequest

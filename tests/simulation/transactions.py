@@ -25,10 +25,9 @@ from twisted.internet.defer import Deferred
 
 from pylogd.broker.api.own_requests import ask_self
 from pylogd.broker.log.markers import read_marker
-from pylogd.store.paths import TRANSACTIONS_TOPIC
-from pylogd.store.paths import TOPICS
 from pylogd.broker.metadata.layout import decode_states, decode_topic
 from pylogd.broker.transactions.service import Transactions
+from pylogd.store.paths import TOPICS, TRANSACTIONS_TOPIC
 from pylogd.wire.records import decode_batch, iter_batches
 from tests.simulation.expansion import NoGroups
 from tests.simulation.history import History, Producer, Violation

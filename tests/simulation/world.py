@@ -18,12 +18,11 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.internet.interfaces import IReactorTime
 
+from pylogd.base.errors import BrokerUnavailable
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import REGISTRATIONS
-from pylogd.config import Settings
 from pylogd.broker.controller.admin import PartitionAdmin
 from pylogd.broker.controller.controller import Controller
-from pylogd.base.errors import BrokerUnavailable
 from pylogd.broker.log.manager import LogManager
 from pylogd.broker.metadata.image import Broker, Endpoint
 from pylogd.broker.metadata.service import Metadata
@@ -33,6 +32,7 @@ from pylogd.broker.replica.configs import log_config
 from pylogd.broker.replica.replication import Replication
 from pylogd.broker.replica.service import Replicas
 from pylogd.broker.security.peers import SOFTWARE_NAME, BrokerSecret, Peers, read_claim
+from pylogd.config import Settings
 from pylogd.credentials.principal import ANONYMOUS
 from tests.simulation.disks import SimFiles, change_pace, make_disks, tell_of_writes
 from tests.simulation.store import SimStore, SimTree, slowly

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pylogd.client import Admin, NewTopic
 from pylogd.base.clock import wall_ms
-from pylogd.local.broker import BrokerProcess
+from pylogd.client import Admin, NewTopic
 from pylogd.lake.spark.load import LoadPlan, compact, follow, load
 from pylogd.lake.spark.opening import open_table
 from pylogd.lake.tables.interface import Committed
 from pylogd.lake.tables.parquet.table import LakeTable
+from pylogd.local.broker import BrokerProcess
 from tests.integration.spark.lakes import Row, fill, log_of
 from tests.sparks import running_spark
 from tests.stores.filesystems import FileSystem

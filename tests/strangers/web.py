@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from pylogd.local.broker import BrokerProcess
 from pylogd.credentials.passwords import add_user
+from pylogd.local.broker import BrokerProcess
 from tests.consoles import ConsoleProcess, Visitor
 from tests.extreme.access import Access
 from tests.integration.test_schema_registry import AT_ONCE, RegistryProcess

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from pylogd.base.errors import PylogdError
 from pylogd.client import (
     Admin,
     Consumer,
@@ -30,7 +31,6 @@ from pylogd.client import (
     TopicPartition,
     TransactionAborted,
 )
-from pylogd.base.errors import PylogdError
 from tests.transactions_check.history import Action, History, Outcome, Position, Reading, Value
 
 TRANSACTION_TIMEOUT = 10.0

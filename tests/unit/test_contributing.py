@@ -31,8 +31,10 @@ def test_every_path_exists() -> None:
 
 def test_every_package_is_in_the_map() -> None:
     named = set(re.findall(r"`([a-z/]+)/`", TEXT.partition("## Find your way")[2].partition("### Ten")[0]))
-    packages = {path.parent.name for path in (CHECKOUT / "pylogd").glob("*/__init__.py")} - {"client"}
-    packages |= {f"client/{path.parent.name}" for path in (CHECKOUT / "pylogd" / "client").glob("*/__init__.py")}
+    package = CHECKOUT / "pylogd"
+    packages = {path.parent.name for path in package.glob("*/__init__.py")}
+    for wing in ("broker", "client", "lake", "services"):
+        packages |= {f"{wing}/{path.parent.name}" for path in (package / wing).glob("*/__init__.py")}
     assert packages <= named
 
 

@@ -28,7 +28,7 @@ MODULES = modules(PACKAGE)
 @pytest.mark.parametrize("name", MODULES, ids=[name or "pylogd" for name in MODULES])
 def test_a_module_imports_only_what_its_package_may(name: str) -> None:
     package = ruled_by(name)
-    rule = RULES[package] if name else RULES["errors"]
+    rule = RULES[package] if name else RULES["base.errors"]
     own = (package, *rule.imports, *EVERYWHERE)
     faults = []
     for imported in imports(f"pylogd.{name}".rstrip("."), MODULES[name]):

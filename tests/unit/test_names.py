@@ -23,7 +23,10 @@ WORDS = {
 #: Whole names that do not say of what, or for what.
 NAMES = {"Asked", "Place", "State", "Group", "Room", "Plain", "Told", "Those"}
 #: Modules whose names can't be told apart from another module's.
-MODULES = {"runs", "room", "rooms", "positions", "cleaning"}
+MODULES = {
+    "runs", "room", "rooms", "positions", "cleaning", "answered", "held", "located", "smooth", "spread", "steady",
+    "together",
+}  # fmt: skip
 #: Kafka's own word is in them: `min.insync.replicas`.
 ALLOWED = {"min_insync_of", "effective_min_insync"}
 

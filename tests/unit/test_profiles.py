@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.config import PROFILES, SETTINGS, ConfigError, ConfigSource, Profile, Settings
 from pylogd.broker.process.options import load_settings
 from pylogd.broker.tap import Options
+from pylogd.config import PROFILES, SETTINGS, ConfigError, ConfigSource, Profile, Settings
 
 EACH = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 

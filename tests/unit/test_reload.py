@@ -10,9 +10,9 @@ import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 
-from pylogd.config import Settings
 from pylogd.base.process.logs import LogFile
 from pylogd.broker.process.reload import Reloader
+from pylogd.config import Settings
 
 
 class Case:

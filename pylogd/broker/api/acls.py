@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.slices import Pace
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.security.acl_store import AclStore
 from pylogd.broker.security.authorizer import AclOperation
 

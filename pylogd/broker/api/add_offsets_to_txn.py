@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.names import MAX_GROUP_ID
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.transactions import EPOCH_PER_PRODUCER, for_version, may_use_transactional_id
-from pylogd.base.errors import ErrorCode
-from pylogd.base.limits.names import MAX_GROUP_ID
 from pylogd.broker.replica.waiting import then
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

@@ -23,15 +23,20 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import in_slices
-from pylogd.broker.api.transactions import EPOCH_PER_PRODUCER, EPOCH_PER_TRANSACTION, for_version, may_use_transactional_id
-from pylogd.base.errors import ErrorCode
-from pylogd.store.paths import INTERNAL_TOPICS
+from pylogd.broker.api.transactions import (
+    EPOCH_PER_PRODUCER,
+    EPOCH_PER_TRANSACTION,
+    for_version,
+    may_use_transactional_id,
+)
 from pylogd.broker.replica.waiting import then
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.broker.transactions.values import PartitionId
+from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,

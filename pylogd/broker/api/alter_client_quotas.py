@@ -21,11 +21,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.metadata.entity_configs import DEFAULT_NAME, Entity
 from pylogd.broker.quotas.limits import KINDS, write_limit
 from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.deadline import wait_for
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace
 from pylogd.broker.controller.admin import Outcomes
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -13,10 +13,10 @@ import os
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.log.errors import StorageError, UnknownLogDirectory
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.alter_replica_log_dirs import (

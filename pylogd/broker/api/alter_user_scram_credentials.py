@@ -17,11 +17,11 @@ from typing import TypeAlias
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.credentials.scram import (
     MAX_ITERATIONS,

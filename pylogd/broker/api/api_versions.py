@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from functools import cache, lru_cache
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import REGISTRATIONS, handles
-from pylogd.config.metrics import LISTENER as METRICS_LISTENER
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.feature_levels import SUPPORTED
 from pylogd.broker.security.peers import read_claim
+from pylogd.config.metrics import LISTENER as METRICS_LISTENER
 from pylogd.wire import schema
 from pylogd.wire.messages.api_versions import (
     ApiVersion,

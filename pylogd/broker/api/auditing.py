@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from pylogd.config import SETTINGS, TOPIC_SETTINGS
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.security.audit import shorten
+from pylogd.config import SETTINGS, TOPIC_SETTINGS
 from pylogd.wire import schema
 from pylogd.wire.values import Message
 

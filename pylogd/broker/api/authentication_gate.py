@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.broker.api.dispatch import ClientConnection, Dispatcher
 from pylogd.base.errors import CloseConnection
 from pylogd.base.limits.shares import FairWork
+from pylogd.broker.api.dispatch import ClientConnection, Dispatcher
 from pylogd.broker.security.authentication import Authentication, AuthenticationState, Authenticator
 from pylogd.broker.security.authentication import Connection as AuthenticatedConnection
 from pylogd.broker.security.mechanisms import ListenerSettings, authentication_limits, make_mechanisms

@@ -13,15 +13,15 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.api.authorized import NOT_ASKED, group_operations
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import answer_budget, fill, in_slices
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.groups.consumer.heartbeats import assignor_of
 from pylogd.broker.groups.consumer.members import ConsumerMember, TopicPartition, partitions_by_topic
-from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.metadata.topics import TopicRegistry
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.consumer_group_describe import (

@@ -16,15 +16,15 @@ from uuid import uuid4
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from pylogd.broker.api.context import RequestContext
-from pylogd.broker.api.registry import handles
 from pylogd.base.errors import ErrorCode
-from pylogd.broker.groups.consumer.answers import HeartbeatAnswer
-from pylogd.broker.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, check
-from pylogd.broker.groups.consumer.members import JOINING, partitions_by_topic
 from pylogd.base.limits.expressions import InvalidExpression
 from pylogd.base.limits.names import MAX_CLIENT_ID, MAX_INSTANCE_ID, MAX_SUBSCRIPTIONS
 from pylogd.base.limits.shares import Crowded
+from pylogd.broker.api.context import RequestContext
+from pylogd.broker.api.registry import handles
+from pylogd.broker.groups.consumer.answers import HeartbeatAnswer
+from pylogd.broker.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, check
+from pylogd.broker.groups.consumer.members import JOINING, partitions_by_topic
 from pylogd.broker.metadata.feature_levels import GROUP_VERSION
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.consumer_group_heartbeat import (

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pylogd.base.limits.shares import Share
-from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.broker.security.client_share import share_of_client
 from pylogd.broker.security.peers import PeerClaim, Peers
 from pylogd.credentials.principal import ANONYMOUS, Principal
+from pylogd.store.paths import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorTime
 
-    from pylogd.config import Settings
+    from pylogd.base.limits.expressions import Matches
     from pylogd.broker.controller.admin import PartitionAdmin
     from pylogd.broker.groups import GroupCoordinator
     from pylogd.broker.isolation.laggards import LaggardThrottle
-    from pylogd.base.limits.expressions import Matches
     from pylogd.broker.log.manager import LogManager
     from pylogd.broker.metadata.client_metrics import ClientMetricsConfigs
     from pylogd.broker.metadata.cluster import Cluster
@@ -43,10 +42,10 @@ if TYPE_CHECKING:
     from pylogd.broker.replica.manager import ReplicaManager
     from pylogd.broker.replica.partition_registry import PartitionRegistry
     from pylogd.broker.replica.purgatory import Purgatory
+    from pylogd.broker.replica.replication_throttle import ReplicaThrottle
     from pylogd.broker.replica.selector import RackAwareSelector
     from pylogd.broker.replica.session_cache import FetchSessions
     from pylogd.broker.replica.smooth_expansion import SmoothJoins
-    from pylogd.broker.replica.replication_throttle import ReplicaThrottle
     from pylogd.broker.security.acl_store import AclStore
     from pylogd.broker.security.audit import AuditLog
     from pylogd.broker.security.authentication import Authentication
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from pylogd.broker.telemetry.service import Telemetry
     from pylogd.broker.transactions.coordinator import TransactionCoordinator
     from pylogd.broker.transactions.verification import PartitionVerifier
+    from pylogd.config import Settings
 
 
 class BrokerParts(Protocol):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.delegation_tokens import check_may_manage
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.credentials.principal import Principal
 from pylogd.wire.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse

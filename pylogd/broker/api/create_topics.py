@@ -17,17 +17,17 @@ from functools import partial
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.deadline import wait_for
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.metering import MutationQuota
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import SLICE_BYTES, Pace, answer_budget, encode_in_thread
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.metadata.errors import InvalidReplicaAssignment, TopicExists
-from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.broker.metadata.image import Topic
 from pylogd.broker.security.authorizer import AclOperation
+from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,

@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred, TimeoutError
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.broker.api.context import RequestContext
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.broker.api.context import RequestContext
 
 log = Logger()
 

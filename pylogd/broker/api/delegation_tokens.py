@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.credentials.principal import ANONYMOUS
 
 

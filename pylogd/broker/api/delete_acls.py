@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.limits.elements import AT_ONCE
 from pylogd.broker.api.acls import acls_for, each_or_error
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace, encode_in_thread
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.base.limits.elements import AT_ONCE
 from pylogd.broker.security.acl_store import AclStore
 from pylogd.broker.security.acls import AclBinding, AclFilter, make_filter
 from pylogd.broker.security.authorizer import AclOperation

@@ -14,15 +14,15 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain, why_absent
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.log.errors import OffsetOutOfRange, StorageFailure
-from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.security.authorizer import AclOperation
+from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

@@ -16,14 +16,14 @@ from contextlib import suppress
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.limits.elements import AT_ONCE
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.deadline import wait_for
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.metering import MutationQuota
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace, encode_in_thread
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.base.limits.elements import AT_ONCE
 from pylogd.broker.metadata.errors import UnknownTopic
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.delete_topics import (

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.api.acls import acls_for
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import answer_budget, encode_in_thread
-from pylogd.base.errors import ErrorCode, KafkaError
-from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.security.acls import AclEntry, AclFilter, ResourcePattern, make_filter
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.broker.security.rules import select

@@ -18,11 +18,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.api.alter_client_quotas import PARTS, answered_place
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import fill, in_slices
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.metadata.entity_configs import DEFAULT_NAME, Entity
 from pylogd.broker.quotas.limits import KINDS, read_limit
 from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType

@@ -9,13 +9,13 @@ broker carries out administrative requests. No broker is ever fenced, so `includ
 
 from __future__ import annotations
 
+from pylogd.base.errors import ErrorCode
+from pylogd.base.placement.brokers import Candidate
 from pylogd.broker.api.authorized import NOT_ASKED, cluster_operations
 from pylogd.broker.api.brokers import reachable_brokers
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.labels import candidates
-from pylogd.base.placement.brokers import Candidate
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_cluster import (
     DescribeClusterBroker,

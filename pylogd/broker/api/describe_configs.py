@@ -19,6 +19,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
@@ -34,11 +36,9 @@ from pylogd.broker.api.resources import (
 from pylogd.broker.api.slices import answer_budget, in_slices
 from pylogd.broker.api.throttled_consumers import NAME as THROTTLED
 from pylogd.broker.api.throttled_consumers import throttled_consumers
+from pylogd.broker.security.authorizer import AclOperation
 from pylogd.config import ConfigEntry, ConfigSource
 from pylogd.config.client_metrics import describe_subscription
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.base.limits.answers import AnswerBudget
-from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

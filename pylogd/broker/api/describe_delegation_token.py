@@ -7,11 +7,11 @@ selects the tokens that these users own, asked for or may renew. Null means all 
 
 from __future__ import annotations
 
+from pylogd.base.errors import PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.delegation_tokens import check_may_manage
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import PylogdError
 from pylogd.broker.metadata.delegation_tokens import DelegationToken
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.credentials.principal import parse_principal

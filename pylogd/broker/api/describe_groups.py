@@ -13,14 +13,14 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.api.authorized import NOT_ASKED, group_operations
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import answer_budget, in_slices
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.group import ClassicGroup
 from pylogd.broker.groups.states import GroupState
-from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_groups import (
     DescribedGroup,

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import encode_in_thread
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

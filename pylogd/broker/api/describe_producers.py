@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain, why_absent
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import answer_budget, in_slices
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.log.producers import Producers
 from pylogd.broker.metadata.image import check_topic_name
 from pylogd.broker.security.authorizer import AclOperation

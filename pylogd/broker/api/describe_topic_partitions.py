@@ -17,12 +17,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.authorized import topic_operations
 from pylogd.broker.api.brokers import offline_replicas, reachable_brokers
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import in_slices
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.errors import InvalidTopicName
 from pylogd.broker.metadata.image import NO_LEADER, PartitionState, Topic, check_topic_name
 from pylogd.broker.security.authorizer import AclOperation

@@ -13,12 +13,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import answer_budget, in_slices
 from pylogd.broker.api.transactions import may_use_transactional_id
-from pylogd.base.errors import ErrorCode
-from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.broker.transactions.values import TransactionValue
 from pylogd.wire.messages.describe_transactions import (

@@ -12,10 +12,10 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import fill, in_slices
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.credentials.scram import SCRAM_MECHANISMS
 from pylogd.wire.messages.describe_user_scram_credentials import (

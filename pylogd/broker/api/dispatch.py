@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from pylogd.base.errors import CloseConnection
 from pylogd.broker.api.api_versions import unsupported_api_versions
 from pylogd.broker.api.auditing import ADMINISTRATIVE, describe
 from pylogd.broker.api.context import BrokerParts, RequestContext
@@ -26,7 +27,6 @@ from pylogd.broker.api.fetch_lagging import fetch_sparing_disks
 from pylogd.broker.api.metering import metered_batch, metered_handlers
 from pylogd.broker.api.registry import HANDLERS, REGISTRATIONS, Handler, overlapping_apis, served_versions
 from pylogd.broker.api.statistics import PRODUCE, STATISTICS, timed_handlers, watched_handlers
-from pylogd.base.errors import CloseConnection
 from pylogd.broker.replica.waiting import shield
 from pylogd.broker.security.audit import AuditLog
 from pylogd.wire.exceptions import RemoteProtocolError

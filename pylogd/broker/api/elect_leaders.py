@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.deadline import wait_for
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace
-from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.elect_leaders import (
     ElectLeadersRequest,

@@ -14,10 +14,15 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
-from pylogd.broker.api.transactions import EPOCH_PER_PRODUCER, EPOCH_PER_TRANSACTION, for_version, may_use_transactional_id
-from pylogd.base.errors import ErrorCode
+from pylogd.broker.api.transactions import (
+    EPOCH_PER_PRODUCER,
+    EPOCH_PER_TRANSACTION,
+    for_version,
+    may_use_transactional_id,
+)
 from pylogd.broker.replica.waiting import then
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.broker.transactions.values import ProducerAnswer

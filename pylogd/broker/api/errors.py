@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
-from pylogd.config import ConfigError
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.log import errors as storage
-from pylogd.store.errors import ConnectionLost, SessionExpired, StoreError
 from pylogd.broker.metadata.errors import TopicError
 from pylogd.broker.replica.errors import (
     FencedLeaderEpoch,
@@ -26,6 +24,8 @@ from pylogd.broker.replica.errors import (
     PartitionOffline,
     UnknownLeaderEpoch,
 )
+from pylogd.config import ConfigError
+from pylogd.store.errors import ConnectionLost, SessionExpired, StoreError
 
 if TYPE_CHECKING:
     from pylogd.broker.api.context import BrokerParts

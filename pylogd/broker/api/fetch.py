@@ -33,6 +33,8 @@ from typing import Any, TypeAlias
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.limits.names import MAX_RACK
 from pylogd.broker.api.brokers import FETCH_WITH_LEADERS, endpoints_of, leader_elsewhere
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain, why_absent
@@ -45,8 +47,6 @@ from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import next_turn
 from pylogd.broker.api.statistics import FETCH, STATISTICS
 from pylogd.broker.api.traffic import count_served
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.base.limits.names import MAX_RACK
 from pylogd.broker.log.errors import ColdRead
 from pylogd.broker.replica.committed_read import CommittedRead
 from pylogd.broker.replica.partition import NO_EPOCH, Partition

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.python.failure import Failure
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.fast import fetch as fast
 from pylogd.broker.api.statistics import FETCH, STATISTICS
-from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.log.errors import StorageError
 from pylogd.broker.log.files import FileSlice
 from pylogd.broker.replica.committed_read import CommittedRead

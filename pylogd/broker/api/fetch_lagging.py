@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import KafkaError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.fetch import MANY_PARTITIONS, FetchJob, answer_or_wait, fetch
 from pylogd.broker.api.fetch_cold import Read
@@ -37,13 +38,12 @@ from pylogd.broker.api.fetch_request import replica_id_of, wanted_entries
 from pylogd.broker.api.fetch_wait import FetchWait
 from pylogd.broker.api.metering import metered_after_wait
 from pylogd.broker.api.slices import next_turn
-from pylogd.config import Settings
-from pylogd.base.errors import KafkaError
 from pylogd.broker.isolation.laggards import DiskThrottle
 from pylogd.broker.isolation.throttled_clients import Client
 from pylogd.broker.log.errors import ColdRead
 from pylogd.broker.log.log import Log
 from pylogd.broker.replica.partition import Partition
+from pylogd.config import Settings
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse
 
 _LEAST_HELD: Final = 0.1  # seconds

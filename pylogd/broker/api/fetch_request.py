@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from pylogd.broker.api.context import RequestContext
 from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.broker.api.context import RequestContext
 from pylogd.broker.replica.partition import NO_EPOCH
 from pylogd.broker.replica.session_cache import FetchSessions
 from pylogd.broker.replica.sessions import (

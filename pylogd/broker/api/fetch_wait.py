@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any, Protocol, TypeAlias
 
-from pylogd.broker.api.fetch_cold import Read
 from pylogd.base.errors import PylogdError
+from pylogd.broker.api.fetch_cold import Read
 from pylogd.broker.replica.committed_read import CommittedRead
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.purgatory import Operation, Purgatory

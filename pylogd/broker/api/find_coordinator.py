@@ -15,12 +15,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.brokers import reachable_brokers
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import in_slices
 from pylogd.broker.api.transactions import may_use_transactional_id
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 

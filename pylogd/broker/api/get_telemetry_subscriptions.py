@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from pylogd.base.errors import KafkaError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import KafkaError
 from pylogd.broker.telemetry.subscriptions import ClientIdentity
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.messages.get_telemetry_subscriptions import (

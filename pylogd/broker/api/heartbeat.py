@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 

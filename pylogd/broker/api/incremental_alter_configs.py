@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.resources import alter_each, alter_one, check_authorized
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.incremental_alter_configs import (

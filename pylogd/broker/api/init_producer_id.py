@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.transactions import for_version, may_use_transactional_id
-from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.replica.waiting import then
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.broker.transactions.values import ProducerAnswer

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.names import MAX_CLIENT_ID
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.values import JoinAnswer, JoinRequest
-from pylogd.base.limits.names import MAX_CLIENT_ID
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import next_turn
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer.mixed import LeaveAnswer
 from pylogd.broker.groups.values import LeavingMember
 from pylogd.broker.security.authorizer import AclOperation

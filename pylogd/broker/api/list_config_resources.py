@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.resources import ResourceType
 from pylogd.broker.api.slices import in_slices
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.list_config_resources import (
     ConfigResource,

@@ -24,13 +24,13 @@ from typing import Any
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.python.failure import Failure
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.limits.shares import Crowded
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain, why_absent
 from pylogd.broker.api.fast.fetch import READ_COMMITTED
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import in_slices
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.base.limits.shares import Crowded
 from pylogd.broker.log.errors import ColdRead, StorageError
 from pylogd.broker.replica.partition import NO_EPOCH, Partition
 from pylogd.broker.security.authorizer import AclOperation

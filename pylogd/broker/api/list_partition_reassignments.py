@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.image import Topic
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.list_partition_reassignments import (

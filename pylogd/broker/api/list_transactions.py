@@ -17,13 +17,13 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.expressions import InvalidExpression, check, is_available
+from pylogd.base.limits.shares import Crowded
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import fill, in_slices
 from pylogd.broker.api.transactions import may_use_transactional_id
-from pylogd.base.errors import ErrorCode
-from pylogd.base.limits.expressions import InvalidExpression, check, is_available
-from pylogd.base.limits.shares import Crowded
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.broker.transactions.shards import Transaction
 from pylogd.broker.transactions.states import BY_NAME

@@ -28,6 +28,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.api.authorized import cluster_operations, topic_operations
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
@@ -35,11 +36,10 @@ from pylogd.broker.api.metadata_pieces import PARTITION_WORK, TOPIC_WORK, Metada
 from pylogd.broker.api.metering import MutationQuota
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace, in_steps, next_turn
-from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.metadata.errors import InvalidTopicName, TopicExists
-from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.broker.metadata.image import Topic, check_topic_name
 from pylogd.broker.security.authorizer import AclOperation
+from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from pylogd.wire.splicing import Around
 

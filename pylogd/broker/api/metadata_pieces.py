@@ -25,9 +25,9 @@ from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.brokers import offline_replicas, reachable_broker, reachable_brokers
 from pylogd.broker.api.context import RequestContext
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.image import NO_LEADER, Broker, PartitionState, Topic
 from pylogd.wire.messages.metadata import (
     MetadataRequest,

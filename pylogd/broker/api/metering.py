@@ -30,12 +30,12 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.clock import WorkTime
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.api.context import BrokerParts, Connection, RequestContext
 from pylogd.broker.api.fast.produce import ShapedConnection, answer_batch
 from pylogd.broker.api.registry import Handler
 from pylogd.broker.api.statistics import STATISTICS
-from pylogd.base.clock import WorkTime
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.quotas.limits import QuotaKind
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.fast.request_batch import with_throttle_time

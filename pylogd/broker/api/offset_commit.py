@@ -15,10 +15,10 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import in_slices
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.records import NEVER, Committed, offset_record
 from pylogd.broker.metadata.image import Topic
 from pylogd.broker.security.authorizer import AclOperation

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_delete import (
     OffsetDeleteRequest,

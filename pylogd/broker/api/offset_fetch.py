@@ -17,12 +17,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import answer_budget, in_slices
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.records import NO_EPOCH, Committed
-from pylogd.base.limits.answers import AnswerBudget
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_fetch import (
     OffsetFetchRequest,

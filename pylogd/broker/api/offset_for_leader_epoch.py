@@ -14,11 +14,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain, why_absent
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import in_slices
-from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,

@@ -31,6 +31,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import CloseConnection, ErrorCode, KafkaError, PylogdError
+from pylogd.base.limits.elements import AT_ONCE
 from pylogd.broker.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of, leader_elsewhere
 from pylogd.broker.api.context import Connection, RequestContext
 from pylogd.broker.api.errors import explain, why_absent
@@ -39,17 +41,15 @@ from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import encode_in_thread, next_turn
 from pylogd.broker.api.statistics import PRODUCE, STATISTICS
 from pylogd.broker.api.traffic import count_refused_append
-from pylogd.base.errors import CloseConnection, ErrorCode, KafkaError, PylogdError
-from pylogd.base.limits.elements import AT_ONCE
 from pylogd.broker.log.append_result import AppendResult
 from pylogd.broker.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
 from pylogd.broker.log.transactions import TransactionTerms
-from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.broker.replica.errors import QueueFull
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.roles import Role
 from pylogd.broker.replica.waiting import PendingAppend, shield
 from pylogd.broker.security.authorizer import AclOperation
+from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID, FIRST_WITH_ZSTD, is_zstd
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,

@@ -21,15 +21,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.broker.log.transactions import UNGUARDED, VERIFICATION_OFF, TransactionTerms, VerificationGuard
-from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.waiting import then
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.broker.transactions.verification import Answer, TopicPartition
+from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import ProduceRequest

@@ -16,10 +16,10 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from pylogd.base.errors import KafkaError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.get_telemetry_subscriptions import identity_of
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import KafkaError
 from pylogd.wire.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 
 

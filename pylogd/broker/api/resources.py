@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Final, Protocol, TypeVar
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.limits.names import MAX_GROUP_ID, MAX_SUBSCRIPTION_NAME
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.slices import Pace
-from pylogd.config import ConfigError
-from pylogd.config.client_metrics import ImpossibleSubscription
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.base.limits.names import MAX_GROUP_ID, MAX_SUBSCRIPTION_NAME
 from pylogd.broker.metadata.errors import InvalidConfig, UnknownTopic
 from pylogd.broker.metadata.image import Topic, check_topic_name
 from pylogd.broker.security.authorizer import AclOperation
+from pylogd.config import ConfigError
+from pylogd.config.client_metrics import ImpossibleSubscription
 
 
 class Resource(Protocol):

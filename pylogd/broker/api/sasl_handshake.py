@@ -13,9 +13,9 @@ from functools import partial
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.security.authentication import Answer, Authentication, AuthenticationState
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 

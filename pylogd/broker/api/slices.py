@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from pylogd.broker.api.context import RequestContext
 from pylogd.base.clock import timed
 from pylogd.base.limits.answers import AnswerBudget
+from pylogd.broker.api.context import RequestContext
 from pylogd.wire import schema
 
 R = TypeVar("R")

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
-from pylogd.broker.api.registry import Handler
 from pylogd.base.histogram import SIZE_BOUNDS, Histogram
+from pylogd.broker.api.registry import Handler
 from pylogd.wire.messages.fetch import FetchRequest
 from pylogd.wire.messages.produce import ProduceRequest
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.values import SyncAnswer
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse

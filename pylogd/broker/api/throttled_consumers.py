@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from pylogd.config import ConfigEntry, ConfigSource
-from pylogd.config.values import ConfigType
 from pylogd.broker.isolation.laggards import LaggardThrottle
 from pylogd.broker.isolation.throttled_clients import ThrottledClient
+from pylogd.config import ConfigEntry, ConfigSource
+from pylogd.config.values import ConfigType
 
 NAME: Final = "lagging.consumers.throttled"
 _MOST: Final = 100

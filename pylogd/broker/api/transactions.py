@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pylogd.broker.api.context import RequestContext
 from pylogd.base.errors import ErrorCode
+from pylogd.broker.api.context import RequestContext
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 
 #: Whether producers use an epoch for each transaction, by API version (KIP-890).

@@ -15,11 +15,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.offset_commit import why_not
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import in_slices
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.records import Committed, offset_record
 from pylogd.broker.groups.values import TransactionalCommit
 from pylogd.broker.log.transactions import VerificationGuard

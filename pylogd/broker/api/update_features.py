@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
-from pylogd.base.errors import ErrorCode, PylogdError
-from pylogd.store.errors import BadVersion, NodeExists
 from pylogd.broker.metadata.feature_levels import SUPPORTED
 from pylogd.broker.metadata.features import Features
 from pylogd.broker.security.authorizer import AclOperation
+from pylogd.store.errors import BadVersion, NodeExists
 from pylogd.wire.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,

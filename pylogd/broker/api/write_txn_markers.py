@@ -25,21 +25,21 @@ from typing import Final
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain, why_absent
 from pylogd.broker.api.produce import why_not_committed
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace
-from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.log.append_result import AppendResult
 from pylogd.broker.log.errors import AppendInTurn
 from pylogd.broker.log.markers import encode_marker
 from pylogd.broker.log.transactions import TransactionTerms
-from pylogd.store.paths import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from pylogd.broker.replica.late_writes import unfinished
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.waiting import PendingAppend, shield
 from pylogd.broker.security.authorizer import AclOperation
+from pylogd.store.paths import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from pylogd.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,

@@ -20,9 +20,9 @@ import threading
 from collections.abc import Callable
 
 from pylogd.broker.cache.counters import CacheCounters
+from pylogd.broker.log.early_write_back import WAIT_AFTER, WAIT_BEFORE, WRITE, sync_file_range
 from pylogd.broker.log.errors import StorageFailure
 from pylogd.broker.log.files import SegmentFile, SyncFailed
-from pylogd.broker.log.early_write_back import WAIT_AFTER, WAIT_BEFORE, WRITE, sync_file_range
 
 _log = logging.getLogger(__name__)
 

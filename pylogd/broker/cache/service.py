@@ -12,8 +12,8 @@ from pylogd.broker.cache.blocks import BLOCK_BYTES
 from pylogd.broker.cache.counters import CacheCounters
 from pylogd.broker.cache.page_dropper import PageDropper
 from pylogd.broker.cache.ranges import BlockCache
-from pylogd.config import ConfigError, Settings
 from pylogd.broker.log.errors import StorageFailure
+from pylogd.config import ConfigError, Settings
 
 log = Logger()
 

@@ -21,22 +21,36 @@ from types import MappingProxyType
 
 from twisted.internet.defer import Deferred, succeed
 
-from pylogd.config import ConfigError
-from pylogd.config.labels import PLACEMENT_LABEL, check_label
+from pylogd.base.deferreds import Pause, without_pause
+from pylogd.base.errors import PylogdError
+from pylogd.base.placement.brokers import Why
 from pylogd.broker.controller import decisions
 from pylogd.broker.controller.decisions import Snapshot
-from pylogd.base.errors import PylogdError
 from pylogd.broker.metadata.cluster import Cluster
 from pylogd.broker.metadata.configs import ATTEMPTS
-from pylogd.store.errors import BadVersion, NodeError, NodeExists, NoNode
-from pylogd.broker.metadata.errors import ElectionNotNeeded, EligibleLeadersNotAvailable, IneligibleReplica, InvalidChange, InvalidConfig, InvalidReplicaAssignment, InvalidReplicationFactor, NoReassignmentInProgress, OutsideLabel, PreferredLeaderNotAvailable, StalePartition, TopicError, UnknownTopic
+from pylogd.broker.metadata.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    IneligibleReplica,
+    InvalidChange,
+    InvalidConfig,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    NoReassignmentInProgress,
+    OutsideLabel,
+    PreferredLeaderNotAvailable,
+    StalePartition,
+    TopicError,
+    UnknownTopic,
+)
 from pylogd.broker.metadata.image import NO_LEADER, PartitionState, SmoothWait, Topic, TopicUpdate
-from pylogd.store.interfaces import Check, Operation
 from pylogd.broker.metadata.labels import candidates, check_within, label_at, label_of, with_label
 from pylogd.broker.metadata.layout import broker_epoch_path
-from pylogd.base.deferreds import Pause, without_pause
 from pylogd.broker.metadata.topics import TopicRegistry
-from pylogd.base.placement.brokers import Why
+from pylogd.config import ConfigError
+from pylogd.config.labels import PLACEMENT_LABEL, check_label
+from pylogd.store.errors import BadVersion, NodeError, NodeExists, NoNode
+from pylogd.store.interfaces import Check, Operation
 
 #: The key of a partition: (topic name, partition).
 Key = tuple[str, int]

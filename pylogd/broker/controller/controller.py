@@ -27,7 +27,6 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.config import Settings
 from pylogd.broker.controller import decisions, internal
 from pylogd.broker.controller.decisions import Snapshot
 from pylogd.broker.controller.election import RETRY_SECONDS, Election
@@ -37,14 +36,14 @@ from pylogd.broker.controller.timers import Timers
 from pylogd.broker.controller.writes import Writes
 from pylogd.broker.metadata.cluster import Cluster
 from pylogd.broker.metadata.eligibility import min_insync_of
-from pylogd.store.errors import NodeError, StoreError
 from pylogd.broker.metadata.errors import StalePartition
 from pylogd.broker.metadata.image import NO_LEADER, PartitionState, Topic, TopicChange, TopicUpdate
-from pylogd.store.interfaces import IMetadataStore, Node, SessionState, SetData
-from pylogd.store.paths import CONTROLLER_EPOCH, INCARNATIONS
-from pylogd.store.errors import CorruptMetadata
 from pylogd.broker.metadata.layout import decode_incarnations, encode_incarnations
 from pylogd.broker.metadata.topics import TopicRegistry
+from pylogd.config import Settings
+from pylogd.store.errors import CorruptMetadata, NodeError, StoreError
+from pylogd.store.interfaces import IMetadataStore, Node, SessionState, SetData
+from pylogd.store.paths import CONTROLLER_EPOCH, INCARNATIONS
 
 log = Logger()
 

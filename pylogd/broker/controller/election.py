@@ -20,12 +20,11 @@ from twisted.python.failure import Failure
 
 from pylogd.broker.controller.machines import NODE, TERM, NodeEvent, NodeState, TermEvent, TermState
 from pylogd.broker.controller.timers import Timers
-from pylogd.store.errors import BadVersion, NodeExists, NoNode, StoreError
-from pylogd.store.interfaces import Check, Create, Delete, EventType, IMetadataStore, Node, SetData, WatchEvent
-from pylogd.store.paths import CONTROLLER, CONTROLLER_EPOCH, INCARNATIONS
-from pylogd.store.errors import CorruptMetadata
 from pylogd.broker.metadata.layout import decode_controller, decode_controller_epoch, encode_controller
 from pylogd.broker.metadata.staggering import share
+from pylogd.store.errors import BadVersion, CorruptMetadata, NodeExists, NoNode, StoreError
+from pylogd.store.interfaces import Check, Create, Delete, EventType, IMetadataStore, Node, SetData, WatchEvent
+from pylogd.store.paths import CONTROLLER, CONTROLLER_EPOCH, INCARNATIONS
 
 log = Logger()
 

@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pylogd.config import Settings
+from pylogd.base.placement.new import place_new
 from pylogd.broker.controller import decisions
 from pylogd.broker.controller.decisions import Snapshot
 from pylogd.broker.metadata.image import NO_LEADER, PartitionState, Topic, TopicUpdate
-from pylogd.store.paths import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from pylogd.broker.metadata.labels import candidates, label_at
-from pylogd.base.placement.new import place_new
+from pylogd.config import Settings
+from pylogd.store.paths import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 #: For each internal topic the setting with the number of its replicas.
 FACTORS: Final = {

@@ -23,6 +23,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.shares import NOBODY, Share
 from pylogd.broker.groups.consumer.answers import HeartbeatAnswer
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused, Match
@@ -47,8 +48,14 @@ from pylogd.broker.groups.records import (
     offset_record,
 )
 from pylogd.broker.groups.states import GroupState
-from pylogd.broker.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, TransactionalCommit
-from pylogd.base.limits.shares import NOBODY, Share
+from pylogd.broker.groups.values import (
+    NO_GENERATION,
+    JoinAnswer,
+    JoinRequest,
+    LeavingMember,
+    SyncAnswer,
+    TransactionalCommit,
+)
 from pylogd.broker.replica.internal_topic import KeyValue
 from pylogd.broker.replica.waiting import shield
 from pylogd.wire.records import TRANSACTIONAL

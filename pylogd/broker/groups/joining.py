@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode
-from pylogd.broker.groups.values import JoinRequest
 from pylogd.base.limits.names import MAX_INSTANCE_ID
+from pylogd.broker.groups.values import JoinRequest
+from pylogd.config import Settings
 
 #: If a member's metadata has this many bytes, the total of all members is checked.
 _LARGE_METADATA: Final = 1 << 14

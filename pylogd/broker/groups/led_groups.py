@@ -20,8 +20,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode, PylogdError
+from pylogd.base.limits.bounds import Bound
+from pylogd.base.limits.names import MAX_GROUP_ID
+from pylogd.base.limits.shares import Share
 from pylogd.broker.groups import transactions
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.groups.consumer.mixed import GoBack, MixedGroups, Takeover
@@ -32,15 +34,19 @@ from pylogd.broker.groups.loader import GroupLoader
 from pylogd.broker.groups.migration import Downgrade, downgraded
 from pylogd.broker.groups.offset_memory import OffsetMemory
 from pylogd.broker.groups.offsets import DELETED_TOPIC, CurrentOffsets
-from pylogd.broker.groups.records import NO_TOPIC_ID, Committed, PartitionId, group_key, group_value, offset_key, offset_record
+from pylogd.broker.groups.records import (
+    NO_TOPIC_ID,
+    Committed,
+    PartitionId,
+    group_key,
+    group_value,
+    offset_key,
+    offset_record,
+)
 from pylogd.broker.groups.shard import Shard
 from pylogd.broker.groups.states import GroupState
 from pylogd.broker.groups.sweeps import OffsetSweeps
 from pylogd.broker.groups.topic import OFFSETS
-from pylogd.base.limits.bounds import Bound
-from pylogd.base.limits.names import MAX_GROUP_ID
-from pylogd.base.limits.shares import Share
-from pylogd.store.paths import OFFSETS_TOPIC
 from pylogd.broker.metadata.image import TopicChange
 from pylogd.broker.metadata.service import Metadata
 from pylogd.broker.replica.disk_calls import InThread
@@ -48,6 +54,8 @@ from pylogd.broker.replica.internal_topic import MOST_RECORDS, InternalTopic, Ke
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.service import Replicas
 from pylogd.broker.replica.waiting import shield
+from pylogd.config import Settings
+from pylogd.store.paths import OFFSETS_TOPIC
 
 log = Logger()
 

@@ -19,20 +19,27 @@ from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer.classic import all_classic, encode_assignment, ids_of
 from pylogd.broker.groups.consumer.embedded import CONSUMER, Subscription, read_assignment, read_subscription
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.groups.consumer.heartbeats import FindTopic, HeartbeatRefused, current, delete, removal
 from pylogd.broker.groups.consumer.members import ClassicProtocol, ConsumerMember, MemberState, TopicPartition
-from pylogd.broker.groups.consumer.records import AssignmentEpoch, GroupEpoch, MemberMetadata, Record, TargetAssignment, encode
+from pylogd.broker.groups.consumer.records import (
+    AssignmentEpoch,
+    GroupEpoch,
+    MemberMetadata,
+    Record,
+    TargetAssignment,
+    encode,
+)
 from pylogd.broker.groups.group import ClassicGroup, Member
 from pylogd.broker.groups.records import StoredGroup, StoredMember, group_key, group_value
 from pylogd.broker.groups.states import GroupState
 from pylogd.broker.metadata.image import Topic
 from pylogd.broker.replica.internal_records import InvalidRecord
 from pylogd.broker.replica.internal_topic import KeyValue
+from pylogd.config import Settings
 
 
 class MigrationPolicy(Enum):

@@ -16,11 +16,11 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from pylogd.broker.groups.group import ClassicGroup
-from pylogd.broker.groups.records import Committed, PartitionId
 from pylogd.base.limits.bounds import Bound
 from pylogd.base.limits.log_lines import LimitedLog
 from pylogd.base.limits.shares import Share
+from pylogd.broker.groups.group import ClassicGroup
+from pylogd.broker.groups.records import Committed, PartitionId
 
 log = Logger()
 

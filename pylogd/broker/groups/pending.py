@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pylogd.broker.groups.group import ClassicGroup
 from pylogd.base.limits.shares import Places, Share
+from pylogd.broker.groups.group import ClassicGroup
 
 #: The most ids that are kept.
 MOST_PENDING: Final = 20_000

@@ -18,13 +18,13 @@ from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from pylogd.config import Settings
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.groups.group import ClassicGroup
 from pylogd.broker.groups.offsets import expired, outdated
 from pylogd.broker.groups.records import PartitionId
 from pylogd.broker.groups.states import GroupState
 from pylogd.broker.metadata.topics import TopicRegistry
+from pylogd.config import Settings
 
 #: How many groups are searched in one turn of the reactor.
 _AT_ONCE: Final = 100

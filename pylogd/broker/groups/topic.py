@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pylogd.config import Settings, internal_segment_size
 from pylogd.base.errors import ErrorCode
-from pylogd.store.paths import OFFSETS_TOPIC
 from pylogd.broker.replica.internal_topic import InternalTopicOptions
+from pylogd.config import Settings, internal_segment_size
+from pylogd.store.paths import OFFSETS_TOPIC
 
 
 def _configs(settings: Settings) -> Mapping[str, str]:

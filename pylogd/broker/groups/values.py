@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pylogd.base.errors import ErrorCode
-from pylogd.broker.groups.records import Committed, PartitionId
 from pylogd.base.limits.shares import NOBODY, Share
+from pylogd.broker.groups.records import Committed, PartitionId
 
 #: The generation that a client without a group sends, and that an answer without a generation has.
 NO_GENERATION: Final = -1

@@ -23,12 +23,12 @@ from zlib import crc32
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from pylogd.config import Settings
-from pylogd.config.isolation import ALWAYS, OFF
 from pylogd.broker.isolation.disk_meter import DiskMeter
 from pylogd.broker.isolation.pace import SLOW_WRITE, DiskPace
 from pylogd.broker.isolation.workers import FromThread, Workers
 from pylogd.broker.isolation.write_queue import WriteQueue
+from pylogd.config import Settings
+from pylogd.config.isolation import ALWAYS, OFF
 
 #: The longest and the shortest time between two checks for calls that hang, in seconds.
 _LOOKS = (0.05, 1.0)

@@ -22,10 +22,10 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from pylogd.config import Settings
 from pylogd.broker.isolation.disk_meter import Disk, DiskMeter, DiskSampler, DiskUsage
 from pylogd.broker.isolation.read_rate import Band, ReadRate
 from pylogd.broker.isolation.throttled_clients import Client, ThrottledClient, ThrottledClients
+from pylogd.config import Settings
 
 log = Logger()
 

@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 
 from twisted.logger import Logger
 
-from pylogd.broker.isolation.disk_meter import DirtyPages, DiskUsage, Pressure
 from pylogd.base.machine import MachineTable
+from pylogd.broker.isolation.disk_meter import DirtyPages, DiskUsage, Pressure
 
 log = Logger()
 

@@ -10,7 +10,7 @@ from pylogd.wire import records
 PROBE = struct.Struct(">qi11xi30xi")
 
 
-class Located:
+class BatchLocation:
     """A batch in a segment: position and size in the file, offsets, and whether compaction removed its records."""
 
     __slots__ = ("base_offset", "empty", "last_offset", "position", "size")

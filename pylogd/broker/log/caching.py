@@ -1,8 +1,8 @@
 """The interface of a log to a block cache: memory with the bytes that producers appended last, beside the files.
 
-The cache itself is `pylogd.broker.cache`; a `Storage` without one works as if this module did not exist. Each `Segment` object
-has one `CachedRange`, so cached bytes can't be mistaken for those of another segment, not even one that gets the same
-name by compaction.
+The cache itself is `pylogd.broker.cache`; a `Storage` without one works as if this module did not exist. Each `Segment`
+object has one `CachedRange`, so cached bytes can't be mistaken for those of another segment, not even one that gets the
+same name by compaction.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class _Settled(NamedTuple):
         )
 
 
-class Housekeeping:
+class LogMaintenance:
     """Maintains the logs of a broker; see the module.
 
     now_ms: the wall clock.

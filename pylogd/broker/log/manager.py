@@ -33,9 +33,9 @@ from pylogd.broker.log.creation import LogCreator, NewLogs
 from pylogd.broker.log.directories import LogDirectories
 from pylogd.broker.log.errors import StorageError, StorageFailure
 from pylogd.broker.log.files import FileSystem, RealFileSystem, most_cached_files
-from pylogd.broker.log.maintenance import Housekeeping
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.log_directory import STRAY_SUFFIX, DirectoryUsage, LogDirectory
+from pylogd.broker.log.maintenance import LogMaintenance
 from pylogd.broker.log.registry import LogRegistry
 from pylogd.broker.log.storage import Storage
 from pylogd.broker.log.truncation import truncate_fully_and_start_at, truncate_to
@@ -107,7 +107,7 @@ class LogManager:
             self._registry, self._directories, self._checkpoints, self.storage, cordoned=cordoned,
             partition_limit=lambda: self.partition_limit, now_ms=now_ms,
         )  # fmt: skip
-        self._housekeeping = Housekeeping(
+        self._maintenance = LogMaintenance(
             self._registry, self._directories, self._checkpoints, self.fs,
             now_ms=now_ms, seconds=seconds, checkpoint_ms=checkpoint_ms,
         )  # fmt: skip
@@ -416,14 +416,14 @@ class LogManager:
         cordoned = self._cordoned()
         return [entry.usage(self._registry.open_logs(), entry.path in cordoned) for entry in self.directories]
 
-    # Housekeeping --------------------------------------------------------------------------------------------------
+    # LogMaintenance --------------------------------------------------------------------------------------------------
 
     def tick(self, path: str | None = None) -> list[TopicPartition]:
         """Do the maintenance that is due; return the partitions whose log start offset has moved.
 
-        path: as for `Housekeeping.tick`.
+        path: as for `LogMaintenance.tick`.
         """
-        return self._housekeeping.tick(path)
+        return self._maintenance.tick(path)
 
     def _checkpoint_unless_full(self) -> None:
         """Write the checkpoints. If the disk is full, leave them to the next `tick`, so that the broker starts."""

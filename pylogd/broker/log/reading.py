@@ -17,8 +17,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+from pylogd.broker.log.batch_location import BatchLocation
 from pylogd.broker.log.files import FileSlice
-from pylogd.broker.log.batch_location import Located
 from pylogd.broker.log.segment import Segment
 from pylogd.broker.log.time_lookup import find_timestamp, largest_timestamp_from
 from pylogd.broker.log.transactions import AbortedTransaction
@@ -35,7 +35,7 @@ Range = tuple[Segment, int, int, int]
 KeptSlice = tuple[int, int, FileSlice, int, int, Callable[[int, bytes, int, int, int], int], int]
 #: The empty collections at the start, which all logs share, since most logs of a large broker are never read. They are
 #: never changed.
-_NO_NEXT: dict[int, tuple[int, Located]] = {}
+_NO_NEXT: dict[int, tuple[int, BatchLocation]] = {}
 _NO_RANGES: dict[int, tuple[int, Range]] = {}
 _NO_SLICES: dict[int, KeptSlice] = {}
 _base_offset = attrgetter("base_offset")
@@ -88,7 +88,7 @@ class SegmentsView:
             return self._whole_batches(at, first, offset, max_bytes, allow_cold)
         return (segment, first.position, length, -1) if length > 0 else None
 
-    def _find(self, offset: int, allow_cold: bool, empty: bool) -> tuple[int, Located] | None:
+    def _find(self, offset: int, allow_cold: bool, empty: bool) -> tuple[int, BatchLocation] | None:
         """Return (index of the segment, batch) for the first batch that ends at or after `offset`.
 
         empty: whether a batch without records is returned too.
@@ -113,7 +113,7 @@ class SegmentsView:
                 return excluded.position
         return size if is_last else segment.size
 
-    def _whole_batches(self, at: int, first: Located, offset: int, max_bytes: int, allow_cold: bool) -> Range:
+    def _whole_batches(self, at: int, first: BatchLocation, offset: int, max_bytes: int, allow_cold: bool) -> Range:
         """Return the range of the batches from `first` on that fit into `max_bytes`. It has `first` in any case."""
         segment, position = self.segments[at], first.position
         most = max(max_bytes, first.size)

@@ -23,6 +23,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+from pylogd.broker.log.batch_location import PROBE, BatchLocation, skip_batches
 from pylogd.broker.log.caching import CachedRange
 from pylogd.broker.log.errors import ColdRead, CorruptLog, LogClosed, StorageFailure
 from pylogd.broker.log.files import (
@@ -34,7 +35,6 @@ from pylogd.broker.log.files import (
 )
 from pylogd.broker.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex, TransactionIndex
 from pylogd.broker.log.index_files import read_transaction_index, write_index_files
-from pylogd.broker.log.batch_location import PROBE, Located, skip_batches
 from pylogd.broker.log.scan import BadBatch, scan
 from pylogd.broker.log.storage import Storage
 from pylogd.broker.log.transactions import AbortedTransaction
@@ -314,17 +314,17 @@ class Segment:
             self.storage.files.put(self.key, file)
         return self.file or file  # if another thread has pinned it, another file may have the name now
 
-    def locate(self, offset: int, *, allow_cold: bool) -> Located | None:
+    def locate(self, offset: int, *, allow_cold: bool) -> BatchLocation | None:
         """Return the first batch that ends at or after `offset`; None if the segment has none."""
         return self._walk(self.get_indexes(allow_cold=allow_cold).offsets.lookup(offset), offset, 0, allow_cold)
 
-    def batch_at(self, position: int, *, allow_cold: bool) -> Located | None:
+    def batch_at(self, position: int, *, allow_cold: bool) -> BatchLocation | None:
         """Return the batch that contains the byte at `position`; None if the segment has none."""
         return self._walk(
             self.get_indexes(allow_cold=allow_cold).offsets.lookup_position(position), 0, position, allow_cold
         )
 
-    def _walk(self, position: int, offset: int, beyond: int, allow_cold: bool) -> Located | None:
+    def _walk(self, position: int, offset: int, beyond: int, allow_cold: bool) -> BatchLocation | None:
         """Return the first batch, from the one at `position` on, that ends at or after `offset` and after `beyond`."""
         limit = self.size
         file = self.reader(allow_cold=allow_cold)
@@ -334,7 +334,7 @@ class Segment:
             while at <= last:
                 base, length, delta, count = PROBE.unpack_from(window, at)
                 if base + delta >= offset and position + at + length + LENGTH_OVERHEAD > beyond:
-                    return Located(position + at, length + LENGTH_OVERHEAD, base, base + delta, not count)
+                    return BatchLocation(position + at, length + LENGTH_OVERHEAD, base, base + delta, not count)
                 if length <= 0:
                     raise CorruptLog(f"{self.path}: byte {position + at}: invalid batch length {length}")
                 at += length + LENGTH_OVERHEAD

@@ -37,7 +37,14 @@ from pylogd.broker.log.files import FileSystem, read_file, write_atomically
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.paced import log_class
 from pylogd.broker.log.producers import Producers
-from pylogd.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_path
+from pylogd.broker.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    segment_path,
+)
 from pylogd.broker.log.snapshots import restore_producers
 from pylogd.broker.log.storage import Storage
 from pylogd.wire.records import crc32c

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pylogd.broker.metadata.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
 from pylogd.base.placement.brokers import Brokers, Replicas, Why
 from pylogd.base.placement.errors import NoRoom, TooFewBrokers
 from pylogd.base.placement.new import place_new
+from pylogd.broker.metadata.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
 
 
 def assign_replicas(

@@ -32,8 +32,9 @@ from twisted.python.failure import Failure
 
 from pylogd.broker.metadata.change_log import LogReader, new_entry, trim
 from pylogd.broker.metadata.change_notes import Change, News, decode_change, encode_change
-from pylogd.store.errors import ConnectionLost, SessionExpired, StoreClosed
 from pylogd.broker.metadata.feed_machine import FEED, FeedEvent, FeedState
+from pylogd.broker.metadata.staggering import share, sleep
+from pylogd.store.errors import ConnectionLost, SessionExpired, StoreClosed
 from pylogd.store.interfaces import (
     IMetadataStore,
     Node,
@@ -44,7 +45,6 @@ from pylogd.store.interfaces import (
     WatchEvent,
 )
 from pylogd.store.paths import CHANGE_LOG, CHANGES
-from pylogd.broker.metadata.staggering import share, sleep
 
 log = Logger()
 

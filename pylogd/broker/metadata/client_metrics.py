@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pylogd.config import ConfigError
-from pylogd.config.client_metrics import CLIENT_METRICS_SETTINGS, MATCH, check_subscription, parse_match
 from pylogd.base.limits.expressions import InvalidExpression, check
 from pylogd.broker.metadata.changes import ChangeFeed
+from pylogd.broker.metadata.named_configs import NamedConfigs
+from pylogd.config import ConfigError
+from pylogd.config.client_metrics import CLIENT_METRICS_SETTINGS, MATCH, check_subscription, parse_match
 from pylogd.store.interfaces import IMetadataStore
 from pylogd.store.paths import CLIENT_METRICS_CONFIGS
-from pylogd.broker.metadata.named_configs import NamedConfigs
 
 
 class ClientMetricsConfigs(NamedConfigs):

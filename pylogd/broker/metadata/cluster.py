@@ -25,19 +25,37 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.base.deferreds import all_of
 from pylogd.broker.metadata.change_notes import Change
 from pylogd.broker.metadata.changes import ChangeFeed
-from pylogd.store.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, NoNode, SessionExpired
 from pylogd.broker.metadata.errors import ProducerIdsExhausted
 from pylogd.broker.metadata.feature_levels import RANGES
 from pylogd.broker.metadata.image import Broker, Endpoint, Outages, id_to_text, new_id
-from pylogd.store.interfaces import Create, IMetadataStore, NodeStat, Operation, SessionState, SetData
-from pylogd.store.paths import BROKERS, CLUSTER_ID, INCARNATIONS, PARENTS, PRODUCER_IDS
-from pylogd.store.errors import CorruptMetadata
-from pylogd.broker.metadata.layout import broker_epoch_path, decode_broker, decode_cluster_id, decode_directories, decode_incarnations, decode_producer_block_end, encode_broker, encode_cluster_id, encode_directories, encode_producer_block
+from pylogd.broker.metadata.layout import (
+    broker_epoch_path,
+    decode_broker,
+    decode_cluster_id,
+    decode_directories,
+    decode_incarnations,
+    decode_producer_block_end,
+    encode_broker,
+    encode_cluster_id,
+    encode_directories,
+    encode_producer_block,
+)
 from pylogd.broker.metadata.registrations import Registrations, announcement
 from pylogd.broker.metadata.staggering import share, sleep
-from pylogd.base.deferreds import all_of
+from pylogd.store.errors import (
+    BadVersion,
+    ConnectionLost,
+    CorruptMetadata,
+    NodeExists,
+    NodeIdInUse,
+    NoNode,
+    SessionExpired,
+)
+from pylogd.store.interfaces import Create, IMetadataStore, NodeStat, Operation, SessionState, SetData
+from pylogd.store.paths import BROKERS, CLUSTER_ID, INCARNATIONS, PARENTS, PRODUCER_IDS
 
 log = Logger()
 

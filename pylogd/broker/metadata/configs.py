@@ -16,18 +16,17 @@ from typing import Final, NamedTuple, TypeAlias
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogd.broker.metadata.change_notes import Change
+from pylogd.broker.metadata.changes import ChangeFeed
+from pylogd.broker.metadata.errors import InvalidChange, InvalidConfig
+from pylogd.broker.metadata.layout import broker_config_path, decode_configs, encode_configs
+from pylogd.broker.metadata.passwords import PasswordEncoder
 from pylogd.config import ConfigError, ConfigType, Setting, Settings, Value, broker_setting
 from pylogd.config.connections import check_way_in
 from pylogd.config.storage import check_cleaner
-from pylogd.broker.metadata.change_notes import Change
-from pylogd.broker.metadata.changes import ChangeFeed
-from pylogd.store.errors import BadVersion, NodeExists, NoNode
-from pylogd.broker.metadata.errors import InvalidChange, InvalidConfig
+from pylogd.store.errors import BadVersion, CorruptMetadata, NodeExists, NoNode
 from pylogd.store.interfaces import Create, IMetadataStore, Operation, SetData
 from pylogd.store.paths import BROKER_CONFIGS
-from pylogd.store.errors import CorruptMetadata
-from pylogd.broker.metadata.layout import broker_config_path, decode_configs, encode_configs
-from pylogd.broker.metadata.passwords import PasswordEncoder
 
 log = Logger()
 

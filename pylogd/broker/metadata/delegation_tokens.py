@@ -18,10 +18,9 @@ from twisted.logger import Logger
 
 from pylogd.broker.metadata.change_notes import Change
 from pylogd.broker.metadata.changes import ChangeFeed
-from pylogd.store.errors import BadVersion, NodeExists, NoNode
+from pylogd.store.errors import BadVersion, CorruptMetadata, NodeExists, NoNode
 from pylogd.store.interfaces import Create, Delete, IMetadataStore, SetData
 from pylogd.store.paths import DELEGATION_TOKENS
-from pylogd.store.errors import CorruptMetadata
 
 log = Logger()
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pylogd.config import Settings
 from pylogd.broker.metadata.image import NO_LEADER, PartitionState, Topic
+from pylogd.config import Settings
 
 
 def min_insync_of(settings: Settings, topic: Topic) -> int:

@@ -22,15 +22,14 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.base.deferreds import all_of
 from pylogd.broker.metadata.change_notes import Change
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.configs import change_configs
-from pylogd.store.errors import NoNode
+from pylogd.broker.metadata.layout import decode_configs
+from pylogd.store.errors import CorruptMetadata, NoNode
 from pylogd.store.interfaces import IMetadataStore, Node, parent_of
 from pylogd.store.paths import CLIENT_CONFIGS, IP_CONFIGS, USER_CONFIGS
-from pylogd.store.errors import CorruptMetadata
-from pylogd.broker.metadata.layout import decode_configs
-from pylogd.base.deferreds import all_of
 
 log = Logger()
 

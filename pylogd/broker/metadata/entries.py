@@ -15,10 +15,20 @@ from twisted.internet.defer import Deferred
 from pylogd.broker.metadata.change_notes import News
 from pylogd.broker.metadata.errors import InvalidTopicName
 from pylogd.broker.metadata.image import PartitionState, Topic, check_topic_name, value
-from pylogd.store.interfaces import IMetadataStore, Node
-from pylogd.broker.metadata.layout import Assignment, decode_configs, decode_states, decode_topic, encode_states, patch_states, state_path, topic_config_path, topic_path
-from pylogd.store.errors import CorruptMetadata
+from pylogd.broker.metadata.layout import (
+    Assignment,
+    decode_configs,
+    decode_states,
+    decode_topic,
+    encode_states,
+    patch_states,
+    state_path,
+    topic_config_path,
+)
 from pylogd.broker.metadata.state_steps import Steps
+from pylogd.store.errors import CorruptMetadata
+from pylogd.store.interfaces import IMetadataStore, Node
+from pylogd.store.paths import topic_path
 
 #: (created, version) of a node, which identifies its content.
 Stamp = tuple[int, int]

@@ -22,10 +22,9 @@ from twisted.logger import Logger
 from pylogd.broker.metadata.change_notes import Change
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.cluster import Cluster
-from pylogd.store.errors import NoNode
 from pylogd.broker.metadata.feature_levels import SUPPORTED
+from pylogd.store.errors import CorruptMetadata, NoNode
 from pylogd.store.interfaces import Create, IMetadataStore, SetData
-from pylogd.store.errors import CorruptMetadata
 
 log = Logger()
 

@@ -5,12 +5,12 @@ Must not know: groups, requests.
 
 from __future__ import annotations
 
+from pylogd.broker.metadata.changes import ChangeFeed
+from pylogd.broker.metadata.named_configs import NamedConfigs
 from pylogd.config import Settings
 from pylogd.config.group import GROUP_SETTINGS
-from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.store.interfaces import IMetadataStore
 from pylogd.store.paths import GROUP_CONFIGS
-from pylogd.broker.metadata.named_configs import NamedConfigs
 
 
 class GroupConfigs(NamedConfigs):

@@ -16,15 +16,11 @@ from itertools import compress
 from typing import Final, NamedTuple, TypeVar, dataclass_transform
 
 from pylogd.broker.metadata.errors import InvalidTopicName
+from pylogd.store.paths import INTERNAL_TOPICS
 
 #: The leader's id if a partition has no leader.
 NO_LEADER: Final = -1
 MAX_NAME_LENGTH: Final = 249
-#: Topics in which brokers keep their own state. Clients may read them; Metadata answers mark them as internal.
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
-
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 #: Ids that mean "no topic" and "the metadata topic" in the protocol.
 _RESERVED_IDS: Final = frozenset({bytes(16), bytes(15) + b"\x01"})

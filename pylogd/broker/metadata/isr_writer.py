@@ -23,19 +23,19 @@ from typing import Final, NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from pylogd.base.deferreds import all_of
 from pylogd.base.errors import PylogdError
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.cluster import Cluster
 from pylogd.broker.metadata.configs import ATTEMPTS
 from pylogd.broker.metadata.eligibility import with_isr
-from pylogd.store.errors import BadVersion, NoNode
 from pylogd.broker.metadata.errors import FencedLeader, IneligibleReplica, StalePartition, TopicError, UnknownTopic
 from pylogd.broker.metadata.image import IsrChange, PartitionState, Topic, TopicUpdate
+from pylogd.broker.metadata.layout import broker_epoch_path
+from pylogd.broker.metadata.topics import TopicRegistry
+from pylogd.store.errors import BadVersion, NoNode
 from pylogd.store.interfaces import Check, Operation
 from pylogd.store.paths import BROKER_EPOCHS, TOPICS
-from pylogd.broker.metadata.layout import broker_epoch_path
-from pylogd.base.deferreds import all_of
-from pylogd.broker.metadata.topics import TopicRegistry
 
 Outcome = PartitionState | PylogdError
 

@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
+from pylogd.base.placement.brokers import Brokers, Candidate
 from pylogd.broker.metadata.errors import InvalidReplicaAssignment
 from pylogd.broker.metadata.image import Broker, PartitionState, Topic
-from pylogd.base.placement.brokers import Brokers, Candidate
+from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
 
 #: The label of topics that may be on any broker.
 ANY_BROKER: Final = ""

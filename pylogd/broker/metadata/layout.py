@@ -1,4 +1,5 @@
-"""The paths and contents of the nodes in a metadata store. They are the same as in Kafka's ZooKeeper tree.
+"""The contents of the nodes in a metadata store (`store.paths` has the paths). They are those of Kafka's ZooKeeper
+tree.
 
 So tools for Kafka can read them. Particular to pylogd are: `/changes`, through which brokers learn of each other's
 writes (`changes`); one state node for each topic, below the topic's, where Kafka has one for each partition, so that a
@@ -16,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from pylogd.store.errors import StoreError
 from pylogd.broker.metadata.image import (
     NO_LEADER,
     Broker,
@@ -28,61 +28,26 @@ from pylogd.broker.metadata.image import (
     id_from_text,
     id_to_text,
 )
-
-BROKERS: Final = "/brokers/ids"
-CONSUMERS: Final = "/consumers"
-TOPICS: Final = "/brokers/topics"
-TOPIC_CONFIGS: Final = "/config/topics"
-BROKER_CONFIGS: Final = "/config/brokers"
-USER_CONFIGS: Final = "/config/users"
-CLIENT_CONFIGS: Final = "/config/clients"
-IP_CONFIGS: Final = "/config/ips"
-GROUP_CONFIGS: Final = "/config/groups"
-CLIENT_METRICS_CONFIGS: Final = "/config/client-metrics"
-#: The child of BROKER_CONFIGS with the settings of all brokers.
-ALL_BROKERS: Final = "<default>"
-CLUSTER_ID: Final = "/cluster/id"
-PRODUCER_IDS: Final = "/latest_producer_id_block"
-CHANGES: Final = "/changes"
-#: The parent of sequence nodes. Each has a note about one of the last writes; `/changes` has the note about the newest.
-CHANGE_LOG: Final = "/changes/log"
-#: The parent of the nodes of delegation tokens.
-DELEGATION_TOKENS: Final = "/delegation_token/tokens"
-#: Random bytes in base64, from which the salts of unknown users are made.
-SCRAM_DECOY_SECRET: Final = "/scram_decoy_secret"
-CONTROLLER: Final = "/controller"
-CONTROLLER_EPOCH: Final = "/controller_epoch"
-#: The incarnations of brokers that a controller's last decisions took into account.
-INCARNATIONS: Final = "/brokers/incarnations"
-#: A persistent node for each broker, with the data directories in which it may have replicas. Each registration writes
-#: it, and its version is the broker epoch.
-BROKER_EPOCHS: Final = "/brokers/epochs"
-#: Names the broker that registered last. Its version counts registrations.
-REGISTRATIONS: Final = "/brokers/registrations"
-#: Nodes that are created, without data, when a cluster is new.
-PARENTS: Final = (
-    BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGE_LOG, CONTROLLER_EPOCH,
-    INCARNATIONS, BROKER_EPOCHS, REGISTRATIONS, USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS, GROUP_CONFIGS, CONSUMERS,
-)  # fmt: skip
+from pylogd.store.errors import CorruptMetadata
+from pylogd.store.paths import (
+    ALL_BROKERS,
+    BROKER_CONFIGS,
+    BROKER_EPOCHS,
+    CLUSTER_ID,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    INCARNATIONS,
+    PRODUCER_IDS,
+    REGISTRATIONS,
+    TOPIC_CONFIGS,
+    TOPICS,
+)
 
 #: The leader, leader epoch, in-sync set and partition epoch of a partition that is missing in the state node.
 _NO_STATE: Final[tuple[int, int, list[int], int]] = (NO_LEADER, 0, [], -1)
 _INTEGER: Final = frozenset({int})
 #: The format of a usual state, by the number of brokers in its in-sync set.
 _STATE_FORMATS: Final = [f'"%d":[%d,%d,[{",".join(["%d"] * in_sync)}],%d]' for in_sync in range(8)]
-
-
-class CorruptMetadata(StoreError):
-    """A node has invalid content."""
-
-    def __init__(self, path: str, reason: object) -> None:
-        super().__init__(f"metadata node {path} is not readable: {reason}")
-        self.path = path
-
-
-def topic_path(name: str) -> str:
-    """Return the path of the node of a topic."""
-    return f"{TOPICS}/{name}"
 
 
 def state_path(name: str, topic_id: bytes) -> str:

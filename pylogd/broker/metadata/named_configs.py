@@ -16,16 +16,15 @@ from types import MappingProxyType
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pylogd.config import ConfigError, Setting
 from pylogd.broker.metadata.change_notes import Change
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.configs import ConfigChange, apply_changes, change_configs
 from pylogd.broker.metadata.entity_configs import desanitize, sanitize
 from pylogd.broker.metadata.errors import InvalidConfig
-from pylogd.store.errors import NoNode
-from pylogd.store.interfaces import IMetadataStore
-from pylogd.store.errors import CorruptMetadata
 from pylogd.broker.metadata.layout import decode_configs
+from pylogd.config import ConfigError, Setting
+from pylogd.store.errors import CorruptMetadata, NoNode
+from pylogd.store.interfaces import IMetadataStore
 
 log = Logger()
 

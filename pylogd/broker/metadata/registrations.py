@@ -24,10 +24,10 @@ from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
 from pylogd.broker.metadata.image import Broker
+from pylogd.broker.metadata.layout import decode_broker, decode_registered, encode_registered
+from pylogd.store.errors import CorruptMetadata
 from pylogd.store.interfaces import IMetadataStore, Node, SetData, Watch, WatchEvent
 from pylogd.store.paths import BROKERS, REGISTRATIONS
-from pylogd.store.errors import CorruptMetadata
-from pylogd.broker.metadata.layout import decode_broker, decode_registered, encode_registered
 
 log = Logger()
 

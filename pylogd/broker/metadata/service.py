@@ -10,8 +10,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from pylogd.base.clock import wall_ms
-from pylogd.config import Settings
-from pylogd.config.metadata_store import store_file, store_socket
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.client_metrics import ClientMetricsConfigs
 from pylogd.broker.metadata.cluster import Cluster
@@ -21,12 +19,14 @@ from pylogd.broker.metadata.eligibility import min_insync_of
 from pylogd.broker.metadata.entity_configs import EntityConfigs
 from pylogd.broker.metadata.features import Features
 from pylogd.broker.metadata.group_configs import GroupConfigs
-from pylogd.store.interfaces import IMetadataStore
 from pylogd.broker.metadata.isr_writer import IsrWriter
-from pylogd.store.spare_room import SpareRoom
-from pylogd.store.sqlite import SqliteStore
 from pylogd.broker.metadata.topic_admin import TopicAdmin
 from pylogd.broker.metadata.topics import TopicRegistry
+from pylogd.config import Settings
+from pylogd.config.metadata_store import store_file, store_socket
+from pylogd.store.interfaces import IMetadataStore
+from pylogd.store.spare_room import SpareRoom
+from pylogd.store.sqlite import SqliteStore
 
 #: Seconds after the session timeout within which ZooKeeper ends a session.
 _SESSION_END_SECONDS: Final = 5.0

@@ -18,18 +18,33 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 
-from pylogd.config import TOPIC_SETTINGS, ConfigError, Settings
-from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
+from pylogd.base.placement.brokers import Brokers, Replicas
 from pylogd.broker.metadata.assignment import assign_replicas, check_assignment
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.cluster import Cluster
 from pylogd.broker.metadata.configs import ATTEMPTS, ConfigChange, apply_changes, read_configs, write_configs
 from pylogd.broker.metadata.entries import NO_NODE
-from pylogd.store.errors import BadVersion, InvalidNode, NodeExists, NoNode, NotEmpty
-from pylogd.broker.metadata.errors import InvalidChange, InvalidConfig, InvalidPartitions, InvalidReplicaAssignment, InvalidTopicName, OutsideLabel, TooManyPartitions, TopicDeletionDisabled, TopicExists, UnknownTopic
-from pylogd.store.paths import INTERNAL_TOPICS
-from pylogd.broker.metadata.image import PartitionState, Topic, TopicChange, TopicUpdate, check_topic_name, collision_key, new_id
-from pylogd.store.interfaces import Check, Create, Delete, IMetadataStore, Operation
+from pylogd.broker.metadata.errors import (
+    InvalidChange,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidTopicName,
+    OutsideLabel,
+    TooManyPartitions,
+    TopicDeletionDisabled,
+    TopicExists,
+    UnknownTopic,
+)
+from pylogd.broker.metadata.image import (
+    PartitionState,
+    Topic,
+    TopicChange,
+    TopicUpdate,
+    check_topic_name,
+    collision_key,
+    new_id,
+)
 from pylogd.broker.metadata.labels import candidates, check_within, label_at, label_of, with_label
 from pylogd.broker.metadata.layout import (
     Assignment,
@@ -38,10 +53,13 @@ from pylogd.broker.metadata.layout import (
     encode_topic,
     state_path,
     topic_config_path,
-    topic_path,
 )
 from pylogd.broker.metadata.topics import TopicRegistry
-from pylogd.base.placement.brokers import Brokers, Replicas
+from pylogd.config import TOPIC_SETTINGS, ConfigError, Settings
+from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
+from pylogd.store.errors import BadVersion, InvalidNode, NodeExists, NoNode, NotEmpty
+from pylogd.store.interfaces import Check, Create, Delete, IMetadataStore, Operation
+from pylogd.store.paths import INTERNAL_TOPICS, topic_path
 
 
 class TopicAdmin:

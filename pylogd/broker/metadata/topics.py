@@ -24,19 +24,25 @@ from typing import Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pylogd.config import ConfigError, Settings
 from pylogd.broker.metadata.change_notes import Change, News
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.configs import write_configs
 from pylogd.broker.metadata.entries import NO_NODE, Entry, read_entries, read_nodes
-from pylogd.store.errors import NodeExists, NoNode
 from pylogd.broker.metadata.errors import StalePartition
 from pylogd.broker.metadata.image import NO_LEADER, PartitionState, Topic, TopicChange, TopicUpdate, changed_states
-from pylogd.store.interfaces import Check, Create, IMetadataStore, Operation, SetData
-from pylogd.store.paths import TOPIC_CONFIGS, TOPICS
-from pylogd.broker.metadata.layout import Assignment, encode_states, encode_topic, state_path, topic_config_path, topic_of_path, topic_path
-from pylogd.store.errors import CorruptMetadata
+from pylogd.broker.metadata.layout import (
+    Assignment,
+    encode_states,
+    encode_topic,
+    state_path,
+    topic_config_path,
+    topic_of_path,
+)
 from pylogd.broker.metadata.state_steps import steps_between
+from pylogd.config import ConfigError, Settings
+from pylogd.store.errors import CorruptMetadata, NodeExists, NoNode
+from pylogd.store.interfaces import Check, Create, IMetadataStore, Operation, SetData
+from pylogd.store.paths import TOPIC_CONFIGS, TOPICS, topic_path
 
 log = Logger()
 

@@ -11,14 +11,14 @@ from prometheus_client.core import Metric
 
 import twisted
 from pylogd import __version__
-from pylogd.broker.api.registry import REGISTRATIONS
-from pylogd.broker.api.statistics import FETCH, PRODUCE, STATISTICS
 from pylogd.base.errors import ErrorCode
 from pylogd.base.limits.log_lines import COUNTS
-from pylogd.store.registered_groups import ZOOKEEPER
+from pylogd.broker.api.registry import REGISTRATIONS
+from pylogd.broker.api.statistics import FETCH, PRODUCE, STATISTICS
 from pylogd.broker.metrics.text import Values, metrics
 from pylogd.broker.net.page_cache import READ_AHEAD
 from pylogd.broker.telemetry.values import REST
+from pylogd.store.registered_groups import ZOOKEEPER
 
 if TYPE_CHECKING:
     from pylogd.broker.broker import Broker

@@ -22,14 +22,14 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.base.errors import PylogdError
+from pylogd.base.steps import in_steps
 from pylogd.broker.groups import GroupCoordinator
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.metadata.topics import TopicRegistry
 from pylogd.broker.metrics.end_history import EndHistory
-from pylogd.store.registered_groups import RegisteredGroups
-from pylogd.base.steps import in_steps
 from pylogd.broker.metrics.survey import REST
 from pylogd.broker.replica.partition_registry import PartitionRegistry
+from pylogd.store.registered_groups import RegisteredGroups
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 log = Logger()

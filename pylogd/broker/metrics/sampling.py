@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IReactorTime
 
 from pylogd.broker.api.statistics import STATISTICS
-from pylogd.store.interfaces import IMetadataStore, SessionState
 from pylogd.broker.metrics.cluster_view import ClusterView
 from pylogd.broker.metrics.disk_space import DiskSpace
 from pylogd.broker.metrics.group_lag import GroupLagSampler
 from pylogd.broker.metrics.reactor_lag import ReactorLag
-from pylogd.store.registered_groups import RegisteredGroups
 from pylogd.broker.metrics.survey import Survey
 from pylogd.broker.telemetry.otlp import Gauge
 from pylogd.broker.telemetry.service import Telemetry
+from pylogd.store.interfaces import IMetadataStore, SessionState
+from pylogd.store.registered_groups import RegisteredGroups
 from pylogd.wire.size_sampling import SizeSampler
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from prometheus_client.core import Metric
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
+from pylogd.base.steps import in_steps
 from pylogd.broker.metrics.collecting import BrokerMetrics
 from pylogd.broker.metrics.disk_space import disk_bytes
-from pylogd.web.pages import Answer, HttpServer, Reply
 from pylogd.broker.metrics.sampling import Samplers
-from pylogd.base.steps import in_steps
 from pylogd.broker.metrics.text import Writer, metrics
 from pylogd.broker.telemetry import otlp
+from pylogd.web.pages import Answer, HttpServer, Reply
 
 if TYPE_CHECKING:
     from pylogd.broker.broker import Broker

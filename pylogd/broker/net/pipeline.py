@@ -43,11 +43,11 @@ from pylogd.broker.net.direct_reads import DirectReads, can_read_directly
 from pylogd.broker.net.failures import NO_TLS, explain
 from pylogd.broker.net.hangups import HangupWatch
 from pylogd.broker.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
-from pylogd.link.receiving import RECEIVE_BYTES, Receiver, receiver_of
 from pylogd.broker.net.request_handler import Connection, Event, RequestHandler
 from pylogd.broker.net.sender import Sender
 from pylogd.broker.net.slot import Slot, may_overlap
 from pylogd.broker.net.turns import Turns
+from pylogd.link.receiving import RECEIVE_BYTES, Receiver, receiver_of
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.framing import TlsReceived
 from pylogd.wire.schema import Part

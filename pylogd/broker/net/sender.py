@@ -10,9 +10,9 @@ its file continues with zero bytes, which saves a call and a packet for the end 
 bytes, one slice and zeros, is sent by one compiled call (`send_records`).
 
 Before a sendfile the kernel is asked whether the chunk is in the page cache. A cold chunk is read ahead in a thread
-(`warm`, which is `pylogd.broker.net.page_cache.read_ahead`) while the reactor serves others. Then as much of it as the socket
-takes is sent without asking again, since the file may be shorter than its slice, or its file system may always answer
-no.
+(`warm`, which is `pylogd.broker.net.page_cache.read_ahead`) while the reactor serves others. Then as much of it as the
+socket takes is sent without asking again, since the file may be shorter than its slice, or its file system may always
+answer no.
 
 Slices of a log with a block cache (`in_blocks`) are not sent by sendfile. Bytes in the cache are sent from its blocks,
 in one call. A thread (`warm`) reads the rest into the slice, a small chunk at a time.

@@ -29,16 +29,16 @@ from pylogd.broker.net.connection_quotas import UNLIMITED, Admission, Connection
 from pylogd.broker.net.handshakes import Handshakes
 from pylogd.broker.net.hangups import HangupWatch
 from pylogd.broker.net.pipeline import Pipeline
-from pylogd.link.receiving import MEMORY, read_little
 from pylogd.broker.net.request_handler import RequestHandler
-from pylogd.link.request_memory import MemoryShare, RequestMemory
 from pylogd.broker.net.sender import CopyingSender, Sender, Warm
-from pylogd.link.socket_options import descriptors_left, tune, unread_bytes
 from pylogd.broker.net.turns import Turns
 from pylogd.broker.net.work_meter import WorkMeter
 from pylogd.broker.security.peers import PeerClaim
-from pylogd.credentials.principal import ANONYMOUS, Principal
 from pylogd.broker.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
+from pylogd.credentials.principal import ANONYMOUS, Principal
+from pylogd.link.receiving import MEMORY, read_little
+from pylogd.link.request_memory import MemoryShare, RequestMemory
+from pylogd.link.socket_options import descriptors_left, tune, unread_bytes
 from pylogd.wire.session import ServerSession
 
 log = Logger()

@@ -1,5 +1,5 @@
-"""The process of a service: options, interpreter settings, limits, signals, logs, exit status.
+"""The process of a broker: its options, and how it runs under `pylogd broker`, `twistd` and in tests.
 
-`pylogd broker`, `twistd pylogd` and the crash tests run their brokers with `broker`, `pylogd schema-registry` runs with
-`shell`. What a process does to itself (garbage collector, file limit, signal handlers, log output) is done here only.
+Begin with `broker`, which runs one until a signal comes. `base.process` has what other services share: signals, logs,
+exit status.
 """

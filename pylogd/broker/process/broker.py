@@ -13,14 +13,14 @@ from typing import Any
 from twisted.logger import Logger
 
 from pylogd import __version__
-from pylogd.broker.broker import Broker
-from pylogd.config import Settings
-from pylogd.broker.log.files import FileSystem
 from pylogd.base.process.logs import LogOutput
-from pylogd.broker.process.monitored import MonitoredBroker
-from pylogd.broker.process.reload import Reloader
 from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
 from pylogd.base.process.tuning import raise_file_limit, tune_allocator
+from pylogd.broker.broker import Broker
+from pylogd.broker.log.files import FileSystem
+from pylogd.broker.process.monitored import MonitoredBroker
+from pylogd.broker.process.reload import Reloader
+from pylogd.config import Settings
 
 log = Logger()
 

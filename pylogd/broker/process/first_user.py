@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from pylogd.config import Settings
+from pylogd.base.process.shell import process_reactor
 from pylogd.broker.metadata.entity_configs import Entity
 from pylogd.broker.metadata.service import Metadata, open_store
-from pylogd.base.process.shell import process_reactor
+from pylogd.config import Settings
 from pylogd.credentials.scram import SCRAM_MECHANISMS, encode_credential, make_credential
 
 

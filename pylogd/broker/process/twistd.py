@@ -12,9 +12,9 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pylogd.config import Settings
-from pylogd.broker.process.broker import BrokerShell
 from pylogd.base.process.shell import process_reactor
+from pylogd.broker.process.broker import BrokerShell
+from pylogd.config import Settings
 
 log = Logger()
 

@@ -21,12 +21,12 @@ from typing import Final, NamedTuple
 
 from twisted.logger import Logger
 
-from pylogd.config import Settings
-from pylogd.config.values import LONG_MAX
 from pylogd.base.limits.admission import AdmissionRate
 from pylogd.broker.metadata.entity_configs import Entity, EntityConfigs
 from pylogd.broker.quotas.limits import KINDS, QuotaKind, QuotaTable, read_limit
 from pylogd.broker.quotas.rates import PacedRate, TokenBucket, WindowedRate, Windows
+from pylogd.config import Settings
+from pylogd.config.values import LONG_MAX
 
 log = Logger()
 

@@ -29,9 +29,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.broker.metadata.eligibility import restore, withdraw
-from pylogd.store.errors import BadVersion, NoNode
 from pylogd.broker.metadata.errors import StalePartition
 from pylogd.broker.metadata.image import Broker, PartitionState, Topic, TopicUpdate
+from pylogd.store.errors import BadVersion, NoNode
 
 if TYPE_CHECKING:
     from pylogd.broker.log.manager import LogManager

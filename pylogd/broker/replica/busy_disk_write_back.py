@@ -1,8 +1,8 @@
 """Write new data to a disk early while the disk is busy and lagging consumers are throttled.
 
-Strategy: ten times a second a thread of each such disk begins to write new data (`pylogd.broker.log.early_write_back`). So appends
-don't wait for the locks of pages that the kernel wants to write after the reads of lagging consumers, and the kernel
-finds clean pages when it needs memory.
+Strategy: ten times a second a thread of each such disk begins to write new data (`pylogd.broker.log.early_write_back`).
+So appends don't wait for the locks of pages that the kernel wants to write after the reads of lagging consumers, and
+the kernel finds clean pages when it needs memory.
 
 Rules: nothing is done for disks that are not busy, nor with a block cache, which starts the writes of its data itself.
 """
@@ -18,9 +18,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.broker.isolation.laggards import LaggardThrottle
+from pylogd.broker.log.early_write_back import EarlyWriteBack
 from pylogd.broker.log.errors import StorageError
 from pylogd.broker.log.manager import LogManager
-from pylogd.broker.log.early_write_back import EarlyWriteBack
 from pylogd.broker.replica.disk_calls import DiskCalls
 
 _log = Logger()

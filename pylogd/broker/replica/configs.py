@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from pylogd.config import Settings
 from pylogd.broker.log.compaction.cleaner import CleanerConfig
 from pylogd.broker.log.config import LogConfig, TimestampType
+from pylogd.config import Settings
 from pylogd.wire.records import speedups
 
 _FIELDS: Final = frozenset(LogConfig._fields)

@@ -25,7 +25,6 @@ from twisted.internet.defer import Deferred, DeferredLock, gatherResults, succee
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.config import ConfigError, Settings
 from pylogd.broker.log.errors import StorageError, StorageFailure
 from pylogd.broker.metadata.image import PartitionState, Topic, TopicChange
 from pylogd.broker.replica.configs import HostedConfig, hosted_config
@@ -34,6 +33,7 @@ from pylogd.broker.replica.manager import ReplicaManager
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.roles import RoleEvent
 from pylogd.broker.replica.strays import StrayLogs
+from pylogd.config import ConfigError, Settings
 
 if TYPE_CHECKING:
     from pylogd.broker.log.log import Log

@@ -20,8 +20,6 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.config import Settings
-from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
 from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.broker.log.append_result import AppendResult
 from pylogd.broker.log.errors import (
@@ -40,6 +38,8 @@ from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.roles import Role
 from pylogd.broker.replica.service import Replicas
 from pylogd.broker.replica.waiting import PendingAppend, shield
+from pylogd.config import Settings
+from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
 from pylogd.wire.records import encode_batch
 
 log = Logger()

@@ -23,11 +23,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.broker.log.errors import StorageError
-from pylogd.store.errors import NodeError, StoreError
 from pylogd.broker.metadata.image import Outages
 from pylogd.broker.replica.disk_calls import DiskCalls
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.roles import Role
+from pylogd.store.errors import NodeError, StoreError
 
 if TYPE_CHECKING:
     from pylogd.broker.log.manager import LogManager

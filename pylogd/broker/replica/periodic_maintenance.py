@@ -16,10 +16,10 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.config import Settings
 from pylogd.broker.log.errors import StorageError
 from pylogd.broker.replica.disk_calls import DiskCalls
 from pylogd.broker.replica.partition import Partition
+from pylogd.config import Settings
 
 if TYPE_CHECKING:
     from pylogd.broker.log.manager import LogManager
@@ -33,7 +33,7 @@ _INTERVALS = (
 )
 
 
-class Housekeeping:
+class PeriodicMaintenance:
     """Runs `LogManager.tick` at intervals.
 
     partitions: the hosted partitions, by (topic, index).

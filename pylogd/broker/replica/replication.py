@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.config import Settings
 from pylogd.broker.replica.fetcher import Connect, FetcherConfig, ReplicaFetcher
 from pylogd.broker.replica.partition import NO_EPOCH, Partition
-from pylogd.broker.replica.roles import Role
 from pylogd.broker.replica.replication_throttle import ReplicaThrottle, ReplicationQuota
+from pylogd.broker.replica.roles import Role
+from pylogd.config import Settings
 
 if TYPE_CHECKING:
     from pylogd.broker.replica.manager import ReplicaManager

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.config import Settings
 from pylogd.broker.replica.configs import HostedConfig
 from pylogd.broker.replica.disk_calls import DiskCalls, InThread
 from pylogd.broker.replica.flushing import Flushers
 from pylogd.broker.replica.high_watermark_checkpoint import HighWatermarkCheckpoint
 from pylogd.broker.replica.hosting import PartitionHosting
-from pylogd.broker.replica.periodic_maintenance import Housekeeping
 from pylogd.broker.replica.isr_updater import AlterIsr, IsrUpdater
 from pylogd.broker.replica.manager import ReplicaManager
 from pylogd.broker.replica.partition_registry import PartitionRegistry
+from pylogd.broker.replica.periodic_maintenance import PeriodicMaintenance
+from pylogd.broker.replica.replication_throttle import ReplicaThrottle, ReplicationQuota
 from pylogd.broker.replica.session_cache import FetchSessions
 from pylogd.broker.replica.storage_failures import StorageFailures
-from pylogd.broker.replica.replication_throttle import ReplicaThrottle, ReplicationQuota
 from pylogd.broker.replica.waiting import PartitionWaits
+from pylogd.config import Settings
 
 if TYPE_CHECKING:
     from pylogd.broker.isolation.disks import Disks
@@ -87,7 +87,7 @@ class Replicas:
             isr_updater=self.isr_updater, flushers=self._flushers, failures=failures, watermarks=self._watermarks,
             configs=configs,
         )  # fmt: skip
-        self.housekeeping = Housekeeping(
+        self.housekeeping = PeriodicMaintenance(
             logs, self.partitions.by_name, self._waits.check, settings, clock, disk_calls)  # fmt: skip
 
     def _make_flushers(self, settings: Settings, clock: IReactorTime, failures: StorageFailures) -> Flushers:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from pylogd.config import Settings
 from pylogd.broker.log.compaction.cleaners import Cleaners
 from pylogd.broker.log.manager import LogManager
 from pylogd.broker.replica.configs import cleaner_config
+from pylogd.config import Settings
 
 _THREADS: Final = "background.threads"
 _RECOVERY: Final = "num.recovery.threads.per.data.dir"

@@ -29,8 +29,8 @@ from pylogd.broker.log.producers import MAX_SEQUENCE
 from pylogd.broker.log.staged_append import AppendRequest, StagedAppend, prepare, wait_to_begin
 from pylogd.broker.log.transactions import TransactionTerms
 from pylogd.broker.log.validator import AppendOrigin, Inspections
-from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.broker.replica.errors import FencedLeaderEpoch, PartitionOffline, QueueFull
+from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import parse_header
 

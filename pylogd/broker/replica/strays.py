@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from pylogd.broker.log.errors import StorageError
-from pylogd.store.errors import StoreError
 from pylogd.broker.metadata.image import Topic, id_to_text
 from pylogd.broker.replica.disk_calls import DiskCalls
+from pylogd.store.errors import StoreError
 
 if TYPE_CHECKING:
     from pylogd.broker.log.log import Log

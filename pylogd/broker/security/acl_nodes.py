@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from pylogd.store.errors import CorruptMetadata
 from pylogd.broker.security.acls import AclEntry, PatternType, Permission, ResourcePattern
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.credentials.principal import parse_principal
+from pylogd.store.errors import CorruptMetadata
 
 LITERAL_ROOT: Final = "/kafka-acl"
 PREFIXED_ROOT: Final = "/kafka-acl-extended/prefixed"

@@ -19,13 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogd.base.deferreds import Pause, all_of, without_pause
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.metadata.change_notes import Change
 from pylogd.broker.metadata.changes import ChangeFeed
-from pylogd.store.errors import BadVersion, InvalidNode, NodeExists, NoNode
-from pylogd.store.interfaces import Create, Delete, IMetadataStore, Node, Operation, SetData
-from pylogd.store.errors import CorruptMetadata
-from pylogd.base.deferreds import Pause, all_of, without_pause
 from pylogd.broker.security.acl_filters import FilterTable
 from pylogd.broker.security.acl_nodes import (
     decode_entries,
@@ -45,6 +42,8 @@ from pylogd.broker.security.acls import (
 )
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.broker.security.rules import AclAuthorizer
+from pylogd.store.errors import BadVersion, CorruptMetadata, InvalidNode, NodeExists, NoNode
+from pylogd.store.interfaces import Create, Delete, IMetadataStore, Node, Operation, SetData
 
 log = Logger()
 

@@ -26,10 +26,10 @@ from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 from twisted.logger import Logger
 
-from pylogd.config import Settings
 from pylogd.broker.security.audit_queue import AuditQueue
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.broker.security.client_share import share_of_client
+from pylogd.config import Settings
 from pylogd.credentials.principal import Principal
 
 log = Logger()

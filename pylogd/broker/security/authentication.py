@@ -28,7 +28,6 @@ from pylogd.base.errors import CloseConnection, ErrorCode
 from pylogd.base.limits.log_lines import COUNTS, LimitedLog
 from pylogd.base.limits.shares import Crowded, FairWork, share_of
 from pylogd.base.machine import MachineTable
-from pylogd.credentials.principal import Principal
 from pylogd.credentials.conversation import (
     AuthenticationFailed,
     Challenge,
@@ -39,6 +38,7 @@ from pylogd.credentials.conversation import (
     Step,
     Success,
 )
+from pylogd.credentials.principal import Principal
 
 log = Logger()
 

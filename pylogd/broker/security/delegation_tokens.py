@@ -19,10 +19,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.metadata.delegation_tokens import DelegationToken, DelegationTokens, encode_token
 from pylogd.broker.metadata.image import id_to_text, new_id
+from pylogd.config import Settings
 from pylogd.credentials.principal import USER, Principal, parse_principal
 from pylogd.credentials.scram import Algorithm, ScramCredential, make_credential
 from pylogd.credentials.scram_server import ScramIdentity

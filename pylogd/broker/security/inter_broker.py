@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pylogd.config import ConfigError
 from pylogd.broker.security.mechanisms import ENABLED, JAAS, ListenerSettings, MechanismSettings
-from pylogd.credentials.principal import USER, Principal
+from pylogd.config import ConfigError
 from pylogd.credentials.conversation import AuthenticationFailed, ClientConversation
 from pylogd.credentials.gssapi import LazyGssapiClient
 from pylogd.credentials.jaas import parse_jaas
 from pylogd.credentials.kerberos import LocalNames
 from pylogd.credentials.oauthbearer import OAuthBearerClient
 from pylogd.credentials.plain import PlainClient
+from pylogd.credentials.principal import USER, Principal
 from pylogd.credentials.scram import SCRAM_MECHANISMS
 from pylogd.credentials.scram_client import ScramClient
 from pylogd.credentials.token_sources import token_source

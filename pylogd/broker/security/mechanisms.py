@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from pylogd.config import ConfigError
 from pylogd.broker.security.authentication import AuthenticationLimits
+from pylogd.config import ConfigError
 from pylogd.credentials.access_tokens import IssuerKeys, SignedTokens, TokenRules, UnsecuredTokens
 from pylogd.credentials.conversation import MechanismUnavailable, ServerMechanism
 from pylogd.credentials.gssapi import GssapiMechanism

@@ -11,12 +11,12 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from pylogd.config import ConfigError, Settings
-from pylogd.config.authorization import KAFKA_AUTHORIZERS, super_users
 from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, Authorizer, ResourceType
-from pylogd.credentials.principal import Principal, parse_principal
 from pylogd.broker.security.principal_builder import PrincipalBuilder
 from pylogd.broker.security.rules import AclAuthorizer, AclIndex
+from pylogd.config import ConfigError, Settings
+from pylogd.config.authorization import KAFKA_AUTHORIZERS, super_users
+from pylogd.credentials.principal import Principal, parse_principal
 
 log = Logger()
 

@@ -19,6 +19,7 @@ from pylogd.config.principal_rules import Rule, parse_rules
 from pylogd.credentials.principal import USER, Principal
 
 try:
+    from pylogd.broker.security.distinguished_names import subject_name
     from pylogd.credentials.certificates import (
         Credentials,
         client_context,
@@ -26,7 +27,6 @@ try:
         read_credentials,
         server_context,
     )
-    from pylogd.broker.security.distinguished_names import subject_name
 except ImportError as error:  # pyOpenSSL or cryptography is missing
     _missing: ImportError | None = error
 else:

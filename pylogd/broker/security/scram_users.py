@@ -22,9 +22,6 @@ from twisted.logger import Logger
 
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.metadata.entity_configs import Entity, EntityConfigs
-from pylogd.store.errors import NodeExists, NoNode
-from pylogd.store.interfaces import IMetadataStore
-from pylogd.store.paths import SCRAM_DECOY_SECRET
 from pylogd.credentials.principal import USER, Principal
 from pylogd.credentials.scram import (
     MIN_ITERATIONS,
@@ -36,6 +33,9 @@ from pylogd.credentials.scram import (
     encode_credential,
 )
 from pylogd.credentials.scram_server import ScramIdentity
+from pylogd.store.errors import NodeExists, NoNode
+from pylogd.store.interfaces import IMetadataStore
+from pylogd.store.paths import SCRAM_DECOY_SECRET
 
 log = Logger()
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.base.limits.shares import Crowded, FairWork
 from pylogd.broker.metadata.client_metrics import ClientMetricsConfigs
@@ -16,6 +15,7 @@ from pylogd.broker.telemetry import otlp
 from pylogd.broker.telemetry.instances import Instance, Instances, new_instance_id
 from pylogd.broker.telemetry.subscriptions import DEFAULT_INTERVAL_MS, ClientIdentity, Wanted, wanted_of
 from pylogd.broker.telemetry.values import PushedValues
+from pylogd.config import Settings
 from pylogd.wire.compression import CompressionType
 
 #: The most pushes that may wait while another one is read: of principals, and of other clients.

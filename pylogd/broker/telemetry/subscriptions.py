@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from pylogd.config.client_metrics import ALL, INTERVAL, MATCH, METRICS, parse_match, parse_metrics
 from pylogd.base.limits.expressions import InvalidExpression, check
 from pylogd.base.limits.names import MAX_CLIENT_ID
 from pylogd.base.limits.shares import NOBODY, Share
 from pylogd.broker.metadata.client_metrics import ClientMetricsConfigs
+from pylogd.config.client_metrics import ALL, INTERVAL, MATCH, METRICS, parse_match, parse_metrics
 
 #: The milliseconds between two requests of a client that no subscription matches.
 DEFAULT_INTERVAL_MS: Final = 300_000

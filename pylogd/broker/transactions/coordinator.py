@@ -24,7 +24,6 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.base.limits.shares import NOBODY, Share
 from pylogd.base.limits.transactions import MAX_TRANSACTION_PARTITIONS
@@ -48,6 +47,7 @@ from pylogd.broker.transactions.values import (
     ProducerAnswer,
     TransactionValue,
 )
+from pylogd.config import Settings
 
 log = Logger()
 

@@ -8,12 +8,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.config import Settings
 from pylogd.broker.metadata.service import Metadata
 from pylogd.broker.replica.service import Replicas
 from pylogd.broker.transactions.coordinator import TransactionCoordinator
 from pylogd.broker.transactions.links import BrokerLinks
 from pylogd.broker.transactions.verifier import TransactionVerifier
+from pylogd.config import Settings
 
 
 class Transactions:

@@ -15,12 +15,10 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.base.limits.bounds import Bound
 from pylogd.base.limits.names import MAX_TRANSACTIONAL_ID
 from pylogd.base.limits.shares import Share
-from pylogd.store.paths import TRANSACTIONS_TOPIC
 from pylogd.broker.metadata.topic_admin import TopicAdmin
 from pylogd.broker.metadata.topics import TopicRegistry
 from pylogd.broker.replica.internal_topic import InternalTopic, KeyValue
@@ -32,6 +30,8 @@ from pylogd.broker.transactions.records import transaction_key, transaction_valu
 from pylogd.broker.transactions.states import TransactionState
 from pylogd.broker.transactions.topic import TRANSACTIONS
 from pylogd.broker.transactions.values import PartitionId, TransactionValue
+from pylogd.config import Settings
+from pylogd.store.paths import TRANSACTIONS_TOPIC
 
 log = Logger()
 

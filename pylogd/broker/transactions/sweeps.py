@@ -19,7 +19,6 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode
 from pylogd.base.limits.log_lines import LimitedLog
 from pylogd.broker.replica.internal_topic import MOST_RECORDS, KeyValue
@@ -27,6 +26,7 @@ from pylogd.broker.replica.waiting import then
 from pylogd.broker.transactions.records import transaction_key
 from pylogd.broker.transactions.shards import Shard, Transaction, TransactionShards
 from pylogd.broker.transactions.states import TransactionState
+from pylogd.config import Settings
 
 log = Logger()
 limited = LimitedLog(log)  # unknown clients can begin transactions that they never end

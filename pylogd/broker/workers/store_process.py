@@ -11,8 +11,8 @@ from twisted.internet.task import deferLater
 
 from pylogd.broker.log.files import RealFileSystem
 from pylogd.store.errors import StoreFailure
-from pylogd.store.sqlite import SqliteStore
 from pylogd.store.server import StoreServer
+from pylogd.store.sqlite import SqliteStore
 
 #: Only this user's processes may connect, since a process that can connect controls the cluster.
 _MODE: Final = 0o600

@@ -26,11 +26,7 @@ from functools import partial
 from typing import Final
 
 from pylogd import __version__
-from pylogd.broker.api.first_requests import build_following_codecs, build_opening_codecs
-from pylogd.config import Listener, Settings
 from pylogd.base.errors import PylogdError
-from pylogd.broker.net.shared_port import bound_socket
-from pylogd.broker.process.broker import run_broker
 from pylogd.base.process.logs import LogOutput
 from pylogd.base.process.shell import (
     STOPPING,
@@ -41,8 +37,12 @@ from pylogd.base.process.shell import (
     process_reactor,
     run_in_foreground,
 )
+from pylogd.broker.api.first_requests import build_following_codecs, build_opening_codecs
+from pylogd.broker.net.shared_port import bound_socket
+from pylogd.broker.process.broker import run_broker
 from pylogd.broker.workers.plan import Plan
 from pylogd.broker.workers.store_process import StoreProcess, make_directory
+from pylogd.config import Listener, Settings
 
 _PR_SET_PDEATHSIG: Final = 1
 _NAME: Final = "pylogd"

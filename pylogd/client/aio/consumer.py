@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.aio.cluster import Cluster
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offset
@@ -29,7 +30,6 @@ from pylogd.client.evented.consumer import EventedConsumer
 from pylogd.client.evented.face import ConsumerMethods
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.client.evented.streams import MessageStream
-from pylogd.base.errors import PylogdError
 
 _CLOSE_SECONDS = 10.0
 _CLOSE_SECONDS_AFTER_ERROR = 2.0

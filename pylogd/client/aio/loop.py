@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
+from pylogd.base.clock import wall_ms
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.link import Link
 from pylogd.client.evented.tls import make_context, tls_error
-from pylogd.base.clock import wall_ms
-from pylogd.base.errors import PylogdError
 
 _CHUNK = 64 * 1024
 

@@ -43,14 +43,14 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
+from pylogd.base.clock import wall_ms
+from pylogd.base.errors import PylogdError
 from pylogd.client.blocking.audit_journal import Journal
 from pylogd.client.blocking.producer import Delivery, Producer
 from pylogd.client.core.audit import AUDIT_TOPIC, HEADER, WINDOW_MS, Report, Stamp, ranges
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.producer.accumulator import Batch, check_timestamp
 from pylogd.client.core.producer.transaction_model import TransactionOutcome
-from pylogd.base.clock import wall_ms
-from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Header, encode_headers
 
 _SETTLE_BATCHES: Final = 1000  # with more batches than this, a window looks which of them have their result

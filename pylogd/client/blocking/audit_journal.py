@@ -33,8 +33,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pylogd.client.core.audit import Report
 from pylogd.base.errors import PylogdError
+from pylogd.client.core.audit import Report
 
 _MOST_BYTES: Final = 1 << 20
 #: Recovered reports have numbers from here on, which those of a living producer never reach.

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.blocking.background import Background
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.streams import MessageStream, Streams
@@ -34,7 +35,6 @@ from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPart
 from pylogd.client.evented.consumer import NO_ENDS, EventedConsumer
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.client.evented.offsets import Partitions
-from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Record
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.blocking.clock import Clock
 from pylogd.client.blocking.sockets import Sockets, Transport
 from pylogd.client.core.link import Link
-from pylogd.base.errors import PylogdError
 
 T = TypeVar("T")
 _LONG = 3600.0

@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.blocking.clock import Clock
 from pylogd.client.blocking.driver import Driver
 from pylogd.client.core.errors import ClientError, Closed
@@ -25,7 +26,6 @@ from pylogd.client.core.network import Network
 from pylogd.client.core.producer.accumulator import Batch, BatchResult
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import PURPOSE, ProducerCore
-from pylogd.base.errors import PylogdError
 
 _LONG = 60.0
 

@@ -22,12 +22,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.blocking.clock import Clock
 from pylogd.client.blocking.wakeup import Wakeup
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.link import Link, LinkState
 from pylogd.client.evented.tls import context_of, tls_error
-from pylogd.base.errors import PylogdError
 
 _RECEIVE_SIZE = 64 * 1024
 _MAX_PARTS = 64  # the most parts of one gathered write; Linux allows 1024

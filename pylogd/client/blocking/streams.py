@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.consumer.record_buffer import Chunk
 from pylogd.client.core.consumer.streams import StreamQueue, StreamTable
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Record
 
 _POLL_SECONDS = 1.0

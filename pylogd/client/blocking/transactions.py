@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.blocking.sender import Sender
 from pylogd.client.core.consumer.options import Offsets
 from pylogd.client.core.errors import RequestTimedOut
@@ -16,7 +17,6 @@ from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import ProducerCore
 from pylogd.client.core.producer.transaction_model import OffsetsSource, Operation, as_offsets
-from pylogd.base.errors import PylogdError
 
 _log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, Closed
@@ -22,7 +23,6 @@ from pylogd.client.core.group.participation import Offsets
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.events import Assigned, Revoked
-from pylogd.base.errors import PylogdError
 
 
 class ZooKeeperGroup:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from pylogd.base.errors import AuthenticationFailed, PylogdError
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.security import NOT_SECURED, SecurityOptions
-from pylogd.base.errors import AuthenticationFailed, PylogdError
 
 _log = logging.getLogger("pylogd.client.network")
 

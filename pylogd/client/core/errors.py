@@ -1,7 +1,7 @@
 """The exceptions of the client. An error code of a broker is a `KafkaError` (`pylogd.base.errors`).
 
-Errors of connections are in `pylogd.base.errors`, since brokers are clients of each other. `pylogd.base.errors.is_retriable`
-alone decides whether a retry may help.
+Errors of connections are in `pylogd.base.errors`, since brokers are clients of each other.
+`pylogd.base.errors.is_retriable` alone decides whether a retry may help.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.base.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
@@ -22,6 +21,7 @@ from pylogd.base.errors import (
     UnsupportedByBroker,
     is_retriable,
 )
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from pylogd.wire.records import Record

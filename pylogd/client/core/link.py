@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.call import BrokerKey, Call
 from pylogd.client.core.connections import ConnectionOptions, UnreachableAddresses
 from pylogd.client.core.effects import Close, Open, Work, Write
 from pylogd.client.core.errors import BrokerUnavailable, ClientError, InvalidReply, RequestTimedOut, TlsFailed
 from pylogd.client.core.metrics import NetworkMeters
-from pylogd.base.errors import PylogdError
 from pylogd.wire.authentication import Authentication
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.framing import FrameMemory, TlsReceived

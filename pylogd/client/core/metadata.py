@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import BrokerKey
 from pylogd.client.core.errors import BrokerUnavailable, RebootstrapRequired, UnknownTopic, is_retriable
 from pylogd.client.core.model import Broker, Partition, Topic, TopicPartition, parse_address
-from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
 from pylogd.client.core.errors import UnknownTopic
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Topic
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 #: Seconds for which some brokers may not know a new topic.

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.call import BrokerKey, Call, Endpoint
 from pylogd.client.core.connections import ConnectionOptions, UnreachableAddresses
 from pylogd.client.core.effects import Close, Open, Work, Write
@@ -29,7 +30,6 @@ from pylogd.client.core.errors import BrokerUnavailable, Closed, RequestTimedOut
 from pylogd.client.core.link import Link, LinkState
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metrics import NetworkMeters
-from pylogd.base.errors import PylogdError
 from pylogd.wire.framing import FrameMemory
 from pylogd.wire.messages.metadata import MetadataRequest
 

@@ -8,7 +8,7 @@ from typing import Any
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.deferred.loop import TwistedLoop
 from pylogd.client.evented.cluster import EventedCluster
-from pylogd.link.monotonic_reactor import steady
+from pylogd.link.monotonic_reactor import monotonic_reactor
 
 
 def default_reactor() -> Any:
@@ -33,7 +33,7 @@ class Cluster(EventedCluster):
         **settings: Any,
     ) -> None:
         """Nothing is connected yet. Raises ValueError for an invalid address."""
-        self.reactor = steady(default_reactor() if reactor is None else reactor)
+        self.reactor = monotonic_reactor(default_reactor() if reactor is None else reactor)
         super().__init__(
             TwistedLoop(self.reactor), bootstrap_servers, ClientOptions.of(options, settings),
             retry_timeout=retry_timeout, bootstrap_timeout=bootstrap_timeout, auto_create_topics=auto_create_topics,

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from twisted.internet.defer import Deferred, execute, succeed
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offset
 from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
@@ -28,7 +29,6 @@ from pylogd.client.evented.consumer import EventedConsumer
 from pylogd.client.evented.face import ConsumerMethods
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.client.evented.streams import MessageStream, Streams
-from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Record
 
 P = ParamSpec("P")

@@ -15,11 +15,11 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd.base.clock import wall_ms
+from pylogd.base.errors import PylogdError, TlsFailed
 from pylogd.client.core.link import Link
 from pylogd.client.core.security import SecurityOptions
 from pylogd.client.evented.tls import read_pem
-from pylogd.base.clock import wall_ms
-from pylogd.base.errors import PylogdError, TlsFailed
 from pylogd.link.client import connection_error
 from pylogd.link.receiving import Receiver
 from pylogd.link.sending import send_now

@@ -17,6 +17,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, RequestTimedOut
@@ -29,7 +30,6 @@ from pylogd.client.zookeeper.errors import ZooKeeperUnavailable
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription
 from pylogd.client.zookeeper.security import connection_security
-from pylogd.base.errors import PylogdError
 from pylogd.store.errors import StoreError
 from pylogd.store.zookeeper import ZooKeeperStore
 

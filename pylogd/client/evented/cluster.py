@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.admin.calls import Question
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
@@ -19,7 +20,6 @@ from pylogd.client.core.network import Network
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.loop import Loop, Promise
-from pylogd.base.errors import PylogdError
 
 T = TypeVar("T")
 

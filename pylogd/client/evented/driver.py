@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.call import Call
 from pylogd.client.core.effects import Close, Open, Work, Write
 from pylogd.client.core.errors import Closed, TlsFailed
@@ -19,7 +20,6 @@ from pylogd.client.core.link import Link, LinkState
 from pylogd.client.core.network import Network
 from pylogd.client.evented.loop import Loop, Timer
 from pylogd.client.evented.worker import in_thread, work
-from pylogd.base.errors import PylogdError
 
 _MOST_ROUNDS = 100  # the most rounds of one turn; with more, a request fails again and again
 

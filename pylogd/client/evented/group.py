@@ -10,18 +10,18 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import Closed, CommitFailed, RequestTimedOut
 from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.core.group.member_model import Event, GroupMetadata, MemberSettings
-from pylogd.client.core.group.membership import Membership
+from pylogd.client.core.group.membership import GroupMember
 from pylogd.client.core.group.participation import OffsetLookup, Offsets, Participation
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.notifier import Notifier
-from pylogd.base.errors import ErrorCode, PylogdError
 
 
 class ConsumerGroup(Protocol):
@@ -132,7 +132,7 @@ class BrokerGroup:
         self._part.on_commit = call
 
     @property
-    def member(self) -> Membership:
+    def member(self) -> GroupMember:
         """The state machine."""
         return self._part.member
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.admin.calls import Calls
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
@@ -19,7 +20,6 @@ from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPart
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.group import ConsumerGroup
 from pylogd.client.evented.loop import Loop, Promise
-from pylogd.base.errors import PylogdError
 
 Partitions = Iterable[tuple[str, int]]
 

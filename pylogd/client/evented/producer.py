@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.call import Call
 from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_retriable
 from pylogd.client.core.model import TopicPartition
@@ -36,7 +37,6 @@ from pylogd.client.core.producer.transaction_model import Operation
 from pylogd.client.core.producer.transactions import Transactions
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.loop import Promise, Timer
-from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Header, NewRecord
 
 D = TypeVar("D", bound=Outcome)

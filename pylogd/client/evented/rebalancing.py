@@ -10,12 +10,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.consumer.partitions import PartitionsCore
 from pylogd.client.core.group.assignment import COMMIT_SECONDS, GroupAssignment, RebalanceCallback
 from pylogd.client.core.group.member_model import Failed, Revoke
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.evented.group import ConsumerGroup
-from pylogd.base.errors import PylogdError
 
 
 class Rebalancing:

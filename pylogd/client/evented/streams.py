@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.consumer.record_buffer import Chunk
 from pylogd.client.core.consumer.streams import StreamQueue, StreamTable
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.evented.loop import Loop, Promise
-from pylogd.base.errors import PylogdError
 from pylogd.wire.records import Record
 
 _POLL_SECONDS = 1.0

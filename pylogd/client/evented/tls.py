@@ -12,10 +12,10 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.errors import BrokerUnavailable, TlsFailed
 from pylogd.client.core.link import Link
 from pylogd.client.core.security import SecurityOptions
-from pylogd.base.errors import PylogdError
 
 _TEXT = "-----BEGIN "
 _SUFFIXES = (".pem", ".crt")

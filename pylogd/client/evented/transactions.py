@@ -10,11 +10,11 @@ import logging
 from functools import partial
 from typing import Any
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.consumer.options import Offsets
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.producer.transaction_model import OffsetsSource, as_offsets
 from pylogd.client.evented.producer import EventedProducer
-from pylogd.base.errors import PylogdError
 
 _log = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from pylogd.client.core.errors import TlsFailed
 from pylogd.client.evented.tls import make_context
 from pylogd.client.properties import is_security, security_from
-from pylogd.web.client import open_url
 from pylogd.credentials.jaas import parse_jaas
 from pylogd.credentials.token_sources import token_source
+from pylogd.web.client import open_url
 
 _PREFIX: Final = "schema.registry."
 _BASIC, _USER_INFO = "basic.auth.credentials.source", "basic.auth.user.info"

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
 
+from pylogd.base.deferreds import all_of
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.assignment import stream_name
 from pylogd.client.zookeeper.errors import NotOwner
@@ -34,7 +35,6 @@ from pylogd.client.zookeeper.registries import (
 from pylogd.store.consumers import created_at, is_current
 from pylogd.store.errors import ConnectionLost, NodeError, NodeExists, NoNode, SessionExpired, StoreError
 from pylogd.store.interfaces import Check, Create, Delete, IMetadataStore, Operation, SetData, Watch, parent_of
-from pylogd.base.deferreds import all_of
 
 T = TypeVar("T")
 

@@ -30,6 +30,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
+from pylogd.base.clock import wall_ms
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.assignment import share_of, stream_name
@@ -41,7 +42,6 @@ from pylogd.client.zookeeper.registries import GroupPaths, Subscription
 from pylogd.client.zookeeper.states import COORDINATOR, CoordinatorState, Event
 from pylogd.client.zookeeper.view import GroupView
 from pylogd.client.zookeeper.waiting import Sleeper
-from pylogd.base.clock import wall_ms
 from pylogd.store.errors import SessionExpired, StoreError
 from pylogd.store.interfaces import IMetadataStore, SessionState, WatchEvent
 

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pylogd.client.core.model import TopicPartition
-from pylogd.store.paths import INTERNAL_TOPICS
-from pylogd.store.interfaces import check_path
-from pylogd.store.paths import TOPICS
 from pylogd.store.errors import CorruptMetadata
+from pylogd.store.interfaces import check_path
+from pylogd.store.paths import INTERNAL_TOPICS
 
 #: The kinds of subscriptions.
 STATIC: Final = "static"
@@ -93,11 +92,6 @@ class GroupPaths:
     def offset(self, partition: TopicPartition) -> str:
         """Return the path of the node of a partition's committed offset."""
         return f"{self.offsets}/{partition.topic}/{partition.partition}"
-
-
-def topic_path(topic: str) -> str:
-    """Return the path of the node with the partitions of a topic."""
-    return f"{TOPICS}/{topic}"
 
 
 def encode_member(subscription: Subscription, now_ms: int) -> bytes:

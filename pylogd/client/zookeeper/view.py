@@ -18,19 +18,11 @@ from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 
-from pylogd.client.zookeeper.registries import (
-    STATIC,
-    GroupPaths,
-    Subscription,
-    decode_member,
-    decode_partitions,
-    topic_path,
-)
-from pylogd.store.errors import NoNode
-from pylogd.store.interfaces import IMetadataStore, Watch, WatchEvent
-from pylogd.store.paths import BROKERS, TOPICS
-from pylogd.store.errors import CorruptMetadata
 from pylogd.base.deferreds import all_of
+from pylogd.client.zookeeper.registries import STATIC, GroupPaths, Subscription, decode_member, decode_partitions
+from pylogd.store.errors import CorruptMetadata, NoNode
+from pylogd.store.interfaces import IMetadataStore, Watch, WatchEvent
+from pylogd.store.paths import BROKERS, TOPICS, topic_path
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

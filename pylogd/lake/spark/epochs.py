@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from pylogd.base.clock import wall_ms
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client import (
     Admin,
     GroupMetadata,
@@ -43,8 +45,6 @@ from pylogd.client import (
 from pylogd.client.blocking.encoded import BatchEncoder, send_encoded
 from pylogd.client.core.model import OffsetAndMetadata
 from pylogd.client.core.producer.columns import EncodedBatch
-from pylogd.base.clock import wall_ms
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.lake.spark.errors import EpochNotCommitted, StaleCheckpoint, WriteError
 from pylogd.lake.spark.sink_options import SinkOptions
 from pylogd.lake.spark.writing import by_topic

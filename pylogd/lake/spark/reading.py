@@ -25,9 +25,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client import Consumer, RequestTimedOut
 from pylogd.client.core.errors import UnknownTopic
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.lake.spark.errors import InvalidTimestamp
 from pylogd.lake.spark.offsets import report_loss
 from pylogd.lake.spark.ranges import OffsetRange

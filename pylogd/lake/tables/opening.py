@@ -48,8 +48,8 @@ def open_table(
 ) -> Table:
     """Open a table, which need not exist. A commit in which a process died is completed.
 
-    name: `iceberg:` and the name of a table (`pylogd.lake.tables.iceberg.catalogs.TableName`), `delta:` and a directory, or
-    `parquet:` and a local directory or an URL such as `s3://bucket/lake` or `hdfs://namenode:8020/lake`.
+    name: `iceberg:` and the name of a table (`iceberg.catalogs.TableName`), `delta:` and a directory, or `parquet:` and
+    a local directory or an URL such as `s3://bucket/lake` or `hdfs://namenode:8020/lake`.
     properties: the properties of Iceberg's catalog, Delta's storage, S3 (`_S3_PROPERTIES`), or Hadoop's client.
     codec: the compression of files that are written.
     read_only: whether nothing is made or completed; then the table must not be written to.

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 from pyroaring import BitMap64
 
-from pylogd.services.audit.counting import AHEAD_MS, Counted, Origin, Skip, Tally, WindowRows
 from pylogd.client.core.audit import HEADER
+from pylogd.services.audit.counting import AHEAD_MS, Counted, Origin, Skip, Tally, WindowRows
 from pylogd.wire import records
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import BatchHeader, Buffer, decode_records, payload_of

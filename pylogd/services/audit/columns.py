@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from pylogd.services.audit.counting import AHEAD_MS, Counted, Origin, Row, Skip, Tally, WindowRows
 from pylogd.client.core.audit import HEADER
+from pylogd.services.audit.counting import AHEAD_MS, Counted, Origin, Row, Skip, Tally, WindowRows
 
 if TYPE_CHECKING:
     import pyarrow as pa

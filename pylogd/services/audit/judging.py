@@ -28,8 +28,8 @@ from typing import Final, NamedTuple
 
 from pyroaring import BitMap64
 
-from pylogd.services.audit.counting import Origin, Tally
 from pylogd.client.core.audit import Report
+from pylogd.services.audit.counting import Origin, Tally
 
 #: The most ranges of numbers that a result names.
 MOST_FAULTS: Final = 10

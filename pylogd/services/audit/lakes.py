@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pylogd.services.audit.marker_files import open_location
 from pylogd.base.errors import PylogdError
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import DataFile
 from pylogd.lake.tables.parquet.checkpoints import Snapshot
 from pylogd.lake.tables.parquet.commits import position_of
 from pylogd.lake.tables.parquet.history import History
+from pylogd.services.audit.marker_files import open_location
 
 if TYPE_CHECKING:
     from pylogd.lake.tables.position import Position

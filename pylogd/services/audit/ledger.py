@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from pylogd.client.core.audit import Report
 from pylogd.services.audit.counting import Counted, Skip, Tally
 from pylogd.services.audit.judging import Counts, Reported, judge
 from pylogd.services.audit.windows import (
@@ -36,7 +37,6 @@ from pylogd.services.audit.windows import (
     Window,
     WindowKey,
 )
-from pylogd.client.core.audit import Report
 
 
 class Ledger:

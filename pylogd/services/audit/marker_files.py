@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pylogd.services.audit.markers import Marker
 from pylogd.base.errors import PylogdError
+from pylogd.services.audit.markers import Marker
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pylogd.base.errors import PylogdError
 from pylogd.services.audit.judging import Judgement, Verdict
 from pylogd.services.audit.ledger import Ledger
 from pylogd.services.audit.windows import Change
-from pylogd.base.errors import PylogdError
 
 #: The most empty periods that are decided at once, and the most periods before now at the first start, because each has
 #: windows in memory.

@@ -14,6 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pylogd.base.errors import PylogdError
+from pylogd.client.core.security import SecurityOptions
+from pylogd.client.deferred import Admin, Cluster
+from pylogd.client.properties import parse_properties, security_from
+from pylogd.lake.tables import opening as tables
+from pylogd.lake.tables.opening import parse_table
 from pylogd.services.audit.ledger import Ledger
 from pylogd.services.audit.mirrors import MirrorOffsets
 from pylogd.services.audit.service import MakeStage
@@ -21,12 +27,6 @@ from pylogd.services.audit.stages import CommittedOffsets, Stage
 from pylogd.services.audit.tables import ReadableTable, TableStage
 from pylogd.services.audit.topics import GroupOffsets, Since, TopicStage
 from pylogd.services.audit.windows import StageSpec
-from pylogd.client.core.security import SecurityOptions
-from pylogd.client.deferred import Admin, Cluster
-from pylogd.client.properties import parse_properties, security_from
-from pylogd.base.errors import PylogdError
-from pylogd.lake.tables import opening as tables
-from pylogd.lake.tables.opening import parse_table
 
 #: The first stage: the cluster with the audit topic.
 SERVING: Final = "serving"

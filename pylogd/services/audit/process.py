@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.client.deferred import Admin
 from pylogd.services.audit.opening import SERVING, StageDescription, make_stage
 from pylogd.services.audit.service import AuditOptions, AuditService, MakeStage
 from pylogd.services.audit.topics import TopicStage
 from pylogd.services.audit.windows import LedgerOptions, StageSpec
-from pylogd.client.deferred import Admin
 
 if TYPE_CHECKING:
     from pylogd.services.audit.web import AuditWeb

@@ -23,6 +23,10 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.client.core.audit import AUDIT_TOPIC
+from pylogd.client.core.security import SecurityOptions
+from pylogd.client.deferred import Admin, Consumer, Producer
 from pylogd.services.audit.judging import Verdict
 from pylogd.services.audit.ledger import Ledger
 from pylogd.services.audit.marker_files import MarkerFiles
@@ -39,10 +43,6 @@ from pylogd.services.audit.state import (
 )
 from pylogd.services.audit.topics import ReportsReader, Since
 from pylogd.services.audit.windows import Change, LedgerOptions, Saved, StageSpec
-from pylogd.client.core.audit import AUDIT_TOPIC
-from pylogd.client.core.security import SecurityOptions
-from pylogd.client.deferred import Admin, Consumer, Producer
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.records import Record
 
 log = Logger()

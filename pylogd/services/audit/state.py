@@ -23,10 +23,10 @@ from typing import Any, Final
 
 from pyroaring import BitMap64
 
+from pylogd.base.errors import PylogdError
 from pylogd.services.audit.counting import Origin, Tally
 from pylogd.services.audit.judging import Fault, Judgement, Reported, ServerCounts, Verdict
 from pylogd.services.audit.windows import LedgerOptions, Saved, SavedReports, StageWindow, Taken
-from pylogd.base.errors import PylogdError
 
 STATE_TOPIC: Final = "pylogd-audit-state"
 MARKER_TOPIC: Final = "pylogd-audit-complete"

@@ -24,6 +24,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.base.errors import PylogdError
 from pylogd.services.audit.columns import count_columns
 from pylogd.services.audit.counting import Counted, Skip
 from pylogd.services.audit.ledger import Ledger
@@ -31,7 +32,6 @@ from pylogd.services.audit.marker_files import MarkerFiles, open_location
 from pylogd.services.audit.markers import Marker
 from pylogd.services.audit.topics import Since
 from pylogd.services.audit.windows import StageSpec
-from pylogd.base.errors import PylogdError
 
 if TYPE_CHECKING:
     import pyarrow as pa

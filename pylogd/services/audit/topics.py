@@ -28,12 +28,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.services.audit.batches import Batches, Progress, count_batches
-from pylogd.services.audit.counting import Counted
-from pylogd.services.audit.ledger import Ledger
-from pylogd.services.audit.markers import Marker
-from pylogd.services.audit.stages import CommittedOffsets
-from pylogd.services.audit.windows import StageSpec
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.audit import InvalidReport, Report
 from pylogd.client.core.consumer.options import ConsumerOptions
@@ -42,7 +37,12 @@ from pylogd.client.core.model import Topic, TopicPartition
 from pylogd.client.core.security import SecurityOptions
 from pylogd.client.deferred import Admin, Cluster
 from pylogd.client.evented.batches import BatchConsumer
-from pylogd.base.errors import PylogdError
+from pylogd.services.audit.batches import Batches, Progress, count_batches
+from pylogd.services.audit.counting import Counted
+from pylogd.services.audit.ledger import Ledger
+from pylogd.services.audit.markers import Marker
+from pylogd.services.audit.stages import CommittedOffsets
+from pylogd.services.audit.windows import StageSpec
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import decode_batch
 

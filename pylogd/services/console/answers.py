@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from pylogd.base.errors import PylogdError
 from pylogd.services.console.roles import Role
 from pylogd.services.console.sessions import Session
-from pylogd.base.errors import PylogdError
 
 HTML: Final = "text/html; charset=utf-8"
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from pylogd.base.errors import UnsupportedByBroker
 from pylogd.client.core.admin.calls import Calls, Question, send
 from pylogd.client.core.admin.offsets import LATEST, offsets_request
 from pylogd.client.core.group.commits import NAMES_UNTIL, all_offsets_request
 from pylogd.client.core.metadata import check
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import UnsupportedByBroker
 from pylogd.wire.messages import consumer_group_describe as consumer_groups
 from pylogd.wire.messages import describe_groups, list_groups
 from pylogd.wire.messages import describe_log_dirs as log_dirs
@@ -142,7 +142,7 @@ async def groups_of(calls: Calls, node: int) -> list[list_groups.ListedGroup]:
     return response.groups
 
 
-class Membership(NamedTuple):
+class GroupSummary(NamedTuple):
     """The number of members of a group, and their protocol.
 
     state: the group's state; empty if it is unknown.
@@ -153,23 +153,23 @@ class Membership(NamedTuple):
     state: str
 
 
-async def memberships(calls: Calls, node: int, group_ids: Sequence[str], *, newer: bool) -> dict[str, Membership]:
-    """Return the memberships of groups, of the classic or the newer protocol, from their coordinator. Raises
+async def group_summaries(calls: Calls, node: int, group_ids: Sequence[str], *, newer: bool) -> dict[str, GroupSummary]:
+    """Return the group_summaries of groups, of the classic or the newer protocol, from their coordinator. Raises
     PylogdError.
     """
-    found: dict[str, Membership] = {}
+    found: dict[str, GroupSummary] = {}
     for at in range(0, len(group_ids), GROUPS):
         some = list(group_ids[at : at + GROUPS])
         if newer:
             answer = await send(calls, consumer_groups.ConsumerGroupDescribeRequest(some), node)
             for group in answer.groups:
                 if not group.error_code:
-                    found[group.group_id] = Membership(len(group.members), group.assignor_name, group.group_state)
+                    found[group.group_id] = GroupSummary(len(group.members), group.assignor_name, group.group_state)
         else:
             answer = await send(calls, describe_groups.DescribeGroupsRequest(some), node)
             for group in answer.groups:
                 if not group.error_code:
-                    found[group.group_id] = Membership(len(group.members), group.protocol_data, group.group_state)
+                    found[group.group_id] = GroupSummary(len(group.members), group.protocol_data, group.group_state)
     return found
 
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from twisted.internet.task import deferLater
 
+from pylogd.base.errors import PylogdError
+from pylogd.base.threads import ThreadPool
 from pylogd.client import SecurityOptions
 from pylogd.client.deferred import Admin, Cluster
 from pylogd.services.console.decoding import Decoder
 from pylogd.services.console.figures import Figures
 from pylogd.services.console.mirrors import MirrorReader, Mirrors
-from pylogd.services.console.periodic_reads import Repeated
+from pylogd.services.console.periodic_reads import PeriodicReads
 from pylogd.services.console.sampler import ClusterSampler
 from pylogd.services.console.tables import TableOptions, TableReader, TableState
 from pylogd.services.console.zookeeper_groups import ZooKeeperGroups
-from pylogd.base.errors import PylogdError
-from pylogd.base.threads import ThreadPool
 
 if TYPE_CHECKING:
     from pylogd.services.console.audits import Audited
@@ -81,19 +81,19 @@ class WatchedCluster:
         self.admin = Admin(self.cluster)
         self.decoder = Decoder(options.registry, options.registry_settings)
         self._figures = Figures(reactor, options.metrics) if options.metrics else None
-        self.mirrors: Repeated[Mirrors] | None = None
-        self.audit: Repeated[Audited] | None = None
-        self.tables: Repeated[Mapping[str, TableState]] | None = None
+        self.mirrors: PeriodicReads[Mirrors] | None = None
+        self.audit: PeriodicReads[Audited] | None = None
+        self.tables: PeriodicReads[Mapping[str, TableState]] | None = None
         self._table_reader: TableReader | None = None
         slowly = _SLOWLY * interval  # for data that is large and changes slowly
         if options.mirrors:
             reader = MirrorReader(options.mirrors, now_ms)
-            self.mirrors = Repeated(reactor, "console-mirrors", reader.read, now_ms, interval)
+            self.mirrors = PeriodicReads(reactor, "console-mirrors", reader.read, now_ms, interval)
         if options.audit:
-            self.audit = Repeated(reactor, "console-audit", _audit_reader(options.audit), now_ms, slowly)
+            self.audit = PeriodicReads(reactor, "console-audit", _audit_reader(options.audit), now_ms, slowly)
         if options.tables:
             self._table_reader = TableReader(options.tables)
-            self.tables = Repeated(reactor, "console-tables", self._table_reader.read, now_ms, slowly)
+            self.tables = PeriodicReads(reactor, "console-tables", self._table_reader.read, now_ms, slowly)
         self._pool = ThreadPool(reactor, 1, "console-plans")
         self._registered = _zookeeper_groups(options.zookeeper, reactor) if options.zookeeper else None
         self.sampler = ClusterSampler(self.cluster, reactor, now_ms, interval, self._figures, self._registered)
@@ -139,7 +139,7 @@ class WatchedCluster:
         self._pool.stop()
         self.cluster.close()
 
-    def _services(self) -> list[Repeated[Any]]:
+    def _services(self) -> list[PeriodicReads[Any]]:
         """Return the readers of mirrors, audit and tables that are configured."""
         return [one for one in (self.mirrors, self.audit, self.tables) if one is not None]
 

@@ -31,17 +31,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.metadata import parse_bootstrap
 from pylogd.client.properties import parse_properties, security_from
 from pylogd.config import ConfigError
 from pylogd.config.zookeeper import parse_connect
+from pylogd.lake.tables.errors import TableError
+from pylogd.lake.tables.opening import parse_table
 from pylogd.services.console.clusters import ClusterOptions
 from pylogd.services.console.masking import MaskingRule
 from pylogd.services.console.roles import Role, Roles
 from pylogd.services.console.tables import TableOptions
-from pylogd.base.errors import PylogdError
-from pylogd.lake.tables.errors import TableError
-from pylogd.lake.tables.opening import parse_table
 
 _CLUSTER: Final = {
     "bootstrap": str, "command-config": str, "schema-registry": str, "metrics": list, "mirrors": list, "audit": str,

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pylogd.web.client import open_url, read_body
 from pylogd.base.threads import ThreadPool
+from pylogd.web.client import open_url, read_body
 
 _SECONDS: Final = 5.0
 _MOST_BYTES: Final = 32 << 20

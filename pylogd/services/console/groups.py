@@ -16,17 +16,17 @@ from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
+from pylogd.base.deferreds import all_run
+from pylogd.base.errors import PylogdError
+from pylogd.base.steps import in_steps
 from pylogd.client.core.admin.calls import Calls
 from pylogd.services.console import asking
 from pylogd.services.console.gaps import Gaps
 from pylogd.services.console.sample import Committed, GroupState, Sample
 from pylogd.services.console.series import UNKNOWN, LagSeries
-from pylogd.services.console.together import together
 from pylogd.services.console.zookeeper_groups import NO_COORDINATOR, ZooKeeperGroups
-from pylogd.base.errors import PylogdError
 from pylogd.store.consumers import RegisteredGroup
 from pylogd.store.registered_groups import ZOOKEEPER
-from pylogd.base.steps import in_steps
 
 _CONSUMER: Final = "consumer"
 _CLASSIC: Final = "classic"
@@ -54,7 +54,7 @@ class GroupSampler:
             except PylogdError as error:
                 gaps.add(node, f"broker {node} does not tell its groups: {error}")
 
-        await together(ask(node) for node in sample.brokers if node not in gaps.nodes)
+        await all_run(ask(node) for node in sample.brokers if node not in gaps.nodes)
         if self._registered is not None:
             found = await self._registered.read(sample, gaps)
             await in_steps(self._add_registered(sample, found), self._clock)
@@ -90,7 +90,7 @@ class GroupSampler:
             if not ids:
                 continue
             try:
-                found = await asking.memberships(self._calls, node, ids, newer=newer)
+                found = await asking.group_summaries(self._calls, node, ids, newer=newer)
             except PylogdError:
                 continue  # members stay unknown
             for group_id, (members, protocol, state) in found.items():

@@ -15,12 +15,12 @@ from typing import Any, Final
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from pylogd.services.console.answers import Refused
-from pylogd.services.console.roles import CERTIFICATE, EVERYTHING, USER, Identity, Role, Roles
 from pylogd.base.limits.shares import Crowded, FairWork, share_of
+from pylogd.base.threads import ThreadPool
 from pylogd.credentials.conversation import MechanismUnavailable
 from pylogd.credentials.passwords import UsersFile
-from pylogd.base.threads import ThreadPool
+from pylogd.services.console.answers import Refused
+from pylogd.services.console.roles import CERTIFICATE, EVERYTHING, USER, Identity, Role, Roles
 
 log = Logger()
 

@@ -24,15 +24,15 @@ from typing import Any, Final
 from twisted.logger import Logger
 
 from pylogd.base.clock import wall_ms
+from pylogd.base.errors import PylogdError
+from pylogd.base.threads import ThreadPool
+from pylogd.credentials.access_tokens import IssuerKeys, SignedTokens, TokenRules, unverified_claims
+from pylogd.credentials.conversation import AuthenticationFailed, MechanismUnavailable
 from pylogd.services.console.answers import Answer, PageRequest, Refused, redirect
 from pylogd.services.console.configuration import BadConfiguration, read_toml
 from pylogd.services.console.roles import EMAIL, OIDC, Identity, claims_of, has_verified_email
 from pylogd.services.console.web import Route, route
-from pylogd.base.errors import PylogdError
-from pylogd.credentials.access_tokens import IssuerKeys, SignedTokens, TokenRules, unverified_claims
-from pylogd.credentials.conversation import AuthenticationFailed, MechanismUnavailable
 from pylogd.web.client import open_url, read_body
-from pylogd.base.threads import ThreadPool
 
 log = Logger()
 

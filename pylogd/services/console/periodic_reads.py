@@ -20,7 +20,7 @@ log = Logger()
 T = TypeVar("T")
 
 
-class Repeated(Generic[T]):
+class PeriodicReads(Generic[T]):
     """Reads something repeatedly.
 
     last: the last reading; None before the first one.

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from pylogd.base.threads import ThreadPool
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.deferred import Cluster, Consumer
 from pylogd.services.console.answers import Refused
 from pylogd.services.console.decoding import Decoded, Decoder
 from pylogd.services.console.masking import MASK, Masking
-from pylogd.base.threads import ThreadPool
 from pylogd.wire.records import Record
 
 #: The limits of one read of messages, and of its time in seconds.

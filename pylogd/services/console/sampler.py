@@ -23,6 +23,9 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.base.deferreds import all_run
+from pylogd.base.errors import PylogdError, error_for
+from pylogd.base.steps import in_steps
 from pylogd.client.core.admin.calls import Calls, refresh
 from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, judge
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
@@ -34,10 +37,7 @@ from pylogd.services.console.gaps import Gaps
 from pylogd.services.console.groups import GroupSampler
 from pylogd.services.console.sample import BrokerState, Directory, Nodes, Sample, TopicState
 from pylogd.services.console.series import POINTS, UNKNOWN, TopicSeries
-from pylogd.services.console.together import together
 from pylogd.services.console.zookeeper_groups import ZooKeeperGroups
-from pylogd.base.errors import PylogdError, error_for
-from pylogd.base.steps import in_steps
 
 log = Logger()
 
@@ -130,7 +130,7 @@ class ClusterSampler:
             await self._ask_sizes(sample, gaps)
         else:
             await in_steps(_keep_slow(before, sample), self._clock)
-            await together(self._ask_sizes_of(node, state, sample, gaps, ()) for node, state in sample.brokers.items())
+            await all_run(self._ask_sizes_of(node, state, sample, gaps, ()) for node, state in sample.brokers.items())
         await self._ask_begins(sample, gaps)
         await self._ask_ends(sample, gaps)
         await self._groups.sample(sample, gaps)
@@ -234,12 +234,12 @@ class ClusterSampler:
                 for (name, index), offset in found.items():
                     take(sample.topics[name], index, offset)
 
-        await together(ask(node) for node in sample.brokers)
+        await all_run(ask(node) for node in sample.brokers)
 
     async def _ask_sizes(self, sample: Sample, gaps: Gaps) -> None:
         for topic in sample.topics.values():
             topic.sizes = array("q", [UNKNOWN]) * len(topic)
-        await together(
+        await all_run(
             self._ask_sizes_of(node, state, sample, gaps, sample.topics.values())
             for node, state in sample.brokers.items()
         )

@@ -34,8 +34,8 @@ from pylogd.services.console.sessions import Sessions
 from pylogd.services.console.tailing import Tails
 from pylogd.services.console.view import View
 from pylogd.services.console.web import ConsoleResource
-from pylogd.web.channel import listen
 from pylogd.services.registry.bodies import BoundedSite
+from pylogd.web.channel import listen
 
 
 @dataclass(frozen=True, slots=True)

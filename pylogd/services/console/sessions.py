@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from pylogd.services.console.roles import Role
 from pylogd.base.limits.shares import Places
+from pylogd.services.console.roles import Role
 
 IDLE_SECONDS: Final = 8 * 3600.0
 _MOST: Final = 5000

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pylogd.services.console.tables import Snapshot, TableState, as_document
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.opening import open_table
+from pylogd.services.console.tables import Snapshot, TableState, as_document
 
 if TYPE_CHECKING:
     from pylogd.lake.tables.interface import Committed

@@ -16,11 +16,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.model import TopicPartition
 from pylogd.services.console.answers import Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.reading import Message, Messages, Wanted
-from pylogd.base.errors import PylogdError
 
 log = Logger()
 

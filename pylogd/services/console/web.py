@@ -23,12 +23,12 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
+from pylogd.base.errors import PylogdError
 from pylogd.services.console.answers import Answer, PageRequest, Refused, redirect
 from pylogd.services.console.login import Login
 from pylogd.services.console.roles import Identity, Role
 from pylogd.services.console.sessions import Session, Sessions
 from pylogd.services.console.view import View
-from pylogd.base.errors import PylogdError
 
 log = Logger()
 

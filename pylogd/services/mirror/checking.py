@@ -19,19 +19,19 @@ from typing import Any, Final, NamedTuple
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
+from pylogd.base.errors import AuthenticationFailed, BrokerUnavailable, KafkaError, PylogdError, TlsFailed
 from pylogd.client.core.model import Topic, TopicPartition
 from pylogd.client.deferred import Admin, Consumer
 from pylogd.client.deferred.cluster import Cluster
+from pylogd.client.registry.api_client import SchemaRegistryError
 from pylogd.config.zookeeper import parse_connect
-from pylogd.base.errors import AuthenticationFailed, BrokerUnavailable, KafkaError, PylogdError, TlsFailed
-from pylogd.store.errors import StoreError
+from pylogd.lake.tables.probing import check_directory, probe_table
 from pylogd.services.mirror.errors import MirrorError
 from pylogd.services.mirror.service import open_store
 from pylogd.services.mirror.settings import MirrorSettings, RouteSettings, SchemaSettings, TableSettings
 from pylogd.services.mirror.starting import describe_topics
 from pylogd.services.mirror.tables import CheckpointTable
-from pylogd.client.registry.api_client import SchemaRegistryError
-from pylogd.lake.tables.probing import check_directory, probe_table
+from pylogd.store.errors import StoreError
 
 #: The seconds within which a place must answer. Libraries of object stores try for minutes.
 _PATIENCE_SECONDS: Final = 30.0

@@ -20,11 +20,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.zookeeper.waiting import Sleeper
-from pylogd.base.errors import PylogdError
-from pylogd.store.errors import NodeExists, NoNode
-from pylogd.store.interfaces import ANY_VERSION, IMetadataStore, WatchEvent
 from pylogd.services.mirror.grants import WorkerRecord, next_grants
 from pylogd.services.mirror.membership import (
     SESSION_ENDED,
@@ -35,6 +33,8 @@ from pylogd.services.mirror.membership import (
     parse_holdings,
 )
 from pylogd.services.mirror.partition_copy import PartitionRoute
+from pylogd.store.errors import NodeExists, NoNode
+from pylogd.store.interfaces import ANY_VERSION, IMetadataStore, WatchEvent
 
 _log = logging.getLogger(__name__)
 

@@ -20,13 +20,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.consumer.reader import BatchChunk
 from pylogd.client.core.errors import CorruptRecords, LogTruncation, UnknownTopic, is_retriable
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.zookeeper.waiting import Sleeper
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.services.mirror.batches import BatchCopy
 from pylogd.services.mirror.errors import MirrorError, NotAMember, TopicRecreated
 from pylogd.services.mirror.feeds import CopiedRoute, RouteFeed
@@ -34,9 +34,9 @@ from pylogd.services.mirror.figures import RouteFigures, figures_of
 from pylogd.services.mirror.lag import LagMark
 from pylogd.services.mirror.membership import SESSION_ENDED
 from pylogd.services.mirror.partition_copy import PartitionCopy, PartitionRoute
+from pylogd.services.mirror.rate_limit import ByteRateLimit
 from pylogd.services.mirror.starting import SourceState, start_of
 from pylogd.services.mirror.target import Checkpoint, SourcePartition, Target
-from pylogd.services.mirror.rate_limit import Throttle
 from pylogd.wire.exceptions import InvalidRecordBatch
 
 _log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Copier:
         reactor: Any,
         now_ms: Callable[[], int],
         pace: CommitPace,
-        throttle: Throttle,
+        throttle: ByteRateLimit,
         still_member: Callable[[], Awaitable[None]],
         on_released: Callable[[], None],
     ) -> None:

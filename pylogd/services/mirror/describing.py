@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pylogd.client.core.model import OffsetAndMetadata, Topic
 from pylogd.client.deferred import Admin
 from pylogd.client.deferred.cluster import Cluster
+from pylogd.lake.tables.opening import open_table
 from pylogd.services.mirror.errors import MirrorError
 from pylogd.services.mirror.offset_map import OffsetMap
 from pylogd.services.mirror.partition_copy import PartitionRoute
@@ -20,7 +21,6 @@ from pylogd.services.mirror.starting import LogRange, describe_topics, log_range
 from pylogd.services.mirror.table_target import TableView
 from pylogd.services.mirror.tables import CheckpointTable, OffsetTable
 from pylogd.services.mirror.target import Checkpoint, SourcePartition
-from pylogd.lake.tables.opening import open_table
 from pylogd.wire.values import ZERO_UUID
 
 

@@ -9,10 +9,10 @@ from typing import Protocol
 from pylogd.client.core.model import TopicPartition
 from pylogd.services.mirror.batches import BatchCopy
 from pylogd.services.mirror.partition_copy import PartitionCopy, PartitionRoute
+from pylogd.services.mirror.rate_limit import ByteRateLimit
 from pylogd.services.mirror.route_meter import RouteMeter
 from pylogd.services.mirror.source import BatchReader, OnError
 from pylogd.services.mirror.starting import SourceState, StartAt
-from pylogd.services.mirror.rate_limit import Throttle
 
 
 class CopiedRoute(Protocol):
@@ -24,7 +24,7 @@ class CopiedRoute(Protocol):
 
     name: str
     start: StartAt
-    throttle: Throttle
+    throttle: ByteRateLimit
     meter: RouteMeter
 
     def reader(self, on_ready: Callable[[], None], on_error: OnError) -> BatchReader:

@@ -19,10 +19,10 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.client.core.admin.acl_operations import Acl, AclFilter
 from pylogd.client.core.admin.calls import ask
 from pylogd.client.deferred import Admin
-from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.services.mirror.cluster_topics import ClusterTopics
 from pylogd.services.mirror.left_out import REFUSALS, LeftOut
 from pylogd.services.mirror.records import Origin

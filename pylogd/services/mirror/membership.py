@@ -20,10 +20,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pylogd.store.errors import SessionExpired, StoreClosed
-from pylogd.store.interfaces import MAX_DATA_BYTES
 from pylogd.services.mirror.errors import MirrorError
 from pylogd.services.mirror.partition_copy import PartitionRoute
+from pylogd.store.errors import SessionExpired, StoreClosed
+from pylogd.store.interfaces import MAX_DATA_BYTES
 
 _ROOT: Final = "/mirror"
 #: Errors after which the ephemeral nodes of a process are gone.

@@ -33,8 +33,8 @@ class MirrorProcess:
         self.service = MirrorService(reactor, path, works=works, controls=controls)
         self._web: HttpServer | None = None
         if listen is not None:
-            from pylogd.web.pages import Answer, HttpServer, Reply  # noqa: PLC0415 - only where it is used
             from pylogd.services.mirror.metrics import MirrorMetrics  # noqa: PLC0415
+            from pylogd.web.pages import Answer, HttpServer, Reply  # noqa: PLC0415 - only where it is used
 
             metrics = MirrorMetrics(self.service)
             pages: dict[str, Answer] = {

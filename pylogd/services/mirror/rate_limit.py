@@ -11,7 +11,7 @@ from typing import Final
 _BURST_SECONDS: Final = 1.0
 
 
-class Throttle:
+class ByteRateLimit:
     """A limit of `rate` bytes per second; 0 means no limit. Times are in seconds of one monotonic clock."""
 
     def __init__(self, rate: float) -> None:

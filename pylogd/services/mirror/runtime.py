@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from pylogd.base.clock import wall_ms
 from pylogd.client.core.errors import UnsupportedByBroker
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.deferred import Producer
 from pylogd.client.deferred.cluster import Cluster
-from pylogd.base.clock import wall_ms
+from pylogd.lake.tables.opening import open_table
 from pylogd.services.mirror.copying import CommitPace
 from pylogd.services.mirror.errors import InvalidMirrorFile
 from pylogd.services.mirror.kafka_target import KafkaTarget
+from pylogd.services.mirror.rate_limit import ByteRateLimit
 from pylogd.services.mirror.route_meter import RouteMeter
 from pylogd.services.mirror.settings import MirrorSettings, RouteSettings
 from pylogd.services.mirror.source import OnError, SourceReader
 from pylogd.services.mirror.starting import SourceState, StartAt, look_up
 from pylogd.services.mirror.table_target import TableTarget
 from pylogd.services.mirror.target import Target
-from pylogd.services.mirror.rate_limit import Throttle
-from pylogd.lake.tables.opening import open_table
 
 _FENCE_SECONDS: Final = 20.0
 
@@ -38,7 +38,7 @@ class RouteRuntime:
         self.name = route.name
         self.start: StartAt = route.start
         self.source, self.target = settings.ends(route)
-        self.throttle = Throttle(route.bytes_per_second)
+        self.throttle = ByteRateLimit(route.bytes_per_second)
         self.meter = RouteMeter()
         self._options = settings.options_of(route.source)
         self._reactor = reactor
@@ -70,7 +70,7 @@ class Runtime:
     def __init__(self, settings: MirrorSettings, reactor: Any) -> None:
         """Make the parts. Connections are made when they are needed."""
         self.settings = settings
-        self.throttle = Throttle(settings.worker_bytes_per_second)
+        self.throttle = ByteRateLimit(settings.worker_bytes_per_second)
         self._reactor = reactor
         self._routes: dict[str, RouteRuntime] = {}
         self.update(settings)

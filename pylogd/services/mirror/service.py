@@ -18,11 +18,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 
-from pylogd.client.zookeeper.waiting import Sleeper
 from pylogd.base.clock import wall_ms
 from pylogd.base.errors import PylogdError
-from pylogd.store.interfaces import IMetadataStore, SessionState
-from pylogd.store.sqlite import SqliteStore
+from pylogd.client.zookeeper.waiting import Sleeper
 from pylogd.services.mirror.controller import Controller
 from pylogd.services.mirror.copying import Copier
 from pylogd.services.mirror.errors import InvalidMirrorFile
@@ -31,6 +29,8 @@ from pylogd.services.mirror.planning import Plan
 from pylogd.services.mirror.runtime import Runtime
 from pylogd.services.mirror.settings import MirrorSettings, read_file
 from pylogd.services.mirror.worker import Worker
+from pylogd.store.interfaces import IMetadataStore, SessionState
+from pylogd.store.sqlite import SqliteStore
 
 _log = logging.getLogger(__name__)
 

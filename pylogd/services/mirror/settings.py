@@ -16,16 +16,16 @@ from pylogd.client.core.metadata import parse_bootstrap
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.core.security import SecurityOptions
 from pylogd.client.properties import is_security, security_from
+from pylogd.client.registry.access import Access
 from pylogd.client.zookeeper.security import connection_security
 from pylogd.config.values import ConfigError
 from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
-from pylogd.services.mirror.errors import InvalidMirrorFile
-from pylogd.services.mirror.names import InvalidPattern, TopicPatterns
-from pylogd.services.mirror.starting import StartAt
-from pylogd.client.registry.access import Access
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import DIRECTORIES, VALUE_KINDS, Layout
 from pylogd.lake.tables.opening import parse_table
+from pylogd.services.mirror.errors import InvalidMirrorFile
+from pylogd.services.mirror.names import InvalidPattern, TopicPatterns
+from pylogd.services.mirror.starting import StartAt
 
 _SECONDS: Final = 1000.0
 _REGISTRY: Final = "schema.registry."

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.partitions import PartitionsCore
@@ -23,7 +24,6 @@ from pylogd.client.core.errors import CorruptRecords
 from pylogd.client.core.model import Topic, TopicPartition
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.deferred.cluster import Cluster
-from pylogd.base.errors import PylogdError
 from pylogd.services.mirror.errors import TopicRecreated
 from pylogd.wire.framing import FrameMemory
 from pylogd.wire.values import ZERO_UUID

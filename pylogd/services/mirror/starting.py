@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from pylogd.base.errors import KafkaError
 from pylogd.client.core.admin.calls import Question
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.model import OffsetAndMetadata, Topic, TopicPartition
 from pylogd.client.deferred.cluster import Cluster
-from pylogd.base.errors import KafkaError
 from pylogd.services.mirror.target import Checkpoint
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 from pylogd.wire.values import ZERO_UUID

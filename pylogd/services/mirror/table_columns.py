@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pylogd.services.mirror.errors import MirrorError
 from pylogd.lake.tables.interface import Layout, Table
+from pylogd.services.mirror.errors import MirrorError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pylogd.services.mirror.settings import SchemaSettings
     from pylogd.lake.tables.interface import Rows
     from pylogd.lake.typed.preparing import SchemaSource
     from pylogd.lake.typed.registry import SchemaId
     from pylogd.lake.typed.rows import TypedRows
+    from pylogd.services.mirror.settings import SchemaSettings
 
 
 #: The most remembered schemas, since invalid messages may name ever new ones.

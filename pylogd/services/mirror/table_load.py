@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pylogd.base.clock import wall_ms
-from pylogd.services.mirror.table_columns import RecordColumns, TypedColumns
-from pylogd.services.mirror.target import Checkpoint
 from pylogd.lake.tables.interface import DataFile, FileWriter, Layout, SparkStaging, Table
 from pylogd.lake.tables.position import LoadRange, Position
+from pylogd.services.mirror.table_columns import RecordColumns, TypedColumns
+from pylogd.services.mirror.target import Checkpoint
 from pylogd.wire.records import parse_header
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pylogd.services.mirror.settings import SchemaSettings
     from pylogd.lake.tables.interface import Rows, TaskStaging
+    from pylogd.services.mirror.settings import SchemaSettings
 
 #: Records are decoded in portions of about this many bytes.
 _DECODED_BYTES: Final = 16 << 20

@@ -17,17 +17,17 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
-from pylogd.client.core.model import TopicPartition
 from pylogd.base.errors import PylogdError
+from pylogd.base.threads import ThreadPool
+from pylogd.client.core.model import TopicPartition
+from pylogd.lake.tables.interface import Layout, Table
+from pylogd.lake.tables.position import Position
 from pylogd.services.mirror.batches import BatchCopy
 from pylogd.services.mirror.errors import MirrorError
 from pylogd.services.mirror.offset_map import Run
 from pylogd.services.mirror.settings import SchemaSettings
 from pylogd.services.mirror.table_load import Slice, TableLoader
 from pylogd.services.mirror.target import Checkpoint, OnAppended, SourcePartition
-from pylogd.lake.tables.interface import Layout, Table
-from pylogd.lake.tables.position import Position
-from pylogd.base.threads import ThreadPool
 from pylogd.wire.records import BatchHeader
 from pylogd.wire.values import ZERO_UUID
 

@@ -13,12 +13,12 @@ from typing import Final, Literal
 
 from twisted.internet.defer import DeferredLock
 
+from pylogd.base.errors import ErrorCode, RequestTimedOut
 from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.errors import UnknownTopic
 from pylogd.client.core.model import NewTopic, TopicPartition
 from pylogd.client.deferred import Admin, Consumer
 from pylogd.client.deferred.cluster import Cluster
-from pylogd.base.errors import ErrorCode, RequestTimedOut
 from pylogd.services.mirror.offset_map import OffsetMap
 from pylogd.services.mirror.records import CHECKPOINTS, OFFSETS, Origin, parse_checkpoint, parse_origin, parse_runs
 from pylogd.services.mirror.target import Checkpoint, SourcePartition

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from pylogd.client.core.model import TopicPartition
 from pylogd.base.errors import PylogdError
+from pylogd.client.core.model import TopicPartition
 from pylogd.services.mirror.batches import BatchCopy
 from pylogd.services.mirror.offset_map import Run
 from pylogd.wire.records import BatchHeader

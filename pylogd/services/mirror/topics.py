@@ -23,8 +23,8 @@ from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred
 
-from pylogd.client.core.model import NewTopic
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.client.core.model import NewTopic
 from pylogd.services.mirror.cluster_topics import ClusterTopics
 from pylogd.services.mirror.following import TopicFollower, topic_configs
 from pylogd.services.mirror.left_out import REFUSALS

@@ -15,15 +15,15 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.zookeeper.waiting import Sleeper
-from pylogd.base.errors import PylogdError
-from pylogd.store.errors import ConnectionLost, NoNode
-from pylogd.store.interfaces import IMetadataStore, WatchEvent
 from pylogd.services.mirror.copying import Copier
 from pylogd.services.mirror.errors import NotAMember
 from pylogd.services.mirror.membership import Assignment, Holdings, MirrorPaths, dump_holdings, parse_assignment
 from pylogd.services.mirror.partition_copy import PartitionRoute
+from pylogd.store.errors import ConnectionLost, NoNode
+from pylogd.store.interfaces import IMetadataStore, WatchEvent
 
 _log = logging.getLogger(__name__)
 

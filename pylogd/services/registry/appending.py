@@ -23,12 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from pylogd.base.clock import wall_ms
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.client.core.admin.calls import Question
 from pylogd.client.core.admin.offsets import leader_of
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.deferred import Cluster
-from pylogd.base.clock import wall_ms
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch

@@ -19,11 +19,11 @@ from twisted.logger import Logger
 
 from pylogd.base.clock import wall_ms
 from pylogd.base.limits.shares import Crowded, FairWork, share_of
-from pylogd.services.registry.errors import Overloaded, Unauthorized
+from pylogd.base.threads import ThreadPool
 from pylogd.credentials.access_tokens import IssuerKeys, SignedTokens, TokenRules
 from pylogd.credentials.conversation import AuthenticationFailed, MechanismUnavailable
 from pylogd.credentials.passwords import UsersFile
-from pylogd.base.threads import ThreadPool
+from pylogd.services.registry.errors import Overloaded, Unauthorized
 
 log = Logger()
 

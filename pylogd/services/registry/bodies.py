@@ -23,9 +23,9 @@ from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 from twisted.web.server import Request, Site
 
-from pylogd.web.channel import HttpPlaces, SharingChannel
 from pylogd.base.limits.shares import share_of
 from pylogd.services.registry.errors import BodyTooLarge, Overloaded, RegistryError
+from pylogd.web.channel import HttpPlaces, SharingChannel
 
 log = Logger()
 

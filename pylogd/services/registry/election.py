@@ -21,12 +21,19 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.client.core.admin.calls import Question, refresh
 from pylogd.client.core.call import Endpoint
 from pylogd.client.deferred import Cluster
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.services.registry.errors import UnknownLeader
-from pylogd.services.registry.group_protocol import PROTOCOL, PROTOCOL_TYPE, BadAssignment, Identity, assignment, leader_of
+from pylogd.services.registry.group_protocol import (
+    PROTOCOL,
+    PROTOCOL_TYPE,
+    BadAssignment,
+    Identity,
+    assignment,
+    leader_of,
+)
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol

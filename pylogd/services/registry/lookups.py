@@ -21,7 +21,15 @@ from pylogd.services.registry.errors import (
     SubjectNotFound,
     VersionNotFound,
 )
-from pylogd.services.registry.model import Comparison, Compatibility, Definitions, Reference, Schema, Version, definitions_of
+from pylogd.services.registry.model import (
+    Comparison,
+    Compatibility,
+    Definitions,
+    Reference,
+    Schema,
+    Version,
+    definitions_of,
+)
 from pylogd.services.registry.modes import Mode
 from pylogd.services.registry.settings import Settings
 from pylogd.services.registry.state import MAX_NUMBER, RegistryState

@@ -38,7 +38,14 @@ from pylogd.services.registry.lookups import LATEST, Lookups, version_number
 from pylogd.services.registry.model import Comparison, NotCompared, Schema, TopicRecord, Version
 from pylogd.services.registry.modes import Mode
 from pylogd.services.registry.settings import Settings, refuse_missing
-from pylogd.services.registry.state import MAX_NUMBER, TAKEOVER, context_record, mode_record, schema_record, settings_record
+from pylogd.services.registry.state import (
+    MAX_NUMBER,
+    TAKEOVER,
+    context_record,
+    mode_record,
+    schema_record,
+    settings_record,
+)
 
 __all__ = ["LATEST", "MAX_NUMBER", "TAKEOVER", "Registry"]
 

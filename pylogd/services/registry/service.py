@@ -10,10 +10,9 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.web.http import combinedLogFormatter, datetimeToLogString
 from twisted.web.iweb import IRequest
 
+from pylogd.base.clock import wall_ms
 from pylogd.client import SecurityOptions
 from pylogd.client.deferred import Cluster
-from pylogd.base.clock import wall_ms
-from pylogd.web.channel import listen
 from pylogd.services.registry.authentication import Authenticator
 from pylogd.services.registry.bodies import BoundedSite
 from pylogd.services.registry.checking import SchemaChecker
@@ -25,12 +24,13 @@ from pylogd.services.registry.model import Compatibility
 from pylogd.services.registry.registry import Registry
 from pylogd.services.registry.store import SchemaStore
 from pylogd.services.registry.web import SchemaRegistryResource
+from pylogd.web.channel import listen
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 _JOIN_SECONDS: Final = 10.0
 
 
-class Membership(NamedTuple):
+class RegistryMember(NamedTuple):
     """The options of a registry for the election of a leader among the registries of a topic.
 
     group: the name of the registries' group.
@@ -63,7 +63,7 @@ class SchemaRegistryService:
         authenticator: Authenticator | None = None,
         tls: Any = None,
         forwarder: Forwarder | None = None,
-        membership: Membership | None = None,
+        membership: RegistryMember | None = None,
     ) -> None:
         """listen: a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`.
 
@@ -80,7 +80,7 @@ class SchemaRegistryService:
         self._store = SchemaStore(reactor, bootstrap, topic, Registry(level), security=security)
         self._checker = SchemaChecker(reactor)
         self._forwarder = Forwarder(reactor) if forwarder is None else forwarder
-        self._membership = membership or Membership()
+        self._membership = membership or RegistryMember()
         self._election: LeaderElection | None = None
         self._port: IListeningPort | None = None
         self.address = ("", 0)

@@ -20,9 +20,9 @@ from twisted.internet import defer
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client import SecurityOptions
 from pylogd.client.deferred import Admin, Cluster, Consumer
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.services.registry.appending import FIRST, BatchSequence, ConcurrentAppend, TopicAppender, stamp_of
 from pylogd.services.registry.errors import SchemaTooLarge, StoreTimedOut
 from pylogd.services.registry.model import TopicRecord

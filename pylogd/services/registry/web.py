@@ -1,8 +1,8 @@
 """The registry's HTTP API, compatible with Confluent's, on Twisted Web.
 
 Strategy: `handlers` has a table of routes. The leader of the registries makes all changes: another registry forwards
-the request to the leader (`forwarding`), and waits until it has read the change itself. Errors of `services.registry.errors` are
-sent with their status and code.
+the request to the leader (`forwarding`), and waits until it has read the change itself. Errors of
+`services.registry.errors` are sent with their status and code.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import (
     Acl,
     AclFilter,
@@ -14,7 +15,6 @@ from pylogd.client import (
 )
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.client.core.admin.quota_operations import QuotaEntity
-from pylogd.base.errors import ErrorCode
 from tests.contract.clients.helpers import T, eventually, fill, name, places
 from tests.faces import Face
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import (
     Closed,
     ConsumerInterceptor,
@@ -23,7 +24,6 @@ from pylogd.client import (
 )
 from pylogd.client.core.consumer.fetch_session import FetchSession
 from pylogd.client.core.model import OffsetAndMetadata
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.fetch import FetchRequest
 from tests.contract.clients.helpers import T, eventually, fill, keys, name, numbers, places, values
 from tests.faces import Face, poll_until

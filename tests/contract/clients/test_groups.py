@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import KafkaError, Record, RequestTimedOut, TopicPartition, UnknownTopic
 from pylogd.client.core.errors import CommitFailed
 from pylogd.client.core.model import OffsetAndMetadata, OffsetSpec
-from pylogd.base.errors import ErrorCode
 from tests.contract.clients.conftest import PROTOCOLS
 from tests.contract.clients.helpers import eventually, fill, name, numbers, places
 from tests.faces import Face, poll_until

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import (
     BatchResult,
     Closed,
@@ -15,7 +16,6 @@ from pylogd.client import (
     Record,
     TopicPartition,
 )
-from pylogd.base.errors import ErrorCode
 from tests.contract.clients.helpers import T, eventually, name, numbers, places
 from tests.faces import Face, poll_until
 

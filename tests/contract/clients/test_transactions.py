@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import (
     KafkaError,
     ProducerFenced,
@@ -14,7 +15,6 @@ from pylogd.client import (
     TransactionAborted,
     TransactionError,
 )
-from pylogd.base.errors import ErrorCode
 from tests.contract.clients.helpers import eventually, name, numbers, places
 from tests.faces import Face, poll_until
 

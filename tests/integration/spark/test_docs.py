@@ -20,10 +20,10 @@ import pytest
 from pyspark.sql.functions import struct
 
 from pylogd.client import Admin, AuditedProducer, NewTopic, Producer
-from pylogd.local.broker import pylogd_command
 from pylogd.client.registry.avro import AvroSerializer, SchemaRegistryClient
 from pylogd.lake.tables.parquet.lake import Lake
 from pylogd.lake.tables.parquet.local import LocalFiles
+from pylogd.local.broker import pylogd_command
 from tests.docs.blocks import Block
 from tests.docs.console import Console, commands
 from tests.docs.kinds import blocks_of_kind

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pylogd.base.errors import PylogdError
 from pylogd.client import Admin, Consumer, NewTopic, Producer, TransactionAborted
 from pylogd.client.blocking.encoded import BatchEncoder, send_encoded
-from pylogd.base.errors import PylogdError
 from pylogd.lake.spark import epochs
 from pylogd.lake.spark.epochs import EncodedRows, Epoch
 from pylogd.lake.spark.errors import EpochNotCommitted, StaleCheckpoint

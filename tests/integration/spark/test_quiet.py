@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from pylogd.cli.main import INTERRUPTED, TERMINATED
-from pylogd.local.broker import pylogd_command
 from pylogd.lake.tables.opening import open_table
+from pylogd.local.broker import pylogd_command
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import fill
 from tests.kills.processes import Loader, SparkProcess, has_file

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql.functions import window
 
 from pylogd.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from pylogd.local.broker import free_ports
 from pylogd.lake.spark.lag import BehindLatest, LagListener, behind_latest, of_progress
 from pylogd.lake.spark.stream_offsets import topics_of
+from pylogd.local.broker import free_ports
 from tests.integration.conftest import Address, StartBroker
 from tests.sparks import is_slow_start, retried, traffic
 

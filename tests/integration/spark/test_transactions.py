@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pylogd.client import Admin, Consumer, NewTopic, Producer
 from pylogd.base.clock import wall_ms
+from pylogd.client import Admin, Consumer, NewTopic, Producer
 from tests.exactly_once.events import check, expected_counts, write_sentinels, written_counts
 from tests.exactly_once.harness import SETTINGS
 from tests.exactly_once.query import NAME, TARGET, TOPICS, Checkpoint, QueryProcess, is_open, recorded

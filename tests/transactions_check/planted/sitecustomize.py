@@ -35,8 +35,8 @@ def epoch_check() -> None:
 
 def lost_marker() -> None:
     """Answer some markers as written that are not."""
-    from pylogd.broker.api import write_txn_markers  # noqa: PLC0415
     from pylogd.base.errors import ErrorCode  # noqa: PLC0415
+    from pylogd.broker.api import write_txn_markers  # noqa: PLC0415
 
     write = write_txn_markers._write
 

@@ -11,7 +11,7 @@ import pytest
 from pylogd.base.machine import MachineTable, UnexpectedEvent
 from tests.tools import tool
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class DoorState(Enum):

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.cli.input_lines import InputLines, Written
 from pylogd.cli.record_input import BadInput
 from pylogd.client import Delivery
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages import ApiKey
 from tests.fakes.broker import FakeBroker, refuse_produce, silence
 from tests.unit.cli.helpers import COMMAND, Outcome, pylogd_process

@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 from textual.widgets import DataTable
 
+from pylogd.base.errors import PylogdError
 from pylogd.cli import bench, waiting
 from pylogd.cli.latencies import Latencies
 from pylogd.cli.main import pylogd
 from pylogd.cli.stopping import Stop
 from pylogd.cli.top_app import TopApp
 from pylogd.cli.top_sample import Look
-from pylogd.base.errors import PylogdError
 from pylogd.wire.messages import ApiKey
 from tests.fakes.broker import FakeBroker, silence
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.cli.group_offsets import _listed
 from pylogd.cli.plan_file import read_plan
 from pylogd.cli.reassign import check_outcome, plan_document
 from pylogd.client import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError
 
 PLACE = TopicPartition("events", 0)
 

@@ -11,8 +11,8 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.interfaces import IHostnameResolver, IHostResolution, IResolutionReceiver
 from zope.interface import implementer
 
-from pylogd.client import TopicPartition
 from pylogd.base.errors import ErrorCode
+from pylogd.client import TopicPartition
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataResponse
 from pylogd.wire.records import encode_batch

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.blocking.audit import AuditedProducer
 from pylogd.client.blocking.producer import Producer
 from pylogd.client.core.audit import HEADER, NotStamped, Stamp
 from pylogd.client.core.errors import BufferFull
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
-from pylogd.base.errors import PylogdError
 from pylogd.wire.records import decode_records, encode_records
 
 

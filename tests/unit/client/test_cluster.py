@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.core.errors import BrokerUnavailable, Closed, UnknownTopic
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.fakes import broker as fake

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import (
     Closed,
     Cluster,
@@ -27,7 +28,6 @@ from pylogd.client.core.consumer import reader, record_buffer
 from pylogd.client.core.consumer.fetcher import Fetcher, FetchSettings
 from pylogd.client.core.consumer.reader import Reader
 from pylogd.client.evented import consumer as evented_consumer
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.fetch import FetchResponse
 from pylogd.wire.records import CONTROL, encode_batch

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.core.errors import BrokerUnavailable, GroupProtocolUnsupported, UnsupportedByBroker
 from pylogd.client.core.group.assignors import find_assignors
 from pylogd.client.core.group.consumer_member import ConsumerMember
@@ -15,7 +16,6 @@ from pylogd.client.core.group.consumer_states import ConsumerState
 from pylogd.client.core.group.member_model import Assign, Failed, GroupMetadata, MemberRequest, MemberSettings, Revoke
 from pylogd.client.core.group.requests import re2_text
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import metadata
 from pylogd.wire.messages.consumer_group_heartbeat import (
     AssignedTopicPartitions,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import TopicPartition
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.fetch_session import LEAST_PARTITIONS, FetchSession, PartitionKey, PartitionRequest
@@ -13,7 +14,6 @@ from pylogd.client.core.consumer.fetcher import Fetcher, FetchSettings
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Partition, Topic
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from pylogd.wire.records import encode_batch
 

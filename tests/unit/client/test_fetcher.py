@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client import CorruptRecords, TopicPartition
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.aborted_transactions import AbortedTransactions
@@ -15,7 +16,6 @@ from pylogd.client.core.consumer.reader import Reader
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Partition, Topic
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,

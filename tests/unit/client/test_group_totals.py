@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from pylogd.base.errors import ErrorCode
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin
 from pylogd.client.core.model import GroupListing
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey, offset_fetch
 from pylogd.wire.messages import consumer_group_describe as newer
 from pylogd.wire.messages import describe_groups as described

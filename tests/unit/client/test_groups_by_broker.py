@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin
 from pylogd.client.core.errors import BrokerUnavailable, RequestTimedOut
 from pylogd.client.core.model import GroupListing
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsResponse
 from tests.fakes import broker as fake

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client import Admin
 from pylogd.client.core.errors import BrokerUnavailable, RequestTimedOut
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages import describe_log_dirs as log_dirs
 from tests.fakes import broker as fake

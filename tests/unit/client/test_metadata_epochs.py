@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.core.admin.offsets import LATEST, offsets_request
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from pylogd.wire.values import ZERO_UUID
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.client.core.call import Call
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metadata_updater import MetadataUpdater
 from pylogd.client.core.model import Topic
-from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 
 

@@ -7,12 +7,12 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.base.placement.layout import Assigned, Layout
 from pylogd.client.core.admin.cordons import CORDONED
 from pylogd.client.core.admin.move_operations import ClusterLayout, MoveOperations, MovesRefused
 from pylogd.client.core.admin.throttle_settings import RATES, THROTTLED
 from pylogd.client.core.model import Broker, ClusterDescription, ConfigEntry, LogDir, TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError
-from pylogd.base.placement.layout import Assigned, Layout
 
 T = TypeVar("T")
 FIRST, SECOND, MOVING = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

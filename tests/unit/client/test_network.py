@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.call import Call, Endpoint
 from pylogd.client.core.errors import (
     BrokerUnavailable,
@@ -21,7 +22,6 @@ from pylogd.client.core.link import IDLE_CHECK_SECONDS, Link
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Topic
 from pylogd.client.core.network import HEDGE_SECONDS
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.fakes.links import Peer, World

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pylogd.client import BrokerUnavailable, Cluster, Consumer, DeliveryTimedOut, Producer, deferred
 from pylogd.base.errors import ErrorCode
+from pylogd.client import BrokerUnavailable, Cluster, Consumer, DeliveryTimedOut, Producer, deferred
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.records import encode_batch
 from tests.fakes.broker import FakeBroker, refuse_produce

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.errors import BrokerUnavailable, DeliveryTimedOut
 from pylogd.client.core.model import TopicPartition
@@ -11,7 +12,6 @@ from pylogd.client.core.producer.accumulator import MAX_SEQUENCE, OBJECT_OVERHEA
 from pylogd.client.core.producer.idempotence import MAX_EPOCH, Numbering, ProducerId
 from pylogd.client.core.producer.partitioner import Partitioner
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
-from pylogd.base.errors import ErrorCode, KafkaError
 
 
 class Time:

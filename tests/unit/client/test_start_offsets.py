@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.consumer.start_offsets import Committed, StartOffsets
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, OffsetAndMetadata, Partition, Topic, TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,

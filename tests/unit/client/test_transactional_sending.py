@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.core.call import Call
 from pylogd.client.core.connections import ConnectionOptions
 from pylogd.client.core.errors import Closed, DeliveryTimedOut, TransactionAborted
@@ -12,7 +13,6 @@ from pylogd.client.core.network import Network
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import ProducerCore
 from pylogd.client.core.producer.transaction_states import TransactionState
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call, Endpoint
 from pylogd.client.core.errors import (
@@ -22,7 +23,6 @@ from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.core.producer.transaction_states import TransactionState
 from pylogd.client.core.producer.transactions import Transactions
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from pylogd.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client import LogTruncation, TopicPartition
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.options import ConsumerOptions
@@ -15,7 +16,6 @@ from pylogd.client.core.consumer.partitions import PartitionsCore
 from pylogd.client.core.errors import BrokerUnavailable, UnsupportedByBroker
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, OffsetAndMetadata, Partition, Topic
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import Admin, NewTopic
 from pylogd.client.blocking.cluster import Cluster
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from pylogd.wire.messages.metadata import MetadataResponseTopic

@@ -20,8 +20,6 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.credentials.principal import USER, Principal
-from pylogd.web import client as http_client
 from pylogd.credentials.access_tokens import (
     IssuerKeys,
     SignedTokens,
@@ -39,6 +37,8 @@ from pylogd.credentials.conversation import (
     Success,
 )
 from pylogd.credentials.oauthbearer import OAuthBearerClient, OAuthBearerMechanism, TokenOwner, read_token
+from pylogd.credentials.principal import USER, Principal
+from pylogd.web import client as http_client
 
 jwk = pytest.importorskip("joserfc.jwk")
 jwt = pytest.importorskip("joserfc.jwt")

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.credentials.principal import USER, Principal
 from pylogd.credentials.conversation import (
     AuthenticationFailed,
     MalformedMessage,
@@ -22,6 +21,7 @@ from pylogd.credentials.conversation import (
 from pylogd.credentials.jaas import LoginModule, parse_jaas
 from pylogd.credentials.passwords import KnownPasswords, PasswordHash, UsersFile, add_user
 from pylogd.credentials.plain import PlainClient, PlainMechanism
+from pylogd.credentials.principal import USER, Principal
 
 MECHANISM = PlainMechanism(KnownPasswords({"alice": "secret", "bob": "pass=word"}))
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)

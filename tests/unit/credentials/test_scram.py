@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.credentials.principal import USER, Principal
 from pylogd.credentials.conversation import (
     AuthenticationFailed,
     Challenge,
@@ -17,6 +16,7 @@ from pylogd.credentials.conversation import (
     ServerNotTrusted,
     Success,
 )
+from pylogd.credentials.principal import USER, Principal
 from pylogd.credentials.scram import (
     SCRAM_MECHANISMS,
     SCRAM_SHA_256,

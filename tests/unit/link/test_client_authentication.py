@@ -10,8 +10,8 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from pylogd.base.errors import AuthenticationFailed, BrokerUnavailable, ErrorCode
-from pylogd.link.client import BrokerConnection, ConnectionSecurity, connection_error
 from pylogd.credentials.plain import PlainClient
+from pylogd.link.client import BrokerConnection, ConnectionSecurity, connection_error
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateResponse

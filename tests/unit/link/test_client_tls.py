@@ -11,11 +11,11 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 
 from pylogd.config import TlsOptions
-from pylogd.local.authority import Authority
+from pylogd.credentials.certificates import client_context, read_credentials
 from pylogd.link.client import connection_error
 from pylogd.link.client_tls import ClientTls, HostTls, TlsEndpoint
 from pylogd.link.tls import TlsFactory
-from pylogd.credentials.certificates import client_context, read_credentials
+from pylogd.local.authority import Authority
 from tests.fakes.tls import authority, make_context, options
 from tests.fakes.transport import ManualReactor, PairTransport
 

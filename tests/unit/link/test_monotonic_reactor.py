@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTCP
 from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
-from pylogd.link.monotonic_reactor import SteadyReactor, steady
+from pylogd.link.monotonic_reactor import MonotonicReactor, monotonic_reactor
 
 
 class Times:
@@ -20,7 +20,7 @@ class Times:
     def __init__(self) -> None:
         self.wall = Clock()
         self.monotonic = 500.0
-        self.reactor = SteadyReactor(self.wall, lambda: self.monotonic)
+        self.reactor = MonotonicReactor(self.wall, lambda: self.monotonic)
         self.called: list[str] = []
 
     def pass_time(self, seconds: float) -> None:
@@ -66,9 +66,9 @@ def test_calls_are_moved_and_cancelled(times: Times) -> None:
 def test_only_a_reactor_on_the_wall_clock_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reactor, "seconds", time.time)  # a test of a command may have set the monotonic clock
     clock = Clock()
-    assert steady(clock) is clock
-    wrapped = steady(reactor)
-    assert isinstance(wrapped, SteadyReactor)
+    assert monotonic_reactor(clock) is clock
+    wrapped = monotonic_reactor(reactor)
+    assert isinstance(wrapped, MonotonicReactor)
     assert IReactorTCP.providedBy(wrapped)
     assert wrapped.connectTCP == reactor.connectTCP
-    assert steady(wrapped) is wrapped
+    assert monotonic_reactor(wrapped) is wrapped

@@ -16,12 +16,12 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from pylogd.base.clock import wall_ms
-from pylogd.config import TlsOptions
-from pylogd.config.principal_rules import parse_rules
-from pylogd.local.authority import Authority
 from pylogd.broker.net.server import BrokerFactory, BrokerProtocol, ListenerSecurity, ServerLimits
 from pylogd.broker.security.distinguished_names import subject_name
+from pylogd.config import TlsOptions
+from pylogd.config.principal_rules import parse_rules
 from pylogd.credentials.principal import ANONYMOUS, Principal
+from pylogd.local.authority import Authority
 from pylogd.wire.session import NOT_ANSWERED
 from tests.fakes.tls import TlsPair, authority, client_context, make_context, options
 from tests.fakes.transport import ManualReactor

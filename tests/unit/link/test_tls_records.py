@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from OpenSSL import SSL
 
+from pylogd.credentials.certificates import PARTIAL_WRITE
 from pylogd.link import tls_records
 from pylogd.link.tls_records import decrypt, receive, send
-from pylogd.credentials.certificates import PARTIAL_WRITE
 from tests.fakes.tls import client_context, make_context, options
 
 

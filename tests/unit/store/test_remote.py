@@ -15,9 +15,9 @@ from twisted.internet.task import Clock
 from twisted.test.iosim import FakeTransport, IOPump, connect
 
 from pylogd.store.errors import ConnectionLost, StoreClosed, StoreFailure
+from pylogd.store.frames import FramedConnection, decode, encode
 from pylogd.store.interfaces import EventType, SessionState, WatchEvent
 from pylogd.store.remote import RemoteStore
-from pylogd.store.frames import FramedConnection, decode, encode
 from pylogd.store.server import StoreServer
 from tests.fakes.metadata import InlineStore, result_of
 from tests.fakes.wired import Wired

@@ -15,8 +15,8 @@ from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.web.channel import BACKLOG, listen
 from pylogd.web import pages as http
+from pylogd.web.channel import BACKLOG, listen
 from pylogd.web.pages import HttpServer, Reply
 
 Later = Deferred[Reply]

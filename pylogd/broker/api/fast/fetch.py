@@ -15,11 +15,11 @@ from functools import partial
 from types import ModuleType
 from typing import NamedTuple, Protocol, cast
 
+from pylogd.base.errors import PylogdError
 from pylogd.broker.api.context import BrokerParts, Connection, RequestContext
 from pylogd.broker.api.fast.session_fetch import answer_in_session
 from pylogd.broker.api.fast.waiting_fetch import NOTHING, AnswerAnew, WaitingFetch
 from pylogd.broker.api.statistics import FETCH, STATISTICS
-from pylogd.base.errors import PylogdError
 from pylogd.broker.log.transactions import AbortedTransaction as Aborted
 from pylogd.broker.replica.partition import NO_EPOCH
 from pylogd.broker.replica.roles import Role

@@ -27,15 +27,15 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final, NamedTuple, Protocol
 
+from pylogd.base.errors import PylogdError
 from pylogd.broker.api.context import BrokerParts, Connection
 from pylogd.broker.api.produce import pause, refusal
-from pylogd.base.errors import PylogdError
 from pylogd.broker.log.batch_runs import BatchList, CompiledRun
 from pylogd.broker.log.errors import StorageFailure
-from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.broker.replica.manager import ReplicaManager
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
+from pylogd.store.paths import INTERNAL_TOPICS
 from pylogd.wire.fast.compiled import KnownShape, known_shape
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.fast.request_batch import ProduceRequestBatch, ProduceShape, parse_request

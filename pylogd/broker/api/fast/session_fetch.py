@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TypeAlias, cast
 
+from pylogd.base.errors import PylogdError
 from pylogd.broker.api.context import BrokerParts, Connection
 from pylogd.broker.api.fast.waiting_fetch import NOTHING, AnswerAnew, WaitingFetch
 from pylogd.broker.api.statistics import FETCH, STATISTICS
-from pylogd.base.errors import PylogdError
 from pylogd.broker.replica.partition import NO_EPOCH, Partition
 from pylogd.broker.replica.sessions import FetchSession, SessionPartition, SessionWait
 from pylogd.broker.security.authorizer import AclOperation, ResourceType

@@ -24,7 +24,7 @@ class Made(NamedTuple):
     records: Sequence[KeyValue]
 
 
-class Held:
+class ActiveGroup:
     """A group with its current activity.
 
     changing: whether a change is being made in a thread, or waits for its turn to be appended.

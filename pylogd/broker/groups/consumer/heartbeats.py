@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pylogd.base.errors import ErrorCode, PylogdError
+from pylogd.base.limits.shares import NOBODY, Share
 from pylogd.broker.groups.consumer.assignors import ASSIGNORS, Subscriber
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.groups.consumer.members import (
@@ -44,7 +45,6 @@ from pylogd.broker.groups.consumer.records import (
     TargetAssignment,
 )
 from pylogd.broker.groups.values import next_generation
-from pylogd.base.limits.shares import NOBODY, Share
 from pylogd.broker.metadata.image import Topic
 
 #: Returns a topic by its name; None if there is no such topic.

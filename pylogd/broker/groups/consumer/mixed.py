@@ -19,10 +19,9 @@ from typing import NamedTuple, TypeVar
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.config import Settings
-from pylogd.config.group import ASSIGNMENT_INTERVAL
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer import classic
+from pylogd.broker.groups.consumer.active_group import ActiveGroup, Made
 from pylogd.broker.groups.consumer.answers import HeartbeatAnswer, settled
 from pylogd.broker.groups.consumer.embedded import CONSUMER
 from pylogd.broker.groups.consumer.group import ConsumerGroup
@@ -36,7 +35,6 @@ from pylogd.broker.groups.consumer.heartbeats import (
     beat,
     may_assign,
 )
-from pylogd.broker.groups.consumer.active_group import Held, Made
 from pylogd.broker.groups.consumer.records import Record, encode
 from pylogd.broker.groups.consumer.service import (
     AllCommitted,
@@ -48,6 +46,8 @@ from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, 
 from pylogd.broker.metadata.image import Topic
 from pylogd.broker.replica.disk_calls import InThread
 from pylogd.broker.replica.internal_topic import KeyValue
+from pylogd.config import Settings
+from pylogd.config.group import ASSIGNMENT_INTERVAL
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ class MixedGroups(ConsumerGroups):
             change = beat(converted, request, self._find, match, self._now_ms(), topics_changed=True)
         except HeartbeatRefused as refused:
             return HeartbeatAnswer(refused.code, str(refused), request.member_id)
-        held = self._held[group_id] = Held(ConsumerGroup(group_id))
+        held = self._held[group_id] = ActiveGroup(ConsumerGroup(group_id))
         takeover.begin()
 
         def appended() -> None:
@@ -147,11 +147,11 @@ class MixedGroups(ConsumerGroups):
         result = self._log(held, records, appended, lambda: takeover.end(False))
         return settled(self._answer(request, change), result)
 
-    def _remove(self, held: Held, member_ids: Sequence[str]) -> ErrorCode | Deferred[ErrorCode]:
+    def _remove(self, held: ActiveGroup, member_ids: Sequence[str]) -> ErrorCode | Deferred[ErrorCode]:
         back = self._downgrade(held.group, member_ids, False)
         return super()._remove(held, member_ids) if back is None else self._go_back(held, back)
 
-    def _go_back(self, held: Held, back: GoBack) -> ErrorCode | Deferred[ErrorCode]:
+    def _go_back(self, held: ActiveGroup, back: GoBack) -> ErrorCode | Deferred[ErrorCode]:
         def appended() -> None:
             self._appended(held, ConsumerGroup(held.group.group_id))
             if held.timer is not None and held.timer.active():
@@ -190,7 +190,7 @@ class MixedGroups(ConsumerGroups):
         return self.change(held, request, wanted, make, partial(self._join_made, held, request, member_id), unloaded)
 
     def _join_made(
-        self, held: Held, request: JoinRequest, member_id: str, made: Made | HeartbeatRefused
+        self, held: ActiveGroup, request: JoinRequest, member_id: str, made: Made | HeartbeatRefused
     ) -> JoinAnswer | Deferred[JoinAnswer]:
         """Write and answer the join of a classic member."""
         if isinstance(made, HeartbeatRefused):
@@ -211,7 +211,7 @@ class MixedGroups(ConsumerGroups):
         if not is_member and len(group.members) >= self._settings.integer("group.consumer.max.size"):
             raise HeartbeatRefused(ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.GROUP_MAX_SIZE_REACHED.text)
 
-    def _joined(self, held: Held, member_id: str, request: JoinRequest) -> None:
+    def _joined(self, held: ActiveGroup, member_id: str, request: JoinRequest) -> None:
         held.join_by.pop(member_id, None)
         now = self._clock.seconds()
         held.deadlines[member_id] = now + request.session
@@ -260,7 +260,7 @@ class MixedGroups(ConsumerGroups):
         due = may_assign(group, self._option(group.group_id, ASSIGNMENT_INTERVAL), self._now_ms())
         return group.epoch if due else group.assignment_epoch
 
-    def _expect_join(self, held: Held, member_id: str, rebalance_ms: int) -> None:
+    def _expect_join(self, held: ActiveGroup, member_id: str, rebalance_ms: int) -> None:
         self._set_timer(held, held.join_by.setdefault(member_id, self._clock.seconds() + rebalance_ms / 1000))
 
     def leave(self, group_id: str, leavers: Sequence[LeavingMember]) -> LeaveAnswer | Deferred[LeaveAnswer]:

@@ -16,9 +16,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pylogd.base.errors import ErrorCode
-from pylogd.broker.groups.consumer.active_group import Held
 from pylogd.base.limits.log_lines import LimitedLog
 from pylogd.base.limits.shares import Turns, share_of
+from pylogd.broker.groups.consumer.active_group import ActiveGroup
 
 limited = LimitedLog(Logger())  # strangers can have groups whose members never come again
 
@@ -33,14 +33,14 @@ class Removals:
     remove: removes the late members that a group still has in its turn, and returns the outcome.
     """
 
-    def __init__(self, clock: IReactorTime, remove: Callable[[Held], ErrorCode | Deferred[ErrorCode]]) -> None:
+    def __init__(self, clock: IReactorTime, remove: Callable[[ActiveGroup], ErrorCode | Deferred[ErrorCode]]) -> None:
         self._clock = clock
         self._remove = remove
-        self._waiting: Turns[Held] = Turns()
+        self._waiting: Turns[ActiveGroup] = Turns()
         self._running = 0
         self._is_due = False
 
-    def enter(self, held: Held, late: Sequence[str]) -> None:
+    def enter(self, held: ActiveGroup, late: Sequence[str]) -> None:
         """Have the late members of a group removed when it is its turn."""
         self._waiting.add(share_of(held.group.members[late[0]].client_host.removeprefix("/")), held)
         self._serve_soon()
@@ -77,7 +77,7 @@ def _failed(failure: Any) -> None:
     )  # fmt: skip
 
 
-def tell(held: Held, late: Sequence[str]) -> None:
+def tell(held: ActiveGroup, late: Sequence[str]) -> None:
     """Log that members are removed."""
     limited.info(
         "Consumer group {group}: removing {count} members that sent no heartbeat, or did not give up their "

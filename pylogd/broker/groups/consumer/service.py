@@ -20,9 +20,9 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from pylogd.config import Settings
-from pylogd.config.group import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.shares import Crowded, FairWork, share_of
+from pylogd.broker.groups.consumer.active_group import ActiveGroup, Made
 from pylogd.broker.groups.consumer.answers import HeartbeatAnswer, settled
 from pylogd.broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
 from pylogd.broker.groups.consumer.heartbeats import (
@@ -36,16 +36,16 @@ from pylogd.broker.groups.consumer.heartbeats import (
     leave,
     remove,
 )
-from pylogd.broker.groups.consumer.active_group import Held, Made
 from pylogd.broker.groups.consumer.members import JOINING, LEAVING_FOR_A_WHILE, MemberState
 from pylogd.broker.groups.consumer.records import encode
 from pylogd.broker.groups.consumer.removals import Removals, tell
 from pylogd.broker.groups.consumer.work import MUCH_WORK, make_change, matched, work
 from pylogd.broker.groups.values import JoinRequest
-from pylogd.base.limits.shares import Crowded, FairWork, share_of
 from pylogd.broker.replica.disk_calls import InThread
 from pylogd.broker.replica.internal_topic import KeyValue
 from pylogd.broker.replica.waiting import branch, then
+from pylogd.config import Settings
+from pylogd.config.group import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
 #: Appends records for a group. It calls the last argument once they are in the log, and returns NONE once they are
 #: committed, or an error code.
@@ -87,7 +87,7 @@ class ConsumerGroups:
         self._option = option or (lambda group_id, name: settings.group_value({}, name))
         self._all_committed = all_committed
         self._work = FairWork(in_thread, 1) if in_thread else None  # one at a time, else clients would take all threads
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, ActiveGroup] = {}
         self._removals = Removals(clock, self._remove_late)
 
     # -- loading and unloading
@@ -95,7 +95,7 @@ class ConsumerGroups:
     def load(self, groups: Iterable[ConsumerGroup]) -> None:
         """Add groups that were read from the offsets topic. The sessions of their members start again."""
         for group in groups:
-            held = self._held[group.group_id] = Held(group)
+            held = self._held[group.group_id] = ActiveGroup(group)
             for member_id in group.members:
                 self._renew(held, member_id)
 
@@ -152,7 +152,7 @@ class ConsumerGroups:
         if held is None:
             if request.epoch != JOINING:
                 return HeartbeatAnswer(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {group_id!r}.")
-            held = self._held[group_id] = Held(ConsumerGroup(group_id))
+            held = self._held[group_id] = ActiveGroup(ConsumerGroup(group_id))
         if request.epoch < JOINING:
             return self._leave(held, request)
         try:
@@ -178,7 +178,7 @@ class ConsumerGroups:
             self._renew(held, request.member_id)
 
     def _beaten(
-        self, held: Held, request: Heartbeat, made: Made | HeartbeatRefused
+        self, held: ActiveGroup, request: Heartbeat, made: Made | HeartbeatRefused
     ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
         """Store the effect of a heartbeat of a member that joins or stays, and answer the heartbeat."""
         if isinstance(made, HeartbeatRefused):
@@ -187,11 +187,11 @@ class ConsumerGroups:
         self._renew(held, request.member_id)
         return settled(self._answer(request, made.change), result)
 
-    def _refused(self, held: Held, request: Heartbeat, refused: HeartbeatRefused) -> HeartbeatAnswer:
+    def _refused(self, held: ActiveGroup, request: Heartbeat, refused: HeartbeatRefused) -> HeartbeatAnswer:
         self._forget_if_unused(held)
         return HeartbeatAnswer(refused.code, str(refused), request.member_id)
 
-    def _leave(self, held: Held, request: Heartbeat) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
+    def _leave(self, held: ActiveGroup, request: Heartbeat) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
         """Handle the last heartbeat of a member."""
         try:
             change = leave(held.group, request)
@@ -202,12 +202,12 @@ class ConsumerGroups:
             return settled(answer, self._write(held, change))
         return settled(answer, self._remove(held, [request.member_id]))
 
-    def _remove(self, held: Held, member_ids: Sequence[str]) -> ErrorCode | Deferred[ErrorCode]:
+    def _remove(self, held: ActiveGroup, member_ids: Sequence[str]) -> ErrorCode | Deferred[ErrorCode]:
         """Take members out of a group."""
         return self._write(held, remove(held.group, member_ids))
 
     def write_or_wait(
-        self, held: Held, made: Made, in_effect: Callable[[], object] = lambda: None
+        self, held: ActiveGroup, made: Made, in_effect: Callable[[], object] = lambda: None
     ) -> ErrorCode | Deferred[ErrorCode]:
         """Write a change; call `in_effect` once it is. If it changes nothing, wait until the last one is committed."""
         if not made.records:
@@ -220,7 +220,7 @@ class ConsumerGroups:
 
         return self._log(held, made.records, appended)
 
-    def _last_commit(self, held: Held) -> ErrorCode | Deferred[ErrorCode]:
+    def _last_commit(self, held: ActiveGroup) -> ErrorCode | Deferred[ErrorCode]:
         """Return the outcome of the last change, for which an answer without a change waits."""
         if held.committed is not None:
             return branch(held.committed)
@@ -267,7 +267,7 @@ class ConsumerGroups:
 
     def change(
         self,
-        held: Held,
+        held: ActiveGroup,
         request: Heartbeat | JoinRequest,
         wanted: frozenset[str] | None,
         make: Callable[..., Change],
@@ -312,18 +312,18 @@ class ConsumerGroups:
         return self._work.run(share, make_change, make, found, stale, wanted=its_turn).addCallbacks(made, failed)
 
     @staticmethod
-    def _made(held: Held, stale: bool, use: Use[T], made: Made | HeartbeatRefused) -> T | Deferred[T]:
+    def _made(held: ActiveGroup, stale: bool, use: Use[T], made: Made | HeartbeatRefused) -> T | Deferred[T]:
         if isinstance(made, HeartbeatRefused):
             held.stale = held.stale or stale  # no change has looked at the topics
         return use(made)
 
-    def _write(self, held: Held, change: Change) -> ErrorCode | Deferred[ErrorCode]:
+    def _write(self, held: ActiveGroup, change: Change) -> ErrorCode | Deferred[ErrorCode]:
         """Append a change. It takes effect when it is in the log, and is answered when it is committed."""
         return self._log(held, [*map(encode, change.records)], partial(self._appended, held, change.group))
 
     def _log(
         self,
-        held: Held,
+        held: ActiveGroup,
         records: Sequence[KeyValue],
         appended: Callable[[], object],
         refused: Callable[[], object] = lambda: None,
@@ -367,7 +367,7 @@ class ConsumerGroups:
             self._go_on(held, change)
         return answer
 
-    def _appended(self, held: Held, group: ConsumerGroup) -> None:
+    def _appended(self, held: ActiveGroup, group: ConsumerGroup) -> None:
         """Put a change into effect. The members' times follow, even for a member that now uses another protocol."""
         held.group = group
         for times in held.times:
@@ -380,7 +380,7 @@ class ConsumerGroups:
             self._renew(held, member_id)
         self._watch_revocations(held)
 
-    def _go_on(self, held: Held, change: int) -> None:
+    def _go_on(self, held: ActiveGroup, change: int) -> None:
         """Handle the requests that waited for a change to be appended, unless a later change is being appended."""
         if change == held.changes:
             held.changing = False
@@ -388,12 +388,12 @@ class ConsumerGroups:
             self._serve_line(held)
 
     @staticmethod
-    def _serve_line(held: Held) -> None:
+    def _serve_line(held: ActiveGroup) -> None:
         while held.line and not held.changing:
             handle, waiting, _ = held.line.popleft()
             maybeDeferred(handle).chainDeferred(waiting)  # only the waiting request fails, not those after it
 
-    def _forget_if_unused(self, held: Held) -> None:
+    def _forget_if_unused(self, held: ActiveGroup) -> None:
         """Forget a group that does not exist: its first member was refused, or it was deleted."""
         if not held.group.epoch and not held.changing and self._held.get(held.group.group_id) is held:
             del self._held[held.group.group_id]
@@ -408,7 +408,7 @@ class ConsumerGroups:
 
     # -- time
 
-    def _renew(self, held: Held, member_id: str) -> None:
+    def _renew(self, held: ActiveGroup, member_id: str) -> None:
         """Restart a member's session. If its join is still being written, the session begins when that is in effect."""
         member = held.group.members.get(member_id)
         if member is None:
@@ -421,7 +421,7 @@ class ConsumerGroups:
         self._watch_revocations(held)
         self._set_timer(held, at)
 
-    def _watch_revocations(self, held: Held) -> None:
+    def _watch_revocations(self, held: ActiveGroup) -> None:
         now = self._clock.seconds()
         revoking = {
             member_id: member
@@ -435,7 +435,7 @@ class ConsumerGroups:
         for at in held.revoke_by.values():
             self._set_timer(held, at)
 
-    def _set_timer(self, held: Held, at: float) -> None:
+    def _set_timer(self, held: ActiveGroup, at: float) -> None:
         """Make sure that `_timed_out` is called at `at` or before, unless the group was unloaded meanwhile."""
         if self._held.get(held.group.group_id) is not held:
             return
@@ -446,7 +446,7 @@ class ConsumerGroups:
             timer.cancel()
         held.timer = self._clock.callLater(max(0.0, at - self._clock.seconds()), self._timed_out, held)
 
-    def _timed_out(self, held: Held) -> None:
+    def _timed_out(self, held: ActiveGroup) -> None:
         held.timer = None  # it refers to the group, which only the garbage collector could free then
         if self._held.get(held.group.group_id) is not held:
             return
@@ -455,7 +455,7 @@ class ConsumerGroups:
         elif (at := held.first_time()) is not None:
             self._set_timer(held, at)
 
-    def _remove_late(self, held: Held) -> ErrorCode | Deferred[ErrorCode]:
+    def _remove_late(self, held: ActiveGroup) -> ErrorCode | Deferred[ErrorCode]:
         """Remove the members of a group that are late in its turn, and set its timer again."""
         outcome: ErrorCode | Deferred[ErrorCode] = ErrorCode.NONE
         if self._held.get(held.group.group_id) is not held:

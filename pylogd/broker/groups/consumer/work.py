@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import Final
 
+from pylogd.broker.groups.consumer.active_group import Made
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.groups.consumer.heartbeats import Change, FindTopic, Heartbeat, HeartbeatRefused, Match
-from pylogd.broker.groups.consumer.active_group import Made
 from pylogd.broker.groups.consumer.records import encode
 
 #: A change that reads more than this takes over 10 ms.

@@ -39,7 +39,7 @@ from pylogd.broker.log.compaction.log_compaction import compact
 from pylogd.broker.log.compaction.offset_map import OffsetMap
 from pylogd.broker.log.compaction.passes import run_job
 from pylogd.broker.log.compaction.process import CompactionProcess, ProcessLost
-from pylogd.broker.log.compaction.rate_limit import UNLIMITED, Throttle
+from pylogd.broker.log.compaction.rate_limit import UNLIMITED, RateLimit
 from pylogd.broker.log.errors import CorruptLog, StorageError, StorageFailure
 from pylogd.broker.log.files import FileSystem, RealFileSystem
 from pylogd.broker.log.log import Log
@@ -113,7 +113,7 @@ class Cleaner:
         now_ms: Callable[[], int],
         seconds: Callable[[], float] = time.monotonic,
         path: str | None = None,
-        throttle: Throttle | None = None,
+        throttle: RateLimit | None = None,
     ) -> None:
         self.config = config
         self.completed = 0  # how many compactions were done
@@ -125,7 +125,7 @@ class Cleaner:
         self._path = path
         self._stopping = threading.Event()
         self._started = False
-        self._throttle = throttle or Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
+        self._throttle = throttle or RateLimit(config.max_bytes_per_second, seconds, self._stopping.wait)
         # By number; numbers are below `config.threads`, except those of threads that are ending.
         self._threads: dict[int, threading.Thread] = {}
         self._sleeping = threading.Condition()  # threads without work wait for it; it guards `config` and `_threads`

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from pylogd.broker.log.compaction.cleaner import Cleaner, CleanerConfig
-from pylogd.broker.log.compaction.rate_limit import Throttle
+from pylogd.broker.log.compaction.rate_limit import RateLimit
 from pylogd.broker.log.manager import LogManager
 
 
@@ -34,7 +34,7 @@ class Cleaners:
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stopping = threading.Event()
-        self._throttle = throttle = Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
+        self._throttle = throttle = RateLimit(config.max_bytes_per_second, seconds, self._stopping.wait)
         own = _share(config, len(parts))
         self._cleaners = {
             path: Cleaner(manager, own, now_ms=now_ms, seconds=seconds, path=path, throttle=throttle) for path in parts

@@ -1,9 +1,9 @@
 """Do compaction jobs in a child process, so that they do not hold the broker's interpreter.
 
-A cleaner thread starts `python -m pylogd.broker.log.compaction.process`, sends it one job after another, and answers two kinds
-of messages. "progress" says how many bytes were processed; the answer is delayed to keep the limit of bytes per second.
-"install" says that a new segment is complete; the thread installs it in the log. The child has the offset map. It reads
-and writes segment files by their paths, knows nothing else of the broker, and runs at a lower priority.
+A cleaner thread starts `python -m pylogd.broker.log.compaction.process`, sends it one job after another, and answers
+two kinds of messages. "progress" says how many bytes were processed; the answer is delayed to keep the limit of bytes
+per second. "install" says that a new segment is complete; the thread installs it in the log. The child has the offset
+map. It reads and writes segment files by their paths, knows nothing else of the broker, and runs at a lower priority.
 
 Rules: the child ends when the pipe is closed, and is killed when the broker dies. Until a segment is installed there
 are only `.cleaned` files, which the next start removes. An error in the child is raised in the thread; if the child

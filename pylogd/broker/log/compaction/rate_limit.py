@@ -10,7 +10,7 @@ UNLIMITED = float(sys.maxsize)
 _LONGEST = 1.0  # the most seconds of one sleep, after which the rate is read again
 
 
-class Throttle:
+class RateLimit:
     """Delays its callers so that together they process at most `rate` bytes per second.
 
     seconds: a monotonic clock.

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pylogd.base.errors import KafkaError, error_for
 from pylogd.client.core.admin.calls import Calls, ask
 from pylogd.client.core.admin.visibility import Probe, tells, until_shown
 from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.metadata import check
-from pylogd.base.errors import KafkaError, error_for
 from pylogd.wire.messages import create_acls, delete_acls, describe_acls
 
 #: The codes of the protocol, by their names.

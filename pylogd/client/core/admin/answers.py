@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pylogd.client.core.admin.calls import Calls, Question
 from pylogd.base.errors import KafkaError, PylogdError, UnsupportedByBroker
+from pylogd.client.core.admin.calls import Calls, Question
 
 
 class Answers:

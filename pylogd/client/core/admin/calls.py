@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, RequestTimedOut
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Target
 from pylogd.client.core.errors import is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Topic
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, RequestTimedOut
 from pylogd.wire.messages.metadata import MetadataRequest
 
 T = TypeVar("T")

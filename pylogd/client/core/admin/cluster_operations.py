@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.client.core.admin.calls import Calls, ask, ask_any, question, refresh
 from pylogd.client.core.metadata import check
 from pylogd.client.core.model import Broker, ClusterDescription, LogDir, TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages import alter_replica_log_dirs as alter_dirs
 from pylogd.wire.messages import describe_cluster as describe_cluster_messages
 from pylogd.wire.messages import describe_log_dirs as log_dirs

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from pylogd.base.errors import KafkaError, PylogdError
 from pylogd.client.core.admin.calls import Calls, ask, once, question, refresh
 from pylogd.client.core.admin.visibility import configured, labelled, until_shown
 from pylogd.client.core.metadata import check
 from pylogd.client.core.model import ConfigEntry
-from pylogd.base.errors import KafkaError, PylogdError
 from pylogd.wire.messages import describe_configs as describe_configs_messages
 from pylogd.wire.messages import incremental_alter_configs as alter
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from pylogd.base.errors import KafkaError, error_for
 from pylogd.client.core.admin.answers import Answers
 from pylogd.client.core.admin.calls import Calls, Question, send
 from pylogd.client.core.metadata import check
 from pylogd.client.core.model import Broker
 from pylogd.client.core.producer.transaction_requests import GROUP_KEY, find_coordinator, find_coordinators
-from pylogd.base.errors import KafkaError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 
 #: The most groups in one request.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pylogd.base.errors import UnsupportedByBroker
 from pylogd.client.core.admin.calls import Calls, ask, once
 from pylogd.client.core.admin.visibility import Probe, tells, until_shown
 from pylogd.client.core.metadata import check
-from pylogd.base.errors import UnsupportedByBroker
 from pylogd.wire.messages import api_versions, update_features
 
 _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3

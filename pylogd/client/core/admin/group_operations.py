@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.client.core.admin import group_totals
 from pylogd.client.core.admin.calls import Calls, question, refresh
 from pylogd.client.core.admin.coordinators import ask_coordinator, coordinator_of
@@ -27,7 +28,6 @@ from pylogd.client.core.model import (
     OffsetSpec,
     TopicPartition,
 )
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages import consumer_group_describe, delete_groups, describe_groups, list_groups, offset_delete
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest

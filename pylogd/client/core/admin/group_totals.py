@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.core.admin.answers import Answers
 from pylogd.client.core.admin.calls import Calls, refresh
 from pylogd.client.core.admin.coordinators import coordinators_of
 from pylogd.client.core.admin.group_answers import GroupAnswers, description
 from pylogd.client.core.admin.log_ends import EndSearch
 from pylogd.client.core.model import GroupListing, GroupsDescribed, GroupTotal, GroupTotals
-from pylogd.base.errors import ErrorCode, KafkaError
 
 
 async def _begin(calls: Calls, silent: Iterable[int], timeout: float | None) -> tuple[Answers, GroupAnswers, EndSearch]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client.core.admin.calls import Calls, ask
 from pylogd.client.core.metadata import check
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import describe_cluster as clusters
 from pylogd.wire.messages import describe_configs as configs
 

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.core.admin.answers import Answers
 from pylogd.client.core.admin.calls import Calls, Question, question
 from pylogd.client.core.admin.offsets import LATEST, offsets_request, read_offsets
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.metadata import MetadataRequest
 
 _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

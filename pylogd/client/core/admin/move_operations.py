@@ -15,6 +15,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.placement.checks import refusals
+from pylogd.base.placement.errors import PlacementImpossible
+from pylogd.base.placement.layout import Assigned, Layout
 from pylogd.client.core.admin.calls import refresh
 from pylogd.client.core.admin.cluster_operations import ClusterOperations
 from pylogd.client.core.admin.config_operations import ConfigOperations, ResourceKind
@@ -24,10 +28,6 @@ from pylogd.client.core.admin.partition_operations import PartitionOperations
 from pylogd.client.core.admin.throttle_settings import ALL_REPLICAS, RATES, THROTTLED
 from pylogd.client.core.admin.visibility import cordoning, until_shown
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.base.placement.checks import refusals
-from pylogd.base.placement.errors import PlacementImpossible
-from pylogd.base.placement.layout import Assigned, Layout
 
 ClusterLayout = Layout[TopicPartition]
 

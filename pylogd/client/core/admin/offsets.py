@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pylogd.base.errors import KafkaError, error_for
 from pylogd.client.core.admin.calls import Calls, refresh, send
 from pylogd.client.core.model import OffsetAndTime, TopicPartition
-from pylogd.base.errors import KafkaError, error_for
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.client.core.admin.acl_operations import AclOperations
 from pylogd.client.core.admin.answers import Answers
 from pylogd.client.core.admin.calls import Calls, ask, change, refresh
@@ -24,7 +25,6 @@ from pylogd.client.core.admin.user_operations import UserOperations
 from pylogd.client.core.admin.visibility import created, deleted, grown, until_shown
 from pylogd.client.core.metadata import check, error_text
 from pylogd.client.core.model import LogEnds, NewTopic, OffsetAndTime, Topic, TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages import create_partitions, create_topics, delete_records, delete_topics
 
 _NAMES_UNTIL = 5  # a version of DeleteTopics

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from pylogd.base.errors import KafkaError, error_for
 from pylogd.client.core.admin.calls import Calls, ask, change, send
 from pylogd.client.core.admin.offsets import leader_of
 from pylogd.client.core.admin.visibility import Probe, TopicState, configured, tells, topics_probe, until_shown
 from pylogd.client.core.metadata import check
 from pylogd.client.core.model import ActiveProducer, EligibleReplicas, Reassignment, TopicPartition
-from pylogd.base.errors import KafkaError, error_for
 from pylogd.wire.messages import alter_partition_reassignments as alter
 from pylogd.wire.messages import describe_producers as producers
 from pylogd.wire.messages import describe_topic_partitions as describe

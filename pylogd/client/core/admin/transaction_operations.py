@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
+from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.core.admin.calls import Calls, refresh, send
 from pylogd.client.core.admin.coordinators import ask_coordinator
 from pylogd.client.core.admin.offsets import leader_of
@@ -12,7 +13,6 @@ from pylogd.client.core.errors import UnsupportedByBroker
 from pylogd.client.core.metadata import check, error_text
 from pylogd.client.core.model import ActiveProducer, TopicPartition, TransactionDescription, TransactionListing
 from pylogd.client.core.producer.transaction_requests import TRANSACTION_KEY
-from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import describe_transactions as describe
 from pylogd.wire.messages import init_producer_id
 from pylogd.wire.messages import list_transactions as listing

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from pylogd.base.errors import KafkaError, error_for
 from pylogd.client.core.admin.calls import Calls, ask, once
 from pylogd.client.core.admin.visibility import Probe, tells, until_shown
 from pylogd.client.core.metadata import check
-from pylogd.base.errors import KafkaError, error_for
 from pylogd.credentials.scram import MIN_ITERATIONS, SCRAM_CODES, SCRAM_MECHANISMS, new_salt, salted_password
 from pylogd.wire.messages import alter_user_scram_credentials as alter
 from pylogd.wire.messages import describe_user_scram_credentials as describe

@@ -17,8 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pylogd.client.core.admin.calls import Calls, Question, refresh
-from pylogd.client.core.backoff import Backoff
 from pylogd.base.errors import (
     BrokerUnavailable,
     ClientError,
@@ -28,6 +26,8 @@ from pylogd.base.errors import (
     UnsupportedByBroker,
     error_for,
 )
+from pylogd.client.core.admin.calls import Calls, Question, refresh
+from pylogd.client.core.backoff import Backoff
 from pylogd.wire.messages import describe_cluster, describe_configs
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 

@@ -27,8 +27,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pylogd.client.core.errors import CorruptRecords
 from pylogd.base.errors import PylogdError
+from pylogd.client.core.errors import CorruptRecords
 from pylogd.wire import records
 from pylogd.wire.compression import MAX_DECOMPRESSED
 from pylogd.wire.exceptions import InvalidRecordBatch

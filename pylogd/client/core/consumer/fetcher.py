@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.aborted_transactions import AbortedTransactions
@@ -33,7 +34,6 @@ from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.errors import CorruptRecords
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Partition, TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.messages.fetch import (
     FetchPartition,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.fetcher import UNKNOWN_EPOCH, FetchedBatches, Fetcher, FetchSettings, PartitionFetch
@@ -26,7 +27,6 @@ from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metadata_updater import MetadataUpdater
 from pylogd.client.core.model import OffsetAndMetadata, Topic, TopicPartition
 from pylogd.client.core.serialization import RecordDeserializer
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 
 
 class PartitionsCore:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, offsets_request, read_offsets
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
@@ -21,7 +22,6 @@ from pylogd.client.core.consumer.options import ResetTo
 from pylogd.client.core.errors import RequestTimedOut, is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata | None]

@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.consumer.record_buffer import BufferedRecords, Chunk
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import PylogdError
 
 _FULL = 10_000  # with more waiting records, the partitions of a stream are paused
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pylogd.base.errors import KafkaError, PylogdError, error_for
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
 from pylogd.client.core.errors import RequestTimedOut, UnsupportedByBroker
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import OffsetAndMetadata, Partition, TopicPartition
-from pylogd.base.errors import KafkaError, PylogdError, error_for
 from pylogd.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.group import classic_states as states
 from pylogd.client.core.group import requests as group_requests
@@ -34,9 +35,8 @@ from pylogd.client.core.group.member_model import (
     MemberSettings,
     Revoke,
 )
-from pylogd.client.core.group.membership import Membership, Standing
+from pylogd.client.core.group.membership import GroupMember, Standing
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -48,7 +48,7 @@ _JOIN_SLACK = 5.0  # seconds beyond the rebalance timeout that an answer may tak
 _MISSING_TOPIC_SECONDS = 2.0  # seconds before a missing topic is looked up again
 
 
-class ClassicMember(Membership):
+class ClassicMember(GroupMember):
     """See the module."""
 
     errors = AFTER_OTHERS

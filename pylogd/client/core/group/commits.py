@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.client.core.group.member_model import NO_IDS, NOBODY, GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.client.core.errors import GroupProtocolUnsupported, UnsupportedByBroker
 from pylogd.client.core.group import consumer_states as states
 from pylogd.client.core.group import requests as group_requests
@@ -40,7 +41,7 @@ from pylogd.client.core.group.member_model import (
     MemberSettings,
     Revoke,
 )
-from pylogd.client.core.group.membership import Membership, Standing
+from pylogd.client.core.group.membership import GroupMember, Standing
 from pylogd.client.core.group.requests import (
     JOINING,
     LEAVING,
@@ -50,7 +51,6 @@ from pylogd.client.core.group.requests import (
     TopicIdPartition,
 )
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.metadata import MetadataRequest
 
@@ -61,7 +61,7 @@ _LATE_HEARTBEATS = 3  # an answer counts as lost after so many intervals, but no
 _LEAST_PATIENCE = 5.0
 
 
-class ConsumerMember(Membership):
+class ConsumerMember(GroupMember):
     """See the module."""
 
     errors = OF_CONSUMERS

@@ -12,10 +12,10 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.client.core.group.assignors import Assignor
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, PylogdError
 
 #: The protocols by which a consumer can be a member of a group, by Kafka's names.
 GroupProtocol = Literal["classic", "consumer"]

@@ -28,6 +28,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.base.machine import MachineTable
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.errors import is_retriable
 from pylogd.client.core.group import requests as group_requests
@@ -46,8 +48,6 @@ from pylogd.client.core.group.member_model import (
     Revoke,
 )
 from pylogd.client.core.model import TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
-from pylogd.base.machine import MachineTable
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 
 
@@ -66,7 +66,7 @@ class Standing(NamedTuple):
     leaving: Set[Enum]
 
 
-class Membership(ABC):
+class GroupMember(ABC):
     """A member of a group, or a consumer that only needs to know the group's coordinator to commit.
 
     generation: the generation (classic protocol) or member epoch (newer protocol); NO_GENERATION outside the group.

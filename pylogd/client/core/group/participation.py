@@ -1,7 +1,7 @@
 """A consumer's part in a group that a broker coordinates, without I/O: membership, commits and look-ups together.
 
 Strategy: the driver, a thread or an event loop, sends the calls that `due` returns, reports their outcomes, and calls
-`due` again at `next_time`. A `Membership` of either protocol is the state machine; commits go through a `CommitQueue`,
+`due` again at `next_time`. A `GroupMember` of either protocol is the state machine; commits go through a `CommitQueue`,
 one request at a time; look-ups ask what the group has committed.
 
 Rules: a commit is sent only for partitions that this member holds, and not during a rebalance, whose end decides which
@@ -18,6 +18,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call, Endpoint
 from pylogd.client.core.errors import BrokerUnavailable, CommitFailed, is_retriable
@@ -27,9 +28,8 @@ from pylogd.client.core.group.commits import CommitQueue
 from pylogd.client.core.group.consumer_member import ConsumerMember
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.core.group.member_model import NOBODY, Event, GroupMetadata, MemberSettings, Revoke
-from pylogd.client.core.group.membership import Membership
+from pylogd.client.core.group.membership import GroupMember
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
 
@@ -81,7 +81,7 @@ class Participation:
         on_event: Callable[[], None],
         unheard: Callable[[TopicPartition, PylogdError], None],
     ) -> None:
-        self.member: Membership = (ConsumerMember if settings.protocol == "consumer" else ClassicMember)(settings)
+        self.member: GroupMember = (ConsumerMember if settings.protocol == "consumer" else ClassicMember)(settings)
         self.queue = CommitQueue()
         self.has_event = False
         self.subscribed = False

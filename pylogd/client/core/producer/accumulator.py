@@ -24,10 +24,10 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner, murmur2_partitioner, positive_murmur2
 from pylogd.client.core.producer.sticky import StickyPartitions
-from pylogd.base.errors import PylogdError
 from pylogd.wire.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TypeVar, overload
 
-from pylogd.client.core.producer.accumulator import Batch
 from pylogd.base.errors import PylogdError
+from pylogd.client.core.producer.accumulator import Batch
 
 D = TypeVar("D", bound="Outcome")
 

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pylogd.client.core.producer.accumulator import MAX_SEQUENCE, Batch
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.client.core.producer.accumulator import MAX_SEQUENCE, Batch
 from pylogd.wire.records import NO_PRODUCER_ID, NO_SEQUENCE
 
 MAX_EPOCH = (1 << 15) - 1

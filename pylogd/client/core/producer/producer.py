@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.client.core.call import Call
 from pylogd.client.core.errors import Closed, RequestTimedOut, TransactionError, is_retriable
 from pylogd.client.core.metadata import Metadata
@@ -32,7 +33,6 @@ from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.requests import complete, highest_version, produce_request
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
 from pylogd.client.core.producer.transactions import Transactions
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.records import TRANSACTIONAL, Header, NewRecord

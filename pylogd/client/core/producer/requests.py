@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pylogd.base.errors import KafkaError, PylogdError, error_for
 from pylogd.client.core.errors import RequestTimedOut
 from pylogd.client.core.producer.accumulator import Batch
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.send_queue import SendQueue
-from pylogd.base.errors import KafkaError, PylogdError, error_for
 from pylogd.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,

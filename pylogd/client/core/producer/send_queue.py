@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
 from pylogd.client.core.errors import DeliveryFailed, DeliveryTimedOut, is_retriable
@@ -29,7 +30,6 @@ from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
 from pylogd.client.core.producer.idempotence import Numbering, ProducerId, may_be_written
 from pylogd.client.core.producer.transactions import Transactions
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.records import NO_SEQUENCE
 
 _log = logging.getLogger("pylogd.client.producer")

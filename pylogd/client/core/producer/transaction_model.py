@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.client.core.consumer.options import Offsets
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.core.producer.transaction_states import TransactionState
-from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.wire.messages.end_txn import EndTxnRequest
 
 _MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})

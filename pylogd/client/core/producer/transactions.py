@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call, Endpoint
 from pylogd.client.core.errors import (
@@ -47,7 +48,6 @@ from pylogd.client.core.producer.transaction_model import (
 )
 from pylogd.client.core.producer.transaction_requests import ProducerIdentity
 from pylogd.client.core.producer.transaction_states import SENDING, TRANSACTION, TransactionInput, TransactionState
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from pylogd.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from pylogd.wire.messages.end_txn import EndTxnRequest, EndTxnResponse

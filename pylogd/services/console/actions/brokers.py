@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
+from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.base.placement.layout import Assigned, Layout
+from pylogd.base.placement.leading import leads_again, led_by_others
 from pylogd.client.core.admin.cordons import CORDONED, EVERY_DIRECTORY
 from pylogd.client.core.model import ClusterDescription, TopicPartition
 from pylogd.services.console.actions.steps import Field, Plan, command
@@ -13,9 +16,6 @@ from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.rendering import path
 from pylogd.services.console.roles import Role
 from pylogd.services.console.sample import Sample
-from pylogd.base.errors import ErrorCode, KafkaError
-from pylogd.base.placement.layout import Assigned, Layout
-from pylogd.base.placement.leading import leads_again, led_by_others
 
 Placement = dict[TopicPartition, tuple[int, ...]]
 

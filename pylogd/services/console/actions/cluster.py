@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from pylogd.base.errors import KafkaError
+from pylogd.base.placement.errors import PlacementImpossible
+from pylogd.base.placement.moves import spread
 from pylogd.client.core.admin.acl_operations import CLUSTER_NAME, OPERATIONS, RESOURCES, Acl, AclFilter
 from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
 from pylogd.client.core.admin.throttle_settings import RATES, THROTTLED
@@ -18,9 +21,6 @@ from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.pages.administration import entity_text
 from pylogd.services.console.pages.topics import find_topic
 from pylogd.services.console.roles import Role
-from pylogd.base.errors import KafkaError
-from pylogd.base.placement.errors import PlacementImpossible
-from pylogd.base.placement.moves import spread
 
 _QUOTAS: Final = (
     "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate",

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from pylogd.services.console.actions.brokers import Maintenance
-from pylogd.services.console.actions.cluster import AddAcl, CancelMoves, MoveReplicas, RemoveAcl, RemoveUser, SetQuota, Throttle
+from pylogd.services.console.actions.cluster import (
+    AddAcl,
+    CancelMoves,
+    MoveReplicas,
+    RemoveAcl,
+    RemoveUser,
+    SetQuota,
+    Throttle,
+)
 from pylogd.services.console.actions.groups import DeleteGroup, ResetOffsets
 from pylogd.services.console.actions.messages import Produce, Replay
 from pylogd.services.console.actions.steps import Action

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pylogd.client.core.model import OffsetSpec, TopicPartition
 from pylogd.base.clock import wall_ms
+from pylogd.client.core.model import OffsetSpec, TopicPartition
 from pylogd.services.console.actions.steps import Field, Plan, check_name, command, name_field, number
 from pylogd.services.console.answers import PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster

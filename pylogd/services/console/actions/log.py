@@ -14,8 +14,8 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from pylogd.services.console.answers import PageRequest, Refused
 from pylogd.base.threads import ThreadPool
+from pylogd.services.console.answers import PageRequest, Refused
 
 log = Logger()
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+from pylogd.base.errors import PylogdError
 from pylogd.services.console.actions.log import ActionLog
 from pylogd.services.console.answers import Answer, PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.roles import Role
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
-from pylogd.base.errors import PylogdError
 
 _CONFIRMED: Final = "yes"
 _MOST_ROWS: Final = 1000

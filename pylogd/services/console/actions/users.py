@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
+from pylogd.credentials.scram import SCRAM_MECHANISMS
 from pylogd.services.console.actions.cluster import OnCluster
 from pylogd.services.console.actions.steps import Field, Plan, command
 from pylogd.services.console.answers import PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.roles import Role
-from pylogd.credentials.scram import SCRAM_MECHANISMS
 
 _BOTH: Final = "both"
 _FEWEST: Final = 8  # the fewest characters of a password

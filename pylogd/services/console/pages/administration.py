@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from pylogd.base.errors import PylogdError
+from pylogd.base.threads import ThreadPool
 from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
 from pylogd.client.core.model import Reassignment, TopicPartition
+from pylogd.client.registry.api_client import RegistryApi, path_of
 from pylogd.services.console import asking
 from pylogd.services.console.answers import Answer, PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
@@ -20,9 +23,6 @@ from pylogd.services.console.rendering import path, size
 from pylogd.services.console.roles import Role
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
-from pylogd.base.errors import PylogdError
-from pylogd.client.registry.api_client import RegistryApi, path_of
-from pylogd.base.threads import ThreadPool
 
 _MOST_MEASURED: Final = 200
 _REGISTRY_SECONDS: Final = 5.0

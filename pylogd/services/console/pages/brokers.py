@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pylogd.base.errors import PylogdError
 from pylogd.services.console.answers import Answer, PageRequest, Refused
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
-from pylogd.base.errors import PylogdError
 
 
 class Brokers:

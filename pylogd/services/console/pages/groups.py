@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.model import GroupDescription
 from pylogd.services.console.answers import Answer, PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
@@ -13,7 +14,6 @@ from pylogd.services.console.sample import GroupState
 from pylogd.services.console.series import UNKNOWN
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
-from pylogd.base.errors import PylogdError
 from pylogd.store.registered_groups import ZOOKEEPER
 
 COLUMNS: Final = {

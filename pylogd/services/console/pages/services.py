@@ -12,7 +12,7 @@ from pylogd.services.console.answers import Answer, PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.listing import Column, Listing
 from pylogd.services.console.mirrors import Mirrors
-from pylogd.services.console.periodic_reads import Repeated
+from pylogd.services.console.periodic_reads import PeriodicReads
 from pylogd.services.console.tables import TableState, behind, total
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
@@ -72,7 +72,7 @@ class ServicePages:
     def mirror_route(self, asked: PageRequest) -> Answer:
         """Return a page with the figures of a route, and its lag over time. Raises Refused."""
         cluster = self._view.cluster(asked)
-        reading: Repeated[Mirrors] | None = cluster.mirrors
+        reading: PeriodicReads[Mirrors] | None = cluster.mirrors
         last = None if reading is None else reading.last
         found = None if last is None else last.routes.get(asked.parts["route"])
         if found is None or reading is None:
@@ -123,7 +123,12 @@ class ServicePages:
         )  # fmt: skip
 
     def _page(
-        self, template: str, asked: PageRequest, cluster: WatchedCluster, reading: Repeated[Any] | None, **values: Any
+        self,
+        template: str,
+        asked: PageRequest,
+        cluster: WatchedCluster,
+        reading: PeriodicReads[Any] | None,
+        **values: Any,
     ) -> Answer:
         """Return a page about a reading.
 

@@ -1,8 +1,8 @@
 """The types of schemas: validation, canonical text, and compatibility of changes.
 
-Each module here is a `Format`: `avro`, `json_schema`, `protobuf`. They run in the processes of `services.registry.checking`,
-because a schema of a few kilobytes can take exponential time.
-Must not know: subjects, how schemas are stored.
+Each module here is a `Format`: `avro`, `json_schema`, `protobuf`. They run in the processes of
+`services.registry.checking`, because a schema of a few kilobytes can take exponential time. Must not know: subjects,
+how schemas are stored.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from pylogd.services.registry.formats.changes import Changes
-from pylogd.services.registry.formats.json_nodes import COMBINED, Kind, Node, same
 from pylogd.client.registry.pattern_engines import Untranslatable
 from pylogd.client.registry.patterns import InvalidPattern, for_python
+from pylogd.services.registry.formats.changes import Changes
+from pylogd.services.registry.formats.json_nodes import COMBINED, Kind, Node, same
 
 #: Keywords that limit a value: a change is compatible if it loosens the limit.
 _UPPER: Final[Mapping[Kind, tuple[str, ...]]] = {

@@ -19,11 +19,11 @@ from referencing.exceptions import NoSuchResource, Unresolvable
 from referencing.jsonschema import DRAFT7, specification_with
 from referencing.typing import URI
 
+from pylogd.client.registry.patterns import InvalidPattern, patterns_of, plain
 from pylogd.services.registry.errors import InvalidSchema
 from pylogd.services.registry.formats.json_differences import incompatibilities
 from pylogd.services.registry.formats.json_nodes import JsonSchemas
 from pylogd.services.registry.model import Definitions
-from pylogd.client.registry.patterns import InvalidPattern, patterns_of, plain
 
 _NESTED: Final = "Invalid schema of type JSON, details: it is nested too deeply"
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.broker.api import served_versions
-from pylogd.broker.api.dispatch import Dispatcher
 from pylogd.base.errors import CloseConnection
 from pylogd.base.limits.elements import ElementBounds
+from pylogd.broker.api import served_versions
+from pylogd.broker.api.dispatch import Dispatcher
 from pylogd.wire import schema
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.messages import APIS

@@ -39,5 +39,5 @@ def test_twisted_does_without_asyncio() -> None:
 
 
 def test_a_twisted_that_wants_other_names_has_asyncio() -> None:
-    without = "from pylogd.broker.process import without_asyncio; del without_asyncio._Names.iscoroutine"
+    without = "from pylogd.base.process import without_asyncio; del without_asyncio._Names.iscoroutine"
     assert _printed(without) == ["42", "refused", "True", "[]", "42"]

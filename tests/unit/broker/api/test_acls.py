@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.broker.api.errors import LONGEST_TEXT
 from pylogd.base.errors import ErrorCode
+from pylogd.broker.api.errors import LONGEST_TEXT
 from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from pylogd.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from pylogd.wire.messages.describe_acls import DescribeAclsRequest

@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import REGISTRATIONS, served_versions
 from pylogd.broker.api.find_coordinator import TRANSACTION
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.security.authorizer import AclOperation as Op
 from pylogd.broker.security.authorizer import ResourceType as Kind
 from pylogd.credentials.principal import Principal

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.broker.api.authorized import NOT_ASKED
 from pylogd.base.errors import CloseConnection, ErrorCode
+from pylogd.broker.api.authorized import NOT_ASKED
 from pylogd.broker.metadata.topic_admin import TopicAdmin
 from pylogd.broker.security.acls import (
     EVERYONE,
@@ -24,8 +24,8 @@ from pylogd.broker.security.acls import (
 from pylogd.broker.security.authorizer import CLUSTER_NAME
 from pylogd.broker.security.authorizer import AclOperation as Op
 from pylogd.broker.security.authorizer import ResourceType as Kind
-from pylogd.credentials.principal import Principal
 from pylogd.broker.security.rules import AclAuthorizer, AclIndex
+from pylogd.credentials.principal import Principal
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic

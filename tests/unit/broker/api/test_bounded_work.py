@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.names import MAX_GROUP_ID
 from pylogd.broker.api import HANDLERS
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.slices import SLICE_BYTES
-from pylogd.config import ConfigError
-from pylogd.config.connections import check_way_in
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.group import ClassicGroup
 from pylogd.broker.groups.records import Committed, StoredGroup
-from pylogd.base.limits.names import MAX_GROUP_ID
-from pylogd.store.paths import OFFSETS_TOPIC
 from pylogd.broker.replica.internal_topic import partition_of
 from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from pylogd.config import ConfigError
+from pylogd.config.connections import check_way_in
 from pylogd.credentials.principal import Principal
+from pylogd.store.paths import OFFSETS_TOPIC
 from pylogd.wire import schema
 from pylogd.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,

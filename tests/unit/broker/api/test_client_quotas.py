@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.base.clock import timed
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import metering
 from pylogd.broker.api.dispatch import Dispatcher
 from pylogd.broker.api.metering import charge_connection
 from pylogd.broker.api.statistics import RequestStatistics
-from pylogd.base.clock import timed
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.entity_configs import DEFAULT_NAME, Entity
 from pylogd.broker.quotas.limits import QuotaKind
 from pylogd.broker.security.peers import PeerClaim

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.config import SETTINGS, TOPIC_SETTINGS, Settings
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer.heartbeats import Heartbeat
 from pylogd.broker.metadata.group_configs import GroupConfigs
+from pylogd.config import SETTINGS, TOPIC_SETTINGS, Settings
 from pylogd.wire.messages.alter_configs import AlterableConfig as Config
 from pylogd.wire.messages.alter_configs import AlterConfigsRequest
 from pylogd.wire.messages.alter_configs import AlterConfigsResource as Resource

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.delegation_tokens import DelegationToken, decode_token, encode_token
-from pylogd.store.paths import DELEGATION_TOKENS
-from pylogd.store.errors import CorruptMetadata
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
-from pylogd.credentials.principal import ANONYMOUS, USER, Principal
 from pylogd.credentials.conversation import AuthenticationFailed, Challenge, Success
+from pylogd.credentials.principal import ANONYMOUS, USER, Principal
 from pylogd.credentials.scram import SCRAM_SHA_256, SCRAM_SHA_512, Algorithm
 from pylogd.credentials.scram_client import ScramClient
 from pylogd.credentials.scram_server import ScramMechanism
+from pylogd.store.errors import CorruptMetadata
+from pylogd.store.paths import DELEGATION_TOKENS
 from pylogd.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from pylogd.wire.messages.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest
 from pylogd.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.broker.api.slices import SLICE_STEPS
 from pylogd.base.errors import ErrorCode
+from pylogd.broker.api.slices import SLICE_STEPS
 from pylogd.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import NOW_MS, Parts, batch

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import CloseConnection, ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.dispatch import Dispatcher
-from pylogd.base.errors import CloseConnection, ErrorCode
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from twisted.logger import LogEvent
 
-from pylogd.broker.api.errors import explain, why_absent
-from pylogd.config import ConfigError
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.broker.api.errors import explain, why_absent
 from pylogd.broker.log import errors as storage
 from pylogd.broker.metadata.errors import InvalidTopicName
 from pylogd.broker.replica import errors as replica_errors
+from pylogd.config import ConfigError
 from tests.fakes.parts import Parts
 from twisted import logger
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import fetch_lagging
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.dispatch import Dispatcher
 from pylogd.broker.api.fetch_lagging import fetch_sparing_disks, is_behind, most_held
-from pylogd.config import Settings
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.isolation.disk_meter import Disk, DiskUsage
 from pylogd.broker.isolation.laggards import DiskThrottle
 from pylogd.broker.isolation.read_rate import Band
 from pylogd.broker.log.errors import ColdRead
 from pylogd.broker.log.files import FileSlice
 from pylogd.broker.replica.partition import Partition
+from pylogd.config import Settings
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from pylogd.wire.session import RequestReceived
 from tests.fakes.metadata import result_of

@@ -14,10 +14,10 @@ from unittest.mock import patch
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import fetch as fetching
 from pylogd.broker.api.fast.fetch import answer_repeated
 from pylogd.broker.api.fetch_anew import answer_anew
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.replica.waiting import PendingAppend
 from pylogd.wire.crc32c import crc32c
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import metadata_pieces
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.metadata_pieces import MetadataPieces
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.image import Broker, Endpoint, Outages, TopicUpdate
-from pylogd.store.paths import BROKERS
 from pylogd.broker.metadata.layout import encode_broker
+from pylogd.store.paths import BROKERS
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

@@ -14,9 +14,9 @@ from twisted.internet.defer import Deferred
 
 from pylogd.broker.api import metadata_pieces, slices
 from pylogd.broker.api.metadata_pieces import BLOCK
+from pylogd.broker.metadata.layout import encode_states, state_path
 from pylogd.store.interfaces import SetData
 from pylogd.store.paths import CHANGE_LOG, CHANGES
-from pylogd.broker.metadata.layout import encode_states, state_path
 from pylogd.wire import schema
 from pylogd.wire.messages.metadata import MetadataRequest
 from tests.fakes.metadata import result_of

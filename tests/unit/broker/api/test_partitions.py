@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.broker.api.context import RequestContext
 from pylogd.base.errors import ErrorCode
+from pylogd.broker.api.context import RequestContext
 from pylogd.broker.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, TopicUpdate
+from pylogd.broker.metadata.layout import encode_broker
 from pylogd.store.interfaces import SetData
 from pylogd.store.paths import BROKERS
-from pylogd.broker.metadata.layout import encode_broker
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pylogd import __version__
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import HANDLERS
 from pylogd.broker.api.context import RequestContext
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.image import Broker, Endpoint
 from pylogd.broker.metadata.layout import decode_broker, encode_broker
 from pylogd.broker.security.peers import SOFTWARE_NAME, BrokerSecret, PeerClaim, Peers, read_claim

@@ -15,8 +15,8 @@ from unittest.mock import patch
 
 import pytest
 
-from pylogd.broker.api.fast import produce as fast_produce
 from pylogd.base.errors import ErrorCode
+from pylogd.broker.api.fast import produce as fast_produce
 from pylogd.broker.log.errors import LogClosed
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast import compiled

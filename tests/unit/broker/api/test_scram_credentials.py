@@ -9,9 +9,9 @@ from twisted.internet.defer import Deferred
 
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.entity_configs import Entity, EntityConfigs
-from pylogd.store.paths import SCRAM_DECOY_SECRET
 from pylogd.broker.metadata.layout import decode_configs
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
+from pylogd.broker.security.scram_users import StoredUsers
 from pylogd.credentials.principal import Principal
 from pylogd.credentials.scram import (
     MAX_ITERATIONS,
@@ -23,7 +23,7 @@ from pylogd.credentials.scram import (
     make_credential,
     salted_password,
 )
-from pylogd.broker.security.scram_users import StoredUsers
+from pylogd.store.paths import SCRAM_DECOY_SECRET
 from pylogd.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,

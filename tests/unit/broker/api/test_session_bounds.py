@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import HANDLERS
 from pylogd.broker.api.context import RequestContext
-from pylogd.base.errors import ErrorCode
 from pylogd.credentials.principal import Principal
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.fakes.metadata import result_of

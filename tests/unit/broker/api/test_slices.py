@@ -11,8 +11,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from pylogd.broker.api.slices import SLICE_BYTES, Pace
 from pylogd.base.errors import ErrorCode
+from pylogd.broker.api.slices import SLICE_BYTES, Pace
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pylogd.broker.isolation.throttled_clients import Client
 from pylogd.cli.throttled import line, of_group
 from pylogd.client.core.model import GroupDescription, GroupMember
-from pylogd.broker.isolation.throttled_clients import Client
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tests.fakes.parts import NODE, Parts
 

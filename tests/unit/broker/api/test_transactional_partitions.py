@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, succeed
 
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.log.markers import read_marker
-from pylogd.store.paths import OFFSETS_TOPIC
 from pylogd.broker.transactions.verification import TopicPartition
+from pylogd.store.paths import OFFSETS_TOPIC
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

@@ -12,11 +12,11 @@ from twisted.internet.defer import Deferred
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.metadata.features import FEATURES, decode_features
 from pylogd.broker.metadata.image import Broker, Endpoint, FeatureRange
-from pylogd.store.interfaces import SetData
-from pylogd.store.paths import BROKERS
 from pylogd.broker.metadata.layout import encode_broker
 from pylogd.broker.security.authorizer import AclOperation as Op
 from pylogd.broker.security.authorizer import ResourceType as Kind
+from pylogd.store.interfaces import SetData
+from pylogd.store.paths import BROKERS
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from pylogd.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

@@ -8,10 +8,10 @@ import pytest
 from twisted.internet.defer import Deferred
 
 import pylogd.broker.api
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import REGISTRATIONS, served_versions, unsupported_api_versions
 from pylogd.broker.api.registry import handles, overlapping_apis
 from pylogd.config import Settings
-from pylogd.base.errors import ErrorCode
 from pylogd.wire import schema
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from pylogd.wire.messages.add_partitions_to_txn import (
@@ -276,7 +276,9 @@ def test_every_registration_lies_within_its_schema_and_reaches_the_newest_versio
 def test_every_handler_module_is_imported() -> None:
     modules = {registration.handler.__module__ for registration in REGISTRATIONS.values()}
     assert modules == {
-        f"pylogd.broker.api.{name}" for name in pylogd.broker.api.__all__ if name.islower() and name in vars(pylogd.broker.api)
+        f"pylogd.broker.api.{name}"
+        for name in pylogd.broker.api.__all__
+        if name.islower() and name in vars(pylogd.broker.api)
     } - {
         "pylogd.broker.api.served_versions",
         "pylogd.broker.api.unsupported_api_versions",

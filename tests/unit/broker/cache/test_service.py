@@ -10,8 +10,8 @@ from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 
 from pylogd.broker.cache.blocks import BLOCK_BYTES
 from pylogd.broker.cache.service import make_block_cache
-from pylogd.config import ConfigError, Settings
 from pylogd.broker.log.errors import StorageFailure
+from pylogd.config import ConfigError, Settings
 
 MIB = 1 << 20
 

@@ -12,9 +12,9 @@ from twisted.internet.task import Clock
 
 from pylogd.broker.controller.controller import Controller
 from pylogd.broker.metadata.image import Broker, Endpoint, PartitionState, Topic
+from pylogd.broker.metadata.layout import encode_broker
 from pylogd.store.interfaces import Create, Delete
 from pylogd.store.paths import BROKERS, CONTROLLER
-from pylogd.broker.metadata.layout import encode_broker
 from pylogd.store.sqlite import SqliteStore
 from tests.fakes.metadata import InlineStore, result_of
 from tests.unit.broker.metadata.conftest import Peer

@@ -8,12 +8,11 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.broker.controller.machines import TermEvent
-from pylogd.store.errors import BadVersion, ConnectionLost
 from pylogd.broker.metadata.image import NO_LEADER, Broker, Endpoint, IsrChange, PartitionState, TopicUpdate
-from pylogd.store.paths import OFFSETS_TOPIC
-from pylogd.store.interfaces import SessionState, SetData
-from pylogd.store.paths import BROKERS, CHANGES, CONTROLLER, CONTROLLER_EPOCH, INCARNATIONS
 from pylogd.broker.metadata.layout import decode_controller, decode_incarnations, encode_broker, encode_controller
+from pylogd.store.errors import BadVersion, ConnectionLost
+from pylogd.store.interfaces import SessionState, SetData
+from pylogd.store.paths import BROKERS, CHANGES, CONTROLLER, CONTROLLER_EPOCH, INCARNATIONS, OFFSETS_TOPIC
 from tests.fakes.metadata import result_of
 from tests.unit.broker.controller.conftest import FakeCluster
 

@@ -12,11 +12,11 @@ from twisted.internet.defer import Deferred
 from pylogd.broker.controller import controller
 from pylogd.broker.controller.controller import Controller
 from pylogd.broker.controller.election import RETRY_SECONDS
-from pylogd.store.errors import ConnectionLost
 from pylogd.broker.metadata.image import Broker, Endpoint, TopicUpdate
+from pylogd.broker.metadata.layout import decode_incarnations, encode_broker
+from pylogd.store.errors import ConnectionLost
 from pylogd.store.interfaces import Create, Delete, Operation, SessionState
 from pylogd.store.paths import BROKERS, CHANGES, INCARNATIONS
-from pylogd.broker.metadata.layout import decode_incarnations, encode_broker
 from tests.fakes.metadata import result_of
 from tests.unit.broker.controller.conftest import FakeCluster
 

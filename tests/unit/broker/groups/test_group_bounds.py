@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.shares import Share
 from pylogd.broker.groups.consumer.heartbeats import Heartbeat
 from pylogd.broker.groups.consumer.members import LEAVING
 from pylogd.broker.groups.offset_memory import OFFSET_BYTES
 from pylogd.broker.groups.records import Committed
 from pylogd.broker.groups.values import JoinRequest, TransactionalCommit
-from pylogd.base.limits.shares import Share
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from tests.fakes.groups import PendingResult
 from tests.fakes.parts import Parts

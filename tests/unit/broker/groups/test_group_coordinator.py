@@ -13,8 +13,8 @@ from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.records import NEVER, Committed, group_key, offset_key, read_key
 from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember
 from pylogd.broker.log.errors import StorageFailure
-from pylogd.store.errors import StoreFailure
 from pylogd.broker.replica.partition import Partition
+from pylogd.store.errors import StoreFailure
 from pylogd.wire.records import Record, encode_batch
 from tests.fakes.groups import PendingResult
 from tests.fakes.metadata import result_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pylogd.base.errors import ErrorCode
+from pylogd.base.machine import UnexpectedEvent
 from pylogd.broker.groups.group import ClassicGroup
 from pylogd.broker.groups.records import StoredGroup, StoredMember
 from pylogd.broker.groups.states import GroupEvent, GroupState
 from pylogd.broker.groups.values import LAST_GENERATION, LeavingMember
-from pylogd.base.machine import UnexpectedEvent
 from tests.fakes.groups import DELAY, REBALANCE, SESSION, GroupFixture
 
 NONE = ErrorCode.NONE

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pylogd.base.limits.shares import Share
 from pylogd.broker.groups.group import ClassicGroup
 from pylogd.broker.groups.pending import PendingIds
-from pylogd.base.limits.shares import Share
 
 ALICE, BOB, STRANGER = Share("User:alice", True), Share("User:bob", True), Share("10.0.0.9", False)
 MOST = 10

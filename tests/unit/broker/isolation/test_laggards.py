@@ -8,7 +8,6 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from pylogd.config import Settings
 from pylogd.broker.isolation.disk_meter import Disk, DiskMeter, DiskSampler, DiskUsage
 from pylogd.broker.isolation.laggards import (
     AHEAD_SECONDS,
@@ -22,6 +21,7 @@ from pylogd.broker.isolation.laggards import (
 )
 from pylogd.broker.isolation.read_rate import Band
 from pylogd.broker.isolation.throttled_clients import MOST_CLIENTS, Client, ThrottledClients
+from pylogd.config import Settings
 
 KIB, MIB = 1 << 10, 1 << 20
 BAND = Band(0.55, 0.75)

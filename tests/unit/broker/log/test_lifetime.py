@@ -10,7 +10,13 @@ import pytest
 
 from pylogd.broker.log import checkpoints, retention
 from pylogd.broker.log.config import LogConfig
-from pylogd.broker.log.errors import InconsistentMetadata, LogDirLocked, OffsetOutOfRange, StorageFailure, TooManyPartitions
+from pylogd.broker.log.errors import (
+    InconsistentMetadata,
+    LogDirLocked,
+    OffsetOutOfRange,
+    StorageFailure,
+    TooManyPartitions,
+)
 from pylogd.broker.log.files import most_cached_files, most_partitions, replace_file
 from pylogd.broker.log.manager import LogManager
 from pylogd.broker.log.truncation import truncate_fully_and_start_at, truncate_to

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.config import Settings
 from pylogd.broker.metadata.change_notes import Change
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.cluster import Cluster
 from pylogd.broker.metadata.configs import BrokerConfigs
 from pylogd.broker.metadata.eligibility import min_insync_of
-from pylogd.store.errors import StoreError
 from pylogd.broker.metadata.image import Broker, Endpoint, TopicChange
-from pylogd.store.interfaces import Create, IMetadataStore
 from pylogd.broker.metadata.isr_writer import IsrWriter
-from pylogd.store.sqlite import SqliteStore
 from pylogd.broker.metadata.topic_admin import TopicAdmin
 from pylogd.broker.metadata.topics import TopicRegistry
+from pylogd.config import Settings
+from pylogd.store.errors import StoreError
+from pylogd.store.interfaces import Create, IMetadataStore
+from pylogd.store.sqlite import SqliteStore
 from tests.fakes.metadata import InlineStore, result_of
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pylogd.base.placement.brokers import Brokers, Candidate
 from pylogd.broker.metadata.assignment import assign_replicas, check_assignment
 from pylogd.broker.metadata.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
-from pylogd.base.placement.brokers import Brokers, Candidate
 
 
 def test_kafkas_own_example() -> None:

@@ -18,8 +18,8 @@ from pylogd.broker.metadata.change_log import KEPT, TRIM_EVERY
 from pylogd.broker.metadata.change_notes import Change, News, decode_change, encode_change
 from pylogd.broker.metadata.changes import MAX_PATHS, ChangeFeed
 from pylogd.broker.metadata.configs import ConfigChange, ConfigOperation
-from pylogd.store.errors import ConnectionLost, StoreFailure
 from pylogd.broker.metadata.errors import TopicExists, UnknownTopic
+from pylogd.store.errors import ConnectionLost, StoreFailure
 from pylogd.store.interfaces import Create, IMetadataStore, Node, Operation, Result, SessionState, Watch
 from pylogd.store.paths import CHANGE_LOG
 from pylogd.store.sqlite import SqliteStore, ThreadWorker

@@ -11,20 +11,26 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
-from pylogd.config import Settings
-from pylogd.config.metadata_store import METADATA_FILE
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
 from pylogd.broker.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.broker.metadata.errors import InvalidConfig, ProducerIdsExhausted
-from pylogd.store.errors import NodeIdInUse, StoreFailure
 from pylogd.broker.metadata.feature_levels import RANGES
 from pylogd.broker.metadata.image import Broker, Endpoint, id_from_text
+from pylogd.broker.metadata.layout import (
+    broker_config_path,
+    broker_epoch_path,
+    encode_broker,
+    encode_configs,
+    encode_incarnations,
+    encode_producer_block,
+)
+from pylogd.broker.metadata.service import Metadata, open_store
+from pylogd.config import Settings
+from pylogd.config.metadata_store import METADATA_FILE
+from pylogd.store.errors import CorruptMetadata, NodeIdInUse, StoreFailure
 from pylogd.store.interfaces import Create, Delete, SessionState, SetData
 from pylogd.store.paths import BROKERS, INCARNATIONS, PRODUCER_IDS
-from pylogd.store.errors import CorruptMetadata
-from pylogd.broker.metadata.layout import broker_config_path, broker_epoch_path, encode_broker, encode_configs, encode_incarnations, encode_producer_block
-from pylogd.broker.metadata.service import Metadata, open_store
 from pylogd.store.sqlite import SqliteStore
 from tests.fakes.metadata import InlineStore, ThreadsOnly, result_of
 from tests.unit.broker.metadata.conftest import Peer

@@ -6,15 +6,20 @@ from collections.abc import Mapping
 
 import pytest
 
-from pylogd.config import Settings
 from pylogd.broker.controller.decisions import Snapshot
 from pylogd.broker.controller.internal import grow
 from pylogd.broker.controller.misplaced import MisplacedReport
 from pylogd.broker.metadata.configs import ConfigChange, ConfigOperation
-from pylogd.broker.metadata.errors import InvalidConfig, InvalidReplicaAssignment, InvalidReplicationFactor, OutsideLabel
-from pylogd.store.paths import OFFSETS_TOPIC
+from pylogd.broker.metadata.errors import (
+    InvalidConfig,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    OutsideLabel,
+)
 from pylogd.broker.metadata.image import PartitionState, Topic
 from pylogd.broker.metadata.labels import label_at, misplaced
+from pylogd.config import Settings
+from pylogd.store.paths import OFFSETS_TOPIC
 from pylogd.store.sqlite import SqliteStore
 from tests.fakes.metadata import result_of
 from tests.unit.broker.metadata.test_labels import LOGS, ONLINE, Cluster, labelled

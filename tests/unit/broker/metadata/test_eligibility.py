@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pylogd.config import Settings
 from pylogd.broker.metadata.eligibility import commits, led_by, min_insync_of, restore, with_isr, withdraw
 from pylogd.broker.metadata.errors import IneligibleReplica
 from pylogd.broker.metadata.image import NO_LEADER, IsrChange, PartitionState, Topic
-from pylogd.store.paths import BROKERS
 from pylogd.broker.metadata.layout import Assignment, decode_states, encode_states
+from pylogd.config import Settings
+from pylogd.store.paths import BROKERS
 from pylogd.store.sqlite import SqliteStore
 from tests.fakes.metadata import result_of
 from tests.unit.broker.metadata.conftest import Peer

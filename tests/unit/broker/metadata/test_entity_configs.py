@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
-from pylogd.config import Settings
 from pylogd.broker.metadata.entity_configs import (
     DEFAULT_NAME,
     Entity,
@@ -20,8 +19,9 @@ from pylogd.broker.metadata.entity_configs import (
     entity_path,
     sanitize,
 )
-from pylogd.store.interfaces import check_path
 from pylogd.broker.metadata.service import Metadata
+from pylogd.config import Settings
+from pylogd.store.interfaces import check_path
 from tests.fakes.metadata import InlineStore, result_of
 
 PATHS = {

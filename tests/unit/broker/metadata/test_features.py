@@ -11,9 +11,9 @@ from twisted.internet.defer import Deferred
 from pylogd.broker.metadata.feature_levels import GROUP_VERSION, RANGES, TRANSACTION_VERSION
 from pylogd.broker.metadata.features import FEATURES, Features, encode_features
 from pylogd.broker.metadata.image import Broker, Endpoint, FeatureRange
+from pylogd.broker.metadata.layout import decode_broker, encode_broker
 from pylogd.store.interfaces import Create
 from pylogd.store.paths import BROKERS
-from pylogd.broker.metadata.layout import decode_broker, encode_broker
 from pylogd.store.sqlite import SqliteStore
 from tests.fakes.metadata import result_of
 from tests.unit.broker.metadata.conftest import Peer

@@ -10,13 +10,22 @@ from unittest.mock import patch
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.store.errors import BadVersion, NoNode
 from pylogd.broker.metadata.errors import FencedLeader, IneligibleReplica, StalePartition, UnknownTopic
 from pylogd.broker.metadata.feed_machine import FeedEvent
-from pylogd.broker.metadata.image import NO_LEADER, Broker, Endpoint, IsrChange, Outages, PartitionState, Topic, TopicUpdate
+from pylogd.broker.metadata.image import (
+    NO_LEADER,
+    Broker,
+    Endpoint,
+    IsrChange,
+    Outages,
+    PartitionState,
+    Topic,
+    TopicUpdate,
+)
+from pylogd.broker.metadata.layout import decode_topic, state_path
+from pylogd.store.errors import BadVersion, NoNode
 from pylogd.store.interfaces import Check, Operation, SetData
-from pylogd.store.paths import TOPICS
-from pylogd.broker.metadata.layout import decode_topic, state_path, topic_path
+from pylogd.store.paths import TOPICS, topic_path
 from pylogd.store.sqlite import SqliteStore
 from pylogd.store.zookeeper import MAX_MULTI_BYTES
 from tests.fakes.metadata import result_of

@@ -10,13 +10,20 @@ from twisted.internet.defer import Deferred, fail
 
 from pylogd.broker.controller.admin import PartitionAdmin
 from pylogd.broker.metadata.configs import ConfigChange, ConfigOperation
-from pylogd.store.errors import ConnectionLost
-from pylogd.broker.metadata.errors import InvalidConfig, InvalidReplicaAssignment, InvalidReplicationFactor, NoReassignmentInProgress, OutsideLabel, UnknownTopic
+from pylogd.broker.metadata.errors import (
+    InvalidConfig,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    NoReassignmentInProgress,
+    OutsideLabel,
+    UnknownTopic,
+)
 from pylogd.broker.metadata.image import Broker, Endpoint, Outages, Topic
-from pylogd.store.interfaces import Delete, SessionState
 from pylogd.broker.metadata.labels import ANY_BROKER, candidates, check_within, label_of, misplaced
-from pylogd.store.paths import BROKERS
 from pylogd.broker.metadata.layout import decode_broker, encode_broker
+from pylogd.store.errors import ConnectionLost
+from pylogd.store.interfaces import Delete, SessionState
+from pylogd.store.paths import BROKERS
 from pylogd.store.sqlite import SqliteStore
 from tests.fakes.metadata import result_of
 from tests.unit.broker.metadata.conftest import Peer

@@ -9,8 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pylogd.broker.metadata.change_notes import Change, News, decode_change, encode_change
-from pylogd.broker.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, Topic, id_from_text, id_to_text, new_id
-from pylogd.broker.metadata.layout import Assignment, decode_broker, decode_configs, decode_producer_block_end, decode_topic, encode_broker, encode_configs, encode_producer_block, encode_states, encode_topic
+from pylogd.broker.metadata.image import (
+    NO_LEADER,
+    Broker,
+    Endpoint,
+    PartitionState,
+    Topic,
+    id_from_text,
+    id_to_text,
+    new_id,
+)
+from pylogd.broker.metadata.layout import (
+    Assignment,
+    decode_broker,
+    decode_configs,
+    decode_producer_block_end,
+    decode_topic,
+    encode_broker,
+    encode_configs,
+    encode_producer_block,
+    encode_states,
+    encode_topic,
+)
 from pylogd.store.errors import CorruptMetadata
 
 

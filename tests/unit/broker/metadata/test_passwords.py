@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.config import ConfigError
 from pylogd.broker.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.broker.metadata.errors import InvalidConfig
 from pylogd.broker.metadata.passwords import PasswordEncoder
+from pylogd.config import ConfigError
 from pylogd.store.sqlite import SqliteStore
 from tests.fakes.metadata import result_of
 from tests.unit.broker.metadata.conftest import Peer

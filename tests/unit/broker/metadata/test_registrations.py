@@ -9,10 +9,10 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.broker.metadata.image import Broker, Endpoint
-from pylogd.store.interfaces import Create, Delete, Node, Operation, SetData, Watch, WatchEvent
-from pylogd.store.paths import BROKERS, PARENTS, REGISTRATIONS
 from pylogd.broker.metadata.layout import encode_broker
 from pylogd.broker.metadata.registrations import Registrations, announcement
+from pylogd.store.interfaces import Create, Delete, Node, Operation, SetData, Watch, WatchEvent
+from pylogd.store.paths import BROKERS, PARENTS, REGISTRATIONS
 from pylogd.store.sqlite import SqliteStore
 from tests.fakes.metadata import result_of
 

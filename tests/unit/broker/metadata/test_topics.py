@@ -9,13 +9,31 @@ import pytest
 
 from pylogd.broker.metadata import configs
 from pylogd.broker.metadata.configs import ConfigChange, ConfigOperation
-from pylogd.broker.metadata.errors import InvalidChange, InvalidConfig, InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor, InvalidTopicName, TooManyPartitions, TopicDeletionDisabled, TopicError, TopicExists, UnknownTopic
-from pylogd.store.errors import StoreClosed
+from pylogd.broker.metadata.errors import (
+    InvalidChange,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidTopicName,
+    TooManyPartitions,
+    TopicDeletionDisabled,
+    TopicError,
+    TopicExists,
+    UnknownTopic,
+)
 from pylogd.broker.metadata.feed_machine import FeedEvent
 from pylogd.broker.metadata.image import NO_LEADER, PartitionState, TopicChange, TopicUpdate
-from pylogd.store.paths import BROKERS, TOPICS
-from pylogd.broker.metadata.layout import Assignment, broker_config_path, encode_broker, encode_topic, state_path, topic_config_path, topic_path
-from pylogd.store.errors import CorruptMetadata
+from pylogd.broker.metadata.layout import (
+    Assignment,
+    broker_config_path,
+    encode_broker,
+    encode_topic,
+    state_path,
+    topic_config_path,
+)
+from pylogd.store.errors import CorruptMetadata, StoreClosed
+from pylogd.store.paths import BROKERS, TOPICS, topic_path
 from pylogd.store.sqlite import SqliteStore
 from tests.fakes.metadata import result_of
 from tests.unit.broker.metadata.conftest import Peer

@@ -13,11 +13,11 @@ from twisted.internet.defer import Deferred, fail, succeed
 from pylogd.base.errors import BrokerUnavailable
 from pylogd.broker.groups.records import Committed
 from pylogd.broker.groups.values import NO_GENERATION
-from pylogd.store.errors import NodeExists, StoreError
-from pylogd.store import registered_groups
 from pylogd.broker.metrics.group_lag import GroupLagSampler
-from pylogd.store.registered_groups import RegisteredGroups
 from pylogd.broker.metrics.survey import REST
+from pylogd.store import registered_groups
+from pylogd.store.errors import NodeExists, StoreError
+from pylogd.store.registered_groups import RegisteredGroups
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

@@ -11,10 +11,10 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 
-from pylogd.config import ConfigError, Settings
-from pylogd.config.connections import parse_networks
 from pylogd.broker.net.handshakes import Handshakes
 from pylogd.broker.net.proxy_protocol import InvalidProxyHeader, ProxiedFactory, parse
+from pylogd.config import ConfigError, Settings
+from pylogd.config.connections import parse_networks
 from tests.fakes.tls import TlsPair
 from tests.fakes.transport import ManualReactor, PairTransport
 

@@ -10,8 +10,8 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 
-from pylogd.client.evented.tls import tls_error
 from pylogd.broker.net.server import BrokerFactory, ServerLimits
+from pylogd.client.evented.tls import tls_error
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fakes.transport import ManualReactor, PairTransport
 from tests.rawclient import encode, frame

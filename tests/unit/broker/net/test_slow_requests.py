@@ -8,8 +8,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.base.errors import CloseConnection
-from pylogd.link.request_memory import RequestMemory
 from pylogd.broker.net.server import LEAST_PROGRESS_BYTES, BrokerFactory, ServerLimits
+from pylogd.link.request_memory import RequestMemory
 from pylogd.wire.session import NOT_ANSWERED
 from tests.fakes.transport import ManualReactor, PairTransport
 

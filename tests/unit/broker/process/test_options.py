@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.config import ConfigError
 from pylogd.broker.process.options import load_settings
 from pylogd.broker.tap import Options
+from pylogd.config import ConfigError
 
 CONFIG = '"node.id" = 3\n"log.segment.bytes" = 1500000\n'
 

@@ -59,8 +59,9 @@ def test_twisted_has_tls_where_a_broker_may_use_it(settings: list[str]) -> None:
 
 def test_twistd_imports_transports_when_it_knows_the_settings() -> None:
     program = (
-        "import gc, sys\nfrom pylogd import tap\n"
-        "early = {'OpenSSL', 'pylogd.broker.broker', 'twisted.internet.reactor', 'twisted.internet.tcp'} & set(sys.modules)\n"
+        "import gc, sys\nfrom pylogd.broker import tap\n"
+        "late = {'OpenSSL', 'pylogd.broker.broker', 'twisted.internet.reactor', 'twisted.internet.tcp'}\n"
+        "early = late & set(sys.modules)\n"
         "options = tap.Options()\noptions.parseOptions(['--data', '/x'])\ntap.makeService(options)\n"
         "print(sorted(early), 'pylogd.broker.broker' in sys.modules, 'OpenSSL' in sys.modules, gc.isenabled())\n"
     )

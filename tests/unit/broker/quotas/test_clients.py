@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from pylogd.config import Settings
 from pylogd.broker.metadata.entity_configs import DEFAULT_NAME, Entity
 from pylogd.broker.quotas.clients import ClientQuotas, Usage, describe
 from pylogd.broker.quotas.limits import QuotaKind, QuotaTable, read_limit, write_limit
+from pylogd.config import Settings
 
 NAMES = ["a", "b", "c"]
 _NAME = st.sampled_from([None, DEFAULT_NAME, *NAMES])

@@ -11,9 +11,9 @@ from twisted.internet.defer import Deferred, maybeDeferred
 
 from pylogd.broker.log.manager import LogManager
 from pylogd.broker.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, TopicUpdate
-from pylogd.store.paths import BROKERS
 from pylogd.broker.metadata.layout import decode_broker
 from pylogd.broker.replica.admission import admit
+from pylogd.store.paths import BROKERS
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.metadata import InlineStore, result_of
 from tests.unit.broker.metadata.conftest import Peer

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.config import ConfigError
 from pylogd.broker.metadata.errors import IneligibleReplica, InvalidReplicaAssignment, InvalidReplicationFactor
 from pylogd.broker.metadata.image import Broker, Endpoint, Outages
-from pylogd.store.paths import BROKERS
 from pylogd.broker.metadata.layout import encode_broker
 from pylogd.broker.replica.outages import OutageReporter
+from pylogd.config import ConfigError
+from pylogd.store.paths import BROKERS
 from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import NODE, Parts

@@ -11,7 +11,13 @@ from pylogd.base.errors import ErrorCode
 from pylogd.broker.log.errors import InvalidAppend
 from pylogd.broker.log.validator import AppendOrigin
 from pylogd.broker.replica.fetch_session_handler import FetchSessionHandler, next_epoch
-from pylogd.broker.replica.followed_partition import FetchPosition, FollowedPartition, StepKind, parts, truncation_offset
+from pylogd.broker.replica.followed_partition import (
+    FetchPosition,
+    FollowedPartition,
+    StepKind,
+    parts,
+    truncation_offset,
+)
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.roles import Role
 from pylogd.wire.messages.fetch import EpochEndOffset, FetchResponse, PartitionData

@@ -11,11 +11,11 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.base.errors import PylogdError
-from pylogd.store.errors import ConnectionLost
 from pylogd.broker.metadata.errors import IneligibleReplica, StalePartition
 from pylogd.broker.metadata.image import IsrChange, PartitionState
 from pylogd.broker.replica.isr_updater import IsrUpdater
 from pylogd.broker.replica.partition import Partition
+from pylogd.store.errors import ConnectionLost
 from tests.fakes.parts import Parts
 
 

@@ -13,11 +13,11 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 
-from pylogd.broker.log.errors import StorageFailure
 from pylogd.base.machine import UnexpectedEvent
-from pylogd.broker.metadata.layout import topic_path
+from pylogd.broker.log.errors import StorageFailure
 from pylogd.broker.replica.errors import FencedLeaderEpoch, NotEnoughReplicas, PartitionOffline, UnknownLeaderEpoch
 from pylogd.broker.replica.roles import Role, RoleEvent
+from pylogd.store.paths import topic_path
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch
 

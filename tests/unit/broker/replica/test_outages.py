@@ -13,10 +13,10 @@ from twisted.internet.defer import Deferred, fail
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.log.errors import StorageFailure
 from pylogd.broker.log.files import remove_tree
-from pylogd.store.errors import ConnectionLost
 from pylogd.broker.metadata.image import Outages, TopicUpdate
 from pylogd.broker.replica.outages import OutageReporter
 from pylogd.broker.replica.roles import Role
+from pylogd.store.errors import ConnectionLost
 from pylogd.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pylogd.config import Settings
 from pylogd.broker.log.compaction.cleaner import CleanerConfig
 from pylogd.broker.log.compaction.cleaners import Cleaners
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.manager import LogManager
 from pylogd.broker.replica.sizes import follow_settings
+from pylogd.config import Settings
 from tests.fakes.storage import TOPIC_ID, MemoryStorage, batch
 
 

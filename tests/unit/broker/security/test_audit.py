@@ -14,9 +14,9 @@ from typing import Any, cast
 import pytest
 from twisted.internet.defer import CancelledError
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.auditing import ADMINISTRATIVE, describe
 from pylogd.broker.api.dispatch import AuditingDispatcher
-from pylogd.base.errors import ErrorCode
 from pylogd.broker.security import audit as module
 from pylogd.broker.security.audit import LONGEST, WINDOW_SECONDS, AuditLog, Limiter
 from pylogd.broker.security.authorizer import AclOperation, ResourceType

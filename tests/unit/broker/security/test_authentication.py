@@ -12,12 +12,16 @@ from twisted.internet.defer import Deferred
 from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from zope.interface import implementer
 
-from pylogd.broker.api.authentication_gate import AuthenticationGate
-from pylogd.broker.api.dispatch import Dispatcher
 from pylogd.base.errors import CloseConnection, ErrorCode
 from pylogd.base.limits.shares import FairWork
-from pylogd.broker.security.authentication import Authentication, AuthenticationLimits, AuthenticationState, Authenticator
-from pylogd.credentials.principal import USER, Principal
+from pylogd.broker.api.authentication_gate import AuthenticationGate
+from pylogd.broker.api.dispatch import Dispatcher
+from pylogd.broker.security.authentication import (
+    Authentication,
+    AuthenticationLimits,
+    AuthenticationState,
+    Authenticator,
+)
 from pylogd.credentials.conversation import (
     AuthenticationFailed,
     Challenge,
@@ -26,6 +30,7 @@ from pylogd.credentials.conversation import (
     Step,
     Success,
 )
+from pylogd.credentials.principal import USER, Principal
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse

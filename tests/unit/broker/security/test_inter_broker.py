@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pylogd.broker.security.inter_broker import BrokerLogin, BrokerLogins
 from pylogd.config import ConfigError
 from pylogd.config.sasl import MECHANISMS
-from pylogd.broker.security.inter_broker import BrokerLogin, BrokerLogins
 from pylogd.credentials.principal import USER, Principal
 
 JAAS = 'some.Module required username="broker" password="hush" user_broker="hush";'

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pylogd.config import ConfigError, Settings
 from pylogd.broker.security.mechanisms import authentication_limits, make_mechanisms
+from pylogd.config import ConfigError, Settings
 from pylogd.credentials.conversation import AuthenticationFailed, Success
 
 USERS: Any = None

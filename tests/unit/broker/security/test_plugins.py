@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from twisted.logger import globalLogPublisher
 
-from pylogd.config import ConfigError, Settings
-from pylogd.config.principal_rules import parse_rules
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.broker.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
-from pylogd.credentials.principal import ANONYMOUS, Principal
 from pylogd.broker.security.principal_builder import Authentication
 from pylogd.broker.security.rules import AclAuthorizer
+from pylogd.config import ConfigError, Settings
+from pylogd.config.principal_rules import parse_rules
+from pylogd.credentials.principal import ANONYMOUS, Principal
 from tests.docs.kinds import blocks_of_kind
 
 ADMIN = Principal("User", "CN=admin,O=Example")
@@ -171,7 +171,7 @@ def test_the_principal_builder_in_the_documentation_works(monkeypatch: pytest.Mo
     ],
 )
 def test_the_rule_in_the_manual_takes_the_common_name_only(subject: str, name: str) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "security.md").read_text("utf-8")
     (rules,) = re.findall(r'^"ssl.principal.mapping.rules" = "(.*?)"', text, re.MULTILINE)
     found = (rule.apply(subject) for rule in parse_rules(rules))
     assert next(one for one in found if one is not None) == name

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 
-from pylogd.config import ConfigError, TlsOptions
-from pylogd.local.authority import Authority
-from pylogd.credentials.certificates import fingerprint, read_credentials
 from pylogd.broker.security.rotation import ListenerCertificates
+from pylogd.config import ConfigError, TlsOptions
+from pylogd.credentials.certificates import fingerprint, read_credentials
+from pylogd.local.authority import Authority
 from tests.fakes.metadata import result_of
 from tests.fakes.tls import TlsPair, authority, client_context, make_context, options
 

@@ -11,8 +11,8 @@ from pylogd.broker.security import rules
 from pylogd.broker.security.acls import AclEntry, PatternType, Permission, ResourcePattern, make_binding, make_filter
 from pylogd.broker.security.authorizer import AclOperation as Op
 from pylogd.broker.security.authorizer import ResourceType as Kind
-from pylogd.credentials.principal import Principal
 from pylogd.broker.security.rules import AclAuthorizer, AclIndex
+from pylogd.credentials.principal import Principal
 
 ALICE = Principal("User", "alice")
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.broker.api.authentication_gate import guarded
-from pylogd.broker.api.dispatch import Dispatcher
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode
 from pylogd.base.limits.shares import FairWork
+from pylogd.broker.api.authentication_gate import guarded
+from pylogd.broker.api.dispatch import Dispatcher
 from pylogd.broker.net.server import BrokerFactory, BrokerProtocol, ListenerSecurity, ServerLimits
-from pylogd.credentials.principal import ANONYMOUS, USER, Principal
 from pylogd.broker.security.principal_builder import Authentication
+from pylogd.config import Settings
 from pylogd.credentials.plain import PlainClient
+from pylogd.credentials.principal import ANONYMOUS, USER, Principal
 from pylogd.credentials.scram import SCRAM_SHA_256, make_credential
 from pylogd.credentials.scram_client import ScramClient
 from pylogd.wire.messages.api_versions import ApiVersionsRequest

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.config import ConfigError, Settings
-from pylogd.config.metadata_store import has_peers, store_file, store_socket
 from pylogd.broker.workers.directories import refuse_directories_of_workers
 from pylogd.broker.workers.plan import make_plan
+from pylogd.config import ConfigError, Settings
+from pylogd.config.metadata_store import has_peers, store_file, store_socket
 
 
 def settings(folder: Path, **values: str) -> Settings:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import BrokerUnavailable, Closed, KafkaError, RequestTimedOut, TopicPartition, UnknownTopic
 from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.deferred import Admin, Cluster
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.describe_configs import DescribeConfigsResponse
 from pylogd.wire.messages.incremental_alter_configs import IncrementalAlterConfigsResponse

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import BrokerUnavailable, ClientError, Closed, CorruptRecords, KafkaError, Record, TopicPartition
 from pylogd.client.deferred import Consumer
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.records import NewRecord, encode_batch
 from tests.fakes import broker as fake

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import GroupProtocolUnsupported, KafkaError, Record, TopicPartition, UnsupportedByBroker
 from pylogd.client.core.errors import CommitFailed
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.deferred import Consumer
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import APIS, ApiKey
 from tests.fakes import broker as fake
 from tests.fakes.group_broker import fill, refuse, refuse_commit

@@ -10,10 +10,10 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import Closed, KafkaError, Record, RequestTimedOut, TopicPartition
 from pylogd.client.core.errors import CommitFailed
 from pylogd.client.deferred import Cluster, Consumer
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from tests.fakes import broker as fake
 from tests.fakes.group_broker import fill, refuse, refuse_commit

@@ -9,6 +9,7 @@ import pytest
 from twisted.internet import task
 from twisted.internet.defer import CancelledError
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import (
     BatchResult,
     BrokerUnavailable,
@@ -23,7 +24,6 @@ from pylogd.client import (
     UnknownTopic,
 )
 from pylogd.client.deferred import Cluster, Producer
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
 from pylogd.wire.records import parse_header

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import KafkaError, Record, TopicPartition
 from pylogd.client.core.errors import ClientError, Closed, CommitFailed
 from pylogd.client.core.model import OffsetAndMetadata
 from pylogd.client.evented.group import BrokerGroup
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,
 )

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import Consumer, KafkaError, Record
 from pylogd.client.core.errors import CommitFailed, CorruptRecords, RequestTimedOut
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,
 )

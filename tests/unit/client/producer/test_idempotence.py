@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import (
     ClientError,
     Closed,
@@ -19,7 +20,6 @@ from pylogd.client import (
     UnsupportedByBroker,
 )
 from pylogd.client.blocking.driver import Driver
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.init_producer_id import InitProducerIdResponse
 from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponseTopic

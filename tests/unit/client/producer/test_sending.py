@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from pylogd.base.errors import ErrorCode
 from pylogd.client import (
     BatchResult,
     BrokerUnavailable,
@@ -25,7 +26,6 @@ from pylogd.client import (
     TopicPartition,
 )
 from pylogd.client.core.producer import accumulator
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.produce import ProduceResponse
 from pylogd.wire.records import encode_batch, parse_header

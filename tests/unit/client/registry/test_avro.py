@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from pylogd.client.registry import avro as module
-from pylogd.client.registry.avro import AvroDeserializer, NotAvro, SchemaRegistryClient, SchemaRegistryError, UnknownSchemaId
+from pylogd.client.registry.avro import (
+    AvroDeserializer,
+    NotAvro,
+    SchemaRegistryClient,
+    SchemaRegistryError,
+    UnknownSchemaId,
+)
 from pylogd.lake.spark.avro import _decoded
 from tests.fakes.registered import avro_body, framed, record
 

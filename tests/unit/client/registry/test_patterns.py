@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.services.registry.errors import InvalidSchema
-from pylogd.services.registry.formats.json_schema import canonical, conflicts
-from pylogd.services.registry.model import Definition
 from pylogd.client.registry.pattern_engines import Untranslatable
 from pylogd.client.registry.patterns import InvalidPattern, for_python, in_schema, patterns_of, plain
 from pylogd.lake.typed.errors import Misfit, NotEncoded
 from pylogd.lake.typed.json_codec import _Json
 from pylogd.lake.typed.json_schema import JsonReader
+from pylogd.services.registry.errors import InvalidSchema
+from pylogd.services.registry.formats.json_schema import canonical, conflicts
+from pylogd.services.registry.model import Definition
 from tests.fakes.registered import json_schema
 
 #: A pattern, texts that it matches, and texts that it does not match.

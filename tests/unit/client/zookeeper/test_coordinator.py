@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.base.machine import UnexpectedEvent
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.claims import Claims
 from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
@@ -16,7 +17,6 @@ from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.lease import HEARTBEAT, LEASE, Lease
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription
 from pylogd.client.zookeeper.states import COORDINATOR, CoordinatorState, Event
-from pylogd.base.machine import UnexpectedEvent
 from pylogd.store.errors import SessionExpired
 from tests.fakes.metadata import result_of
 from tests.fakes.simulation import SimulatedTime

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylogd.client.core.producer.columns import EncodedBatch
 from pylogd.base.errors import KafkaError
+from pylogd.client.core.producer.columns import EncodedBatch
 from pylogd.lake.spark import epochs
 from pylogd.lake.spark.epochs import EncodedRows, Epoch, epoch_of
 from pylogd.lake.spark.errors import EpochNotCommitted, WriteError

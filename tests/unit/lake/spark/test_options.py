@@ -242,7 +242,7 @@ def test_transactions_need_spark_to_note_each_epoch() -> None:
 
 
 def test_the_documentation_has_all_options_of_spark() -> None:
-    page = Path(__file__).resolve().parents[3].joinpath("docs", "spark.md").read_text("utf-8")
+    page = Path(__file__).resolve().parents[4].joinpath("docs", "spark.md").read_text("utf-8")
     section = page.partition("## Options of Spark itself\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in re.findall(r"`([^`]+)`", row)} == set(OPTIONS_OF_SPARK)

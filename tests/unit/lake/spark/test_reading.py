@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylogd.client import RequestTimedOut
 from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.client import RequestTimedOut
 from pylogd.lake.spark import reading
 from pylogd.lake.spark.errors import DataLoss, InvalidTimestamp
 from pylogd.lake.spark.ranges import OffsetRange

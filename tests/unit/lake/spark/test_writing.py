@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylogd.client.core.producer.partitioner import positive_murmur2
 from pylogd.base.errors import KafkaError
+from pylogd.client.core.producer.partitioner import positive_murmur2
 from pylogd.lake.spark import writing
 from pylogd.lake.spark.errors import WriteError
 from pylogd.lake.spark.sink_options import SinkOptions

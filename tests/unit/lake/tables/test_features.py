@@ -49,7 +49,7 @@ from pylogd.lake.tables.position import LoadRange
 from tests.unit.lake.tables.cases import Case, DeltaCase, IcebergCase, records
 from tests.unit.lake.tables.changed import T0, change_schema, field, loads, refuses
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.services.mirror.table_load import Slice, TableLoader
-from pylogd.services.mirror.target import Checkpoint
 from pylogd.lake.spark.reading import _valid
 from pylogd.lake.tables.interface import Layout
 from pylogd.lake.tables.opening import open_table
 from pylogd.lake.tables.records import RecordRows, as_text
+from pylogd.services.mirror.table_load import Slice, TableLoader
+from pylogd.services.mirror.target import Checkpoint
 from pylogd.wire.records import NewRecord, encode_batch
 from tests.tables import read_files
 from tests.texts import TEXTS

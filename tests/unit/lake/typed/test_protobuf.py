@@ -14,11 +14,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.services.registry.formats.protobuf import rendered
-from pylogd.services.registry.model import Definition as Named
 from pylogd.lake.typed.errors import Misfit, NotColumns
 from pylogd.lake.typed.protobuf import ProtobufFile, ProtobufReader
 from pylogd.lake.typed.registry import Definition, Registered
+from pylogd.services.registry.formats.protobuf import rendered
+from pylogd.services.registry.model import Definition as Named
 from tests.fakes.registered import protobuf
 
 EVENT = """

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from pylogd.services.audit.columns import count_columns
-from pylogd.services.audit.counting import Counted, Origin, Row
 from pylogd.client.core.audit import HEADER, InvalidReport, Report, Stamp
 from pylogd.lake.tables.columns import HEADERS
+from pylogd.services.audit.columns import count_columns
+from pylogd.services.audit.counting import Counted, Origin, Row
 from tests.audits import START, WIDTH, header, report
 
 ALICE = Origin(("alice",), 0, "here")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pylogd.base.clock import wall_ms
+from pylogd.lake.tables.columns import HEADERS
+from pylogd.lake.tables.position import LoadRange
 from pylogd.services.audit.judging import Verdict
 from pylogd.services.audit.markers import Marker
 from pylogd.services.audit.opening import open_table
 from pylogd.services.audit.tables import Look, TableReader
-from pylogd.base.clock import wall_ms
-from pylogd.lake.tables.columns import HEADERS
-from pylogd.lake.tables.position import LoadRange
 from tests.audits import START, WIDTH, header
 from tests.unit.lake.tables.cases import CASES, Case, records
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.services.audit.lakes import LakeReader, ReadOnlyFiles
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.parquet.commits import Commit, DataFile
 from pylogd.lake.tables.parquet.files import COMMITS, QUARANTINE, numbered
+from pylogd.services.audit.lakes import LakeReader, ReadOnlyFiles
 
 
 def commit(root: Path, number: int, *, added: tuple[str, ...] = (), removed: tuple[str, ...] = ()) -> None:

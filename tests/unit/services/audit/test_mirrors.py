@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from twisted.internet.defer import Deferred, succeed
 
-from pylogd.services.audit.mirrors import MirrorOffsets
 from pylogd.client.deferred import Cluster
+from pylogd.services.audit.mirrors import MirrorOffsets
 from pylogd.services.mirror.target import Checkpoint, SourcePartition
 from tests.fakes.memory_broker import MemoryReactor
 

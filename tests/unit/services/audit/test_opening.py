@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.client.deferred import Admin
 from pylogd.services.audit.opening import InvalidStage, StageDescription, check_stages, make_stage, open_table
 from pylogd.services.audit.windows import StageSpec
-from pylogd.client.deferred import Admin
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode
+from pylogd.client.core.audit import Report
 from pylogd.services.audit.judging import Verdict
 from pylogd.services.audit.ledger import Ledger
 from pylogd.services.audit.state import Resume
 from pylogd.services.audit.topics import ReportsReader, Since, TopicStage
-from pylogd.client.core.audit import Report
-from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.records import HEADER_SIZE, NewRecord, encode_batch
 from tests.audits import SERVING, START, TOPIC, numbers, options, report

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
+from pylogd.base.errors import BrokerUnavailable, PylogdError, RequestTimedOut, UnsupportedByBroker
 from pylogd.client.core.admin.calls import Question
 from pylogd.client.core.admin.operations import Operations
 from pylogd.client.core.backoff import Backoff
@@ -18,7 +19,6 @@ from pylogd.services.console.clusters import ClusterOptions
 from pylogd.services.console.login import Login
 from pylogd.services.console.sampler import ClusterSampler
 from pylogd.services.console.service import ConsoleOptions, ConsoleService
-from pylogd.base.errors import BrokerUnavailable, PylogdError, RequestTimedOut, UnsupportedByBroker
 from pylogd.services.registry.bodies import BoundedSite
 from pylogd.wire.messages import APIS
 from tests.console.recorded import NODES, Answers, Record

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from joserfc import jwk, jwt
 
-from pylogd.services.console.oidc import Provider, ProviderOptions
-from pylogd.services.console.roles import claims_of
 from pylogd.credentials.access_tokens import IssuerKeys, SignedTokens, TokenRules
 from pylogd.credentials.conversation import AuthenticationFailed
+from pylogd.services.console.oidc import Provider, ProviderOptions
+from pylogd.services.console.roles import claims_of
 
 NOW = 1_700_000_000
 KEY = jwk.ECKey.generate_key("P-256", {"kid": "k"})

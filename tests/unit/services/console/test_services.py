@@ -14,7 +14,7 @@ from pylogd.services.audit.judging import Judgement, Verdict
 from pylogd.services.audit.report import Row
 from pylogd.services.console.audits import Audited
 from pylogd.services.console.mirrors import MirrorReader, Mirrors, Route
-from pylogd.services.console.periodic_reads import Repeated
+from pylogd.services.console.periodic_reads import PeriodicReads
 from pylogd.services.console.sample import Sample, TopicState
 from pylogd.services.console.series import TopicSeries
 from pylogd.services.console.tables import (
@@ -83,7 +83,7 @@ def test_other_pages_are_no_mirrors() -> None:
 
 
 class Read:
-    """What was read, as `Repeated` has it."""
+    """What was read, as `PeriodicReads` has it."""
 
     def __init__(self, last: Any) -> None:
         self.last, self.at_ms, self.problem = last, NOW_MS, ""
@@ -233,7 +233,7 @@ def test_a_service_is_read_again_once_the_last_read_has_ended() -> None:
             raise answer
         return str(answer)
 
-    repeated: Repeated[str] = Repeated(clock, "test", read, lambda: int(clock.seconds() * 1000), 10.0)
+    repeated: PeriodicReads[str] = PeriodicReads(clock, "test", read, lambda: int(clock.seconds() * 1000), 10.0)
     pool: Any = Calls()
     repeated._pool = pool
     repeated.start()

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 
+from pylogd.base.limits.shares import FairWork
 from pylogd.services.console import events
 from pylogd.services.console.login import Login
 from pylogd.services.console.roles import EVERYTHING, Identity, Role, Roles
 from pylogd.services.console.sample import TopicState
 from pylogd.services.console.series import TopicSeries
-from pylogd.base.limits.shares import FairWork
 from tests.unit.services.console.memory import MemoryConsole, parse
 
 PAGES = (

@@ -10,10 +10,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from pylogd.base.errors import BrokerUnavailable
-from pylogd.store.errors import NoNode
 from pylogd.services.mirror.controller import Controller, Wanted
 from pylogd.services.mirror.membership import Assignment, Holdings, MirrorPaths, dump_holdings, parse_assignment
 from pylogd.services.mirror.partition_copy import PartitionRoute
+from pylogd.store.errors import NoNode
 from tests.fakes.metadata import InlineStore, result_of
 
 PATHS = MirrorPaths("test")

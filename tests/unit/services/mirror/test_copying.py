@@ -8,18 +8,18 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from pylogd.base.errors import ErrorCode, KafkaError, RequestTimedOut
 from pylogd.client.core.errors import LogTruncation, UnknownTopic
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.base.errors import ErrorCode, KafkaError, RequestTimedOut
 from pylogd.services.mirror.copying import CommitPace, Copier
 from pylogd.services.mirror.errors import NotAMember, TopicRecreated
 from pylogd.services.mirror.offset_map import Run
 from pylogd.services.mirror.partition_copy import PartitionRoute
+from pylogd.services.mirror.rate_limit import ByteRateLimit
 from pylogd.services.mirror.route_meter import RouteMeter
 from pylogd.services.mirror.source import OnError
 from pylogd.services.mirror.starting import LogRange, SourceState, StartAt
 from pylogd.services.mirror.target import SourcePartition
-from pylogd.services.mirror.rate_limit import Throttle
 from tests.fakes.mirror import TOPIC_ID, FakeCluster, FakeReader, FakeTarget, refused
 
 
@@ -30,7 +30,7 @@ class FakeRoute:
 
     def __init__(self, name: str, logs: dict[TopicPartition, list[bytes]]) -> None:
         self.name, self.logs = name, logs
-        self.throttle, self.meter = Throttle(0), RouteMeter()
+        self.throttle, self.meter = ByteRateLimit(0), RouteMeter()
         self.topic_id = TOPIC_ID
         self.first = 0
         self.errors: dict[str, KafkaError] = {}
@@ -57,7 +57,7 @@ class World:
         self.routes = {name: FakeRoute(name, self.logs) for name in "ab"}
         self.member = True
         self.released = 0
-        self.throttle = Throttle(0)
+        self.throttle = ByteRateLimit(0)
         self.copier = Copier(
             self.routes.get, lambda: FakeTarget(self.cluster), reactor=self.clock, now_ms=lambda: 1234,
             pace=CommitPace(0.5), throttle=self.throttle, still_member=self._still_member, on_released=self._released,
@@ -264,7 +264,7 @@ def test_a_topic_that_is_gone_is_asked_for_now_and_then() -> None:
 
 def test_a_throttled_route_delays_no_other() -> None:
     world = World()
-    world.routes["a"].throttle = Throttle(100)
+    world.routes["a"].throttle = ByteRateLimit(100)
     world.advance(0.1)
     world.copier.assign([A, B])
     world.advance(2)
@@ -318,7 +318,7 @@ def test_lag_in_seconds_begins_with_what_the_target_has_not(world: World) -> Non
 
 def test_the_time_that_a_throttle_takes_is_counted_for_its_route_only() -> None:
     world = World()
-    world.routes["a"].throttle = Throttle(100)
+    world.routes["a"].throttle = ByteRateLimit(100)
     world.copier.assign([A, B])
     world.advance(5)
     assert world.routes["a"].meter.throttled_seconds > 1 and world.routes["b"].meter.throttled_seconds == 0

@@ -12,7 +12,7 @@ from pylogd.services.mirror.copying import Copier
 from pylogd.services.mirror.figures import RouteFigures
 from pylogd.services.mirror.metrics import MirrorMetrics
 
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[4]
 
 
 class FakeCopier(Copier):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pylogd.config import Settings
+from pylogd.lake.tables.interface import Layout
 from pylogd.services.mirror.errors import InvalidMirrorFile
 from pylogd.services.mirror.settings import parse, read_file
-from pylogd.lake.tables.interface import Layout
 
 GOOD = """
 name = "events"

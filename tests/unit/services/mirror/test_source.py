@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.errors import UnknownTopic
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.options import ClientOptions
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.services.mirror.errors import TopicRecreated
 from pylogd.services.mirror.source import SourceReader
 from pylogd.services.mirror.starting import LogRange, look_up

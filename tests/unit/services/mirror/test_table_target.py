@@ -14,13 +14,13 @@ from deltalake.schema import PrimitiveType
 from pyiceberg.types import StringType
 
 from pylogd.client.core.errors import CorruptRecords
-from pylogd.services.mirror.table_load import Slice, TableLoader
-from pylogd.services.mirror.table_target import TableCheckpoints
-from pylogd.services.mirror.target import Checkpoint, SourcePartition
 from pylogd.lake.tables.errors import LayoutChanged, OffsetsMoved, TableError
 from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.lake.tables.interface import Layout
 from pylogd.lake.tables.opening import open_table
+from pylogd.services.mirror.table_load import Slice, TableLoader
+from pylogd.services.mirror.table_target import TableCheckpoints
+from pylogd.services.mirror.target import Checkpoint, SourcePartition
 from pylogd.wire.records import NewRecord, encode_batch
 from tests.fakes.s3 import KEY, REGION, SECRET, S3Server, environment
 from tests.tables import read_files

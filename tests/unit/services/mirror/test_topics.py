@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.client.core.model import NewTopic, Partition, Topic
 from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.client.core.model import NewTopic, Partition, Topic
 from pylogd.services.mirror import following, topics
 from pylogd.services.mirror.cluster_topics import ClusterTopics
 from pylogd.services.mirror.names import TopicPatterns

@@ -10,11 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylogd.services.mirror.errors import MirrorError
-from pylogd.services.mirror.settings import SchemaSettings
-from pylogd.services.mirror.table_load import Slice, TableLoader
-from pylogd.services.mirror.table_target import TableCheckpoints
-from pylogd.services.mirror.target import Checkpoint, SourcePartition
 from pylogd.client.registry.api_client import SchemaRegistryError
 from pylogd.lake.tables.errors import LayoutChanged
 from pylogd.lake.tables.interface import Layout
@@ -22,6 +17,11 @@ from pylogd.lake.tables.opening import open_table
 from pylogd.lake.typed import registry as registry_module
 from pylogd.lake.typed import rows as module
 from pylogd.lake.typed.errors import NoSchema
+from pylogd.services.mirror.errors import MirrorError
+from pylogd.services.mirror.settings import SchemaSettings
+from pylogd.services.mirror.table_load import Slice, TableLoader
+from pylogd.services.mirror.table_target import TableCheckpoints
+from pylogd.services.mirror.target import Checkpoint, SourcePartition
 from pylogd.wire.records import NewRecord, encode_batch
 from tests.fakes.registered import MemoryRegistry, avro_body, framed, record
 from tests.tables import read_files

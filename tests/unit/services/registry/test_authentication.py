@@ -13,10 +13,10 @@ from joserfc import jwk, jwt
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
-from pylogd.services.registry.authentication import Authenticator, RegistryTokens
-from pylogd.services.registry.errors import Overloaded, Unauthorized
 from pylogd.credentials.conversation import AuthenticationFailed, MechanismUnavailable
 from pylogd.credentials.passwords import UsersFile, add_user
+from pylogd.services.registry.authentication import Authenticator, RegistryTokens
+from pylogd.services.registry.errors import Overloaded, Unauthorized
 
 NOW = 1_700_000_000
 SECRET = "a secret of ada's"

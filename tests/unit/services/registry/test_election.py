@@ -10,8 +10,8 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from pylogd.client.core.admin.calls import Question
 from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.client.core.admin.calls import Question
 from pylogd.services.registry.election import LeaderElection
 from pylogd.services.registry.errors import UnknownLeader
 from pylogd.services.registry.group_protocol import Identity

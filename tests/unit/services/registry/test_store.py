@@ -11,9 +11,9 @@ import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.testing import MemoryReactorClock
 
-from pylogd.client.core.admin.calls import Question
 from pylogd.broker.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.broker.log.producers import Producers
+from pylogd.client.core.admin.calls import Question
 from pylogd.services.registry.appending import PRODUCER_ID, BatchSequence, ConcurrentAppend, TopicAppender, stamp_of
 from pylogd.services.registry.errors import StoreTimedOut
 from pylogd.services.registry.model import Schema, TopicRecord

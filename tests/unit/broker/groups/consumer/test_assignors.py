@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.broker.groups.consumer.assignors import ASSIGNORS, Assignor, Subscriber, Target, assign_ranges, assign_uniformly
+from pylogd.broker.groups.consumer.assignors import (
+    ASSIGNORS,
+    Assignor,
+    Subscriber,
+    Target,
+    assign_ranges,
+    assign_uniformly,
+)
 from pylogd.broker.groups.consumer.members import TopicPartition
 
 A, B, C = (bytes([number]) * 16 for number in (1, 2, 3))

@@ -9,12 +9,12 @@ import pytest
 from twisted.logger import Logger, formatEvent
 
 from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.log_lines import COUNTS, MOST_LINES, LimitedLog
 from pylogd.broker.groups.consumer import removals
+from pylogd.broker.groups.consumer.active_group import ActiveGroup
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.groups.consumer.heartbeats import Heartbeat
-from pylogd.broker.groups.consumer.active_group import Held
 from pylogd.broker.groups.consumer.removals import AT_ONCE
-from pylogd.base.limits.log_lines import COUNTS, MOST_LINES, LimitedLog
 from tests.unit.broker.groups.consumer.test_service import SESSION, TOPICS, World, no_topics
 
 
@@ -82,7 +82,7 @@ def test_the_memory_of_an_expired_group_is_given_back_without_the_garbage_collec
     """It searches all objects every two minutes at most."""
 
     def groups() -> int:
-        return sum(isinstance(each, Held | ConsumerGroup) for each in gc.get_objects())
+        return sum(isinstance(each, ActiveGroup | ConsumerGroup) for each in gc.get_objects())
 
     world = World()
     gc.collect()

@@ -11,7 +11,6 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from pylogd.config import Settings
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer import service
 from pylogd.broker.groups.consumer.answers import HeartbeatAnswer
@@ -22,6 +21,7 @@ from pylogd.broker.groups.consumer.records import decode
 from pylogd.broker.groups.consumer.service import ConsumerGroups
 from pylogd.broker.metadata.image import Topic
 from pylogd.broker.replica.internal_topic import KeyValue
+from pylogd.config import Settings
 from tests.fakes.indexes import check_held_group
 from tests.unit.broker.groups.consumer.test_heartbeats import topic
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from pylogd.broker.groups.consumer.active_group import Made
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.groups.consumer.heartbeats import Change, FindTopic, Heartbeat, HeartbeatRefused, beat, leave
-from pylogd.broker.groups.consumer.active_group import Made
 from pylogd.broker.groups.consumer.members import LEAVING_FOR_A_WHILE
 from pylogd.broker.groups.consumer.records import GroupEpoch, encode
 from pylogd.broker.groups.consumer.work import MUCH_WORK, make_change, matched, work

@@ -11,10 +11,10 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 
 from pylogd.base.errors import BrokerUnavailable, PylogdError
-from pylogd.store.consumers import committed_offsets
 from pylogd.broker.metadata.errors import IneligibleReplica
 from pylogd.broker.metadata.image import SmoothWait
 from pylogd.broker.replica.smooth_expansion import LOOK_SECONDS, PRODUCER_SECONDS, Key, SmoothJoins
+from pylogd.store.consumers import committed_offsets
 from pylogd.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.offset_commit import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pylogd.broker.log.compaction.rate_limit import UNLIMITED, Throttle
+from pylogd.broker.log.compaction.rate_limit import UNLIMITED, RateLimit
 
 
 def test_the_throttle_accounts_for_every_byte() -> None:
@@ -12,7 +12,7 @@ def test_the_throttle_accounts_for_every_byte() -> None:
         pauses.append(seconds)
         now[0] += seconds
 
-    throttle = Throttle(100.0, lambda: now[0], wait)
+    throttle = RateLimit(100.0, lambda: now[0], wait)
     throttle.take(50)
     throttle.take(0)
     throttle.take(200)
@@ -26,7 +26,7 @@ def test_the_rate_of_the_throttle_may_change_while_a_thread_sleeps() -> None:
         pauses.append(seconds)
         throttle.rate = UNLIMITED
 
-    throttle = Throttle(1.0, lambda: 0.0, wait)
+    throttle = RateLimit(1.0, lambda: 0.0, wait)
     throttle.take(1_000_000)
     assert pauses == [1.0]
     throttle.rate = 10.0
@@ -35,5 +35,5 @@ def test_the_rate_of_the_throttle_may_change_while_a_thread_sleeps() -> None:
 
 
 def test_the_throttle_ends_at_a_stop() -> None:
-    throttle = Throttle(1.0, lambda: 0.0, lambda _seconds: True)
+    throttle = RateLimit(1.0, lambda: 0.0, lambda _seconds: True)
     throttle.take(1 << 40)

@@ -12,11 +12,11 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogd.broker.isolation.laggards import LaggardThrottle
-from pylogd.broker.log import write_back
-from pylogd.broker.log.errors import StorageFailure
+from pylogd.broker.log import early_write_back
 from pylogd.broker.log.early_write_back import LEAST_BYTES
-from pylogd.broker.replica.disk_calls import DiskCalls
+from pylogd.broker.log.errors import StorageFailure
 from pylogd.broker.replica.busy_disk_write_back import INTERVAL, BusyDiskWriteBack
+from pylogd.broker.replica.disk_calls import DiskCalls
 from tests.fakes.storage import DATA, MemoryStorage, append
 
 
@@ -36,7 +36,9 @@ class Test(SynchronousTestCase):
     def setUp(self) -> None:
         self.handed: list[int] = []
         patch = pytest.MonkeyPatch()
-        patch.setattr(write_back, "sync_file_range", lambda fd, position, length, flags: self.handed.append(length))
+        patch.setattr(
+            early_write_back, "sync_file_range", lambda fd, position, length, flags: self.handed.append(length)
+        )
         self.addCleanup(patch.undo)
         self.storage = MemoryStorage()
         self.log = self.storage.create()

@@ -8,9 +8,9 @@ import os
 
 import pytest
 
-from pylogd.broker.log import write_back
-from pylogd.broker.log.log import Log
+from pylogd.broker.log import early_write_back
 from pylogd.broker.log.early_write_back import LEAST_BYTES, WRITE, EarlyWriteBack
+from pylogd.broker.log.log import Log
 from tests.fakes.storage import MemoryStorage, append
 
 PAGE = mmap.PAGESIZE
@@ -21,7 +21,7 @@ Handed = list[tuple[int, int, int]]
 def handed(monkeypatch: pytest.MonkeyPatch) -> Handed:
     """What was handed over: (position, length, flags)."""
     found: Handed = []
-    monkeypatch.setattr(write_back, "sync_file_range", lambda fd, *rest: found.append(rest))
+    monkeypatch.setattr(early_write_back, "sync_file_range", lambda fd, *rest: found.append(rest))
     return found
 
 
@@ -103,7 +103,7 @@ def test_an_error_is_left_to_the_next_flush(monkeypatch: pytest.MonkeyPatch) -> 
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(write_back, "sync_file_range", fail)
+    monkeypatch.setattr(early_write_back, "sync_file_range", fail)
     log = MemoryStorage().create()
     writer = EarlyWriteBack()
     writer.write([log])

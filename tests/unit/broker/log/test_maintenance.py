@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pylogd.broker.log import housekeeping
+from pylogd.broker.log import maintenance
 from pylogd.broker.log.log import Log
 from tests.fakes.storage import MemoryStorage, append, values
 
@@ -17,13 +17,13 @@ class Rounds:
     def __init__(self, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
         self._storage = storage
         self._maintained: list[int] = []
-        maintain = housekeeping._maintain
+        maintain = maintenance._maintain
 
         def counted(log: Log, now_ms: int, now: float) -> None:
             self._maintained.append(log.partition)
             maintain(log, now_ms, now)
 
-        monkeypatch.setattr(housekeeping, "_maintain", counted)
+        monkeypatch.setattr(maintenance, "_maintain", counted)
 
     def maintained(self) -> list[int]:
         """Have a round; return the partitions of the logs that were maintained."""

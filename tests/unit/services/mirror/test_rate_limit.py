@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.services.mirror.rate_limit import Throttle
+from pylogd.services.mirror.rate_limit import ByteRateLimit
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    throttle = Throttle(0)
+    throttle = ByteRateLimit(0)
     throttle.used(1 << 40, 1.0)
     assert throttle.wait(1.0) == 0.0
 
 
 def test_a_debt_is_paid_off_by_time() -> None:
-    throttle = Throttle(100)
+    throttle = ByteRateLimit(100)
     throttle.wait(1000.0)
     throttle.used(400, 1000.0)  # of which a second's worth was saved up
     assert throttle.wait(1000.0) == pytest.approx(3.0)
@@ -26,7 +26,7 @@ def test_a_debt_is_paid_off_by_time() -> None:
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=50))
 def test_the_average_is_the_limit(sizes: list[int]) -> None:
-    throttle, now = Throttle(1000), 5.0
+    throttle, now = ByteRateLimit(1000), 5.0
     throttle.wait(now)
     for size in sizes:
         now += throttle.wait(now)

@@ -6,8 +6,8 @@ import pytest
 
 from pylogd.broker.metadata.image import Broker, Endpoint
 from pylogd.broker.replica.followers import Follower
-from pylogd.broker.replica.selector import NO_PREFERENCE, RackAwareSelector
 from pylogd.broker.replica.replication_throttle import ReplicationQuota, is_throttled
+from pylogd.broker.replica.selector import NO_PREFERENCE, RackAwareSelector
 
 
 def test_an_allowance_grows_with_the_time_to_one_second() -> None:
