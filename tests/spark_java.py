@@ -21,6 +21,9 @@ from typing import Final
 ARCHIVE_VARIABLE: Final = "PYLOGD_TEST_SPARK_CLASSES"
 #: Of the JVM that composes the command of the JVM with Spark.
 LAUNCHER_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Of the JVM with Spark. With one compiler a JVM has room for 48 MB of compiled code only, and Spark ends when this is
+#: full: the session that all tests share got there. 240 MB is the size with both compilers.
+_DRIVER_OPTIONS: Final = f"{LAUNCHER_OPTIONS} -XX:ReservedCodeCacheSize=240m"
 #: A JVM that can't use the archive would say so in the output of the command under test.
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 
@@ -29,8 +32,8 @@ def driver_options() -> str:
     """Return the value of SPARK_SUBMIT_OPTS, Spark's variable for options of the driver's JVM."""
     archive = os.environ.get(ARCHIVE_VARIABLE)
     if archive is None or not Path(archive).exists():
-        return LAUNCHER_OPTIONS
-    return f"{LAUNCHER_OPTIONS} -XX:SharedArchiveFile={archive} {_QUIET}"
+        return _DRIVER_OPTIONS
+    return f"{_DRIVER_OPTIONS} -XX:SharedArchiveFile={archive} {_QUIET}"
 
 
 @functools.cache

@@ -114,10 +114,11 @@ def running_spark(folder: Path, settings: Mapping[str, str] | None = None, maste
         yield session
     finally:
         gateway = session.sparkContext._gateway
+        assert gateway is not None
+        assert gateway.proc.poll() is None, f"Spark's JVM ended by itself, with exit status {gateway.proc.poll()}"
         for query in session.streams.active:
             query.stop()
         session.stop()
-        assert gateway is not None
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(STOP_SECONDS)
