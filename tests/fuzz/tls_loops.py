@@ -1,4 +1,4 @@
-"""The compiled loops over records of TLS (`net/_tls_records.c`) against those in Python, with an odd OpenSSL.
+"""The compiled loops over records of TLS (`link/_tls_records.c`) against those in Python, with an odd OpenSSL.
 
 Strategy: the functions of OpenSSL, whose addresses the compiled ones are given, are Python's here: `_Stream` encrypts
 nothing, returns few bytes or many at a time, and fails where the input says so. A socket brings the bytes in pieces.
