@@ -24,7 +24,7 @@ WORDS = {
 NAMES = {"Asked", "Place", "State", "Group", "Room", "Plain", "Told", "Those"}
 #: Modules whose names can't be told apart from another module's.
 MODULES = {
-    "runs", "room", "rooms", "positions", "cleaning", "answered", "held", "located", "smooth", "spread", "steady",
+    "runs", "room", "rooms", "positions", "cleaning", "answered", "located", "spread", "steady",
     "together",
 }  # fmt: skip
 #: Kafka's own word is in them: `min.insync.replicas`.

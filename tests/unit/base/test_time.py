@@ -15,7 +15,7 @@ import pylogd
 from pylogd.base.clock import use_monotonic_time
 
 PACKAGE = Path(pylogd.__file__).parent
-THE_ONE = PACKAGE / "clock.py"
+THE_ONE = PACKAGE / "base" / "clock.py"
 #: Functions that read the wall clock, in `time` and in `datetime`, with or without the module's name.
 READERS = {
     "time": {"time", "time_ns", "clock_gettime", "clock_gettime_ns", "localtime", "gmtime", "ctime", "asctime"},
@@ -26,10 +26,10 @@ READERS = {
 #: Modules in which the names appear legitimately, and why.
 ALLOWED = {
     ("client/zookeeper/loop.py", "time.clock_gettime"): "CLOCK_BOOTTIME, which is monotonic",
-    ("net/steady.py", "runtime.seconds"): "looks whether a reactor counts by it",
+    ("link/monotonic_reactor.py", "runtime.seconds"): "looks whether a reactor counts by it",
 }
 #: Modules that may import the process's reactor; they have to give it the monotonic clock or wrap it.
-REACTOR_OWNERS = {"process/shell.py", "client/deferred/cluster.py"}
+REACTOR_OWNERS = {"base/process/shell.py", "client/deferred/cluster.py"}
 
 
 def wall_reads(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -80,7 +80,7 @@ def test_a_reactors_time_is_never_a_time_stamp() -> None:
                 called = node.left.func
                 if isinstance(called, ast.Attribute) and called.attr == "seconds":
                     faults.append(path.relative_to(PACKAGE).as_posix())
-    assert faults == ["replica/service.py"]  # fetch sessions measure how long they are idle in milliseconds
+    assert faults == ["broker/replica/service.py"]  # fetch sessions measure how long they are idle in milliseconds
 
 
 def test_modules_with_the_reactor_give_it_the_monotonic_clock() -> None:

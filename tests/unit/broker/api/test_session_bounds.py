@@ -101,18 +101,21 @@ def test_their_memory_is_given_back(parts: Parts) -> None:
     tracemalloc.start()
     try:
         assert open_session(parts, FakeConnection(), 100).session_id  # creates whatever is created once
-        before, _ = tracemalloc.get_traced_memory()
-        connection = FakeConnection()
-        assert open_session(parts, connection, 800).session_id
-        held, _ = tracemalloc.get_traced_memory()
-        assert connection.on_lost is not None
-        connection.on_lost()
-        del connection
-        after, _ = tracemalloc.get_traced_memory()
+        kept = []
+        for _ in range(3):  # a thread of an earlier test may take memory meanwhile
+            before, _ = tracemalloc.get_traced_memory()
+            connection = FakeConnection()
+            assert open_session(parts, connection, 800).session_id
+            held, _ = tracemalloc.get_traced_memory()
+            assert held - before > 100_000
+            assert connection.on_lost is not None
+            connection.on_lost()
+            del connection
+            after, _ = tracemalloc.get_traced_memory()
+            kept.append(after - before)
     finally:
         tracemalloc.stop()
-    assert held - before > 100_000
-    assert after - before < 20_000
+    assert min(kept) < 20_000
 
 
 def test_many_partitions_are_looked_at_in_several_turns(parts: Parts) -> None:
