@@ -11,7 +11,7 @@ from bench.kuaishou.lab import ControlGroup, Disk, Laboratory, slow_down
 from bench.kuaishou.meter import Meter
 from conformance import java_tools
 from conformance.checks import Missing
-from pylogd.config.broker import SETTINGS
+from pylogd.config import SETTINGS
 
 SETTING: Final = "log.block.cache.bytes"
 MEMORY: Final = 512 << 20

@@ -25,7 +25,7 @@ from bench.kuaishou.clients import percentile
 from bench.kuaishou.experiment import Chart, Experiment, Measure, Points, Round, Scale, Target
 from bench.kuaishou.lab import Disk, Laboratory
 from pylogd.base.errors import ErrorCode
-from pylogd.config.broker import SETTINGS
+from pylogd.config import SETTINGS
 from tests.rawclient import RawClient
 
 SETTING: Final = "log.write.queues"

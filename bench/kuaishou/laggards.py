@@ -20,7 +20,7 @@ from bench.kuaishou.meter import Meter
 from bench.kuaishou.waits import Waits
 from pylogd.cli.throttled import throttled_clients
 from pylogd.client import Admin
-from pylogd.config.broker import SETTINGS
+from pylogd.config import SETTINGS
 
 SETTING: Final = "lagging.consumer.throttle.enable"
 LAG_BYTES: Final = 32 << 20

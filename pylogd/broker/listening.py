@@ -34,8 +34,7 @@ from pylogd.broker.net.turns import Turns
 from pylogd.broker.net.work_meter import WorkMeter
 from pylogd.broker.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
 from pylogd.config import ConfigError, Listener, ListenerValues, Settings, Value
-from pylogd.config.connections import parse_networks, parse_overrides
-from pylogd.config.listeners import check_change, inter_broker_listener, listeners_of
+from pylogd.config.listeners import check_change, inter_broker_listener, listeners_of, parse_networks, parse_overrides
 from pylogd.config.tls import TlsOptions, tls_options
 from pylogd.credentials.conversation import ClientConversation
 from pylogd.credentials.principal import ANONYMOUS, Principal

@@ -32,7 +32,8 @@ from pylogd.cli.output import note, print_line
 from pylogd.client import Admin, BrokerUnavailable
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.model import Broker
-from pylogd.config.metrics import LISTENER, metrics_listener
+from pylogd.config.listeners import METRICS_LISTENER as LISTENER
+from pylogd.config.listeners import metrics_listener
 
 _METRICS_SECONDS: Final = 10.0
 _MOST_METRICS: Final = 64 << 20

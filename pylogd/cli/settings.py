@@ -10,7 +10,7 @@ import click
 
 from pylogd.cli.output import note, output_option, print_document, print_line, print_records
 from pylogd.config import PROFILES, SETTINGS, TOPIC_SETTINGS, Profile, Setting
-from pylogd.config.profiles import choices_of
+from pylogd.config.lookup import choices_of
 
 
 @click.command()

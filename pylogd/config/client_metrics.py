@@ -1,4 +1,4 @@
-"""The table of settings of subscriptions to the metrics of clients (KIP-714), with Kafka's names.
+"""Check, parse and describe the settings of subscriptions to the metrics of clients (KIP-714).
 
 A subscription says which clients push which of their metrics to the broker, and how often. docs/monitoring.md explains
 them.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from pylogd.config.lookup import known
 from pylogd.config.settings import ConfigEntry, ConfigSource, ConfigSynonym
-from pylogd.config.values import ConfigError, ConfigType, Mode, Setting
+from pylogd.config.tables import CLIENT_METRICS_SETTINGS
+from pylogd.config.values import ConfigError
 
 METRICS: Final = "metrics"
 INTERVAL: Final = "interval.ms"
@@ -26,39 +26,6 @@ ATTRIBUTES: Final = (
     "client_source_port",
 )  # fmt: skip
 _NUMBER: Final = re.compile(r"\s*-?[0-9]+\s*")
-_SUBSCRIPTION: Final = "Subscription"
-
-_SETTINGS: Final = [
-    Setting(
-        METRICS,
-        ConfigType.LIST,
-        (),
-        "Prefixes of the names of the metrics that clients push, such as `org.apache.kafka.producer.`; `*` for all.",
-        _SUBSCRIPTION,
-        mode=Mode.DYNAMIC,
-    ),
-    Setting(
-        INTERVAL,
-        ConfigType.INT,
-        300_000,
-        "How often clients push. A client with several subscriptions uses the shortest interval of them.",
-        _SUBSCRIPTION,
-        minimum=100,
-        maximum=3_600_000,
-        mode=Mode.DYNAMIC,
-    ),
-    Setting(
-        MATCH,
-        ConfigType.LIST,
-        (),
-        "Which clients push: `attribute=regular expression`, separated by commas, all of which have to match as a "
-        f"whole. Attributes: {', '.join(ATTRIBUTES)}. None: all clients.",
-        _SUBSCRIPTION,
-        mode=Mode.DYNAMIC,
-    ),
-]
-#: Every setting of a subscription by name.
-CLIENT_METRICS_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType({one.name: one for one in _SETTINGS})
 
 
 class ImpossibleSubscription(ConfigError):

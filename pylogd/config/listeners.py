@@ -1,4 +1,4 @@
-"""Parse listener addresses, make Twisted's endpoint descriptions, and choose the listener between brokers.
+"""Listeners and their clients: addresses, endpoint descriptions, the listener between brokers, limits by address.
 
 Three spellings of a listener: Kafka's `NAME://host:port`, plain `host:port`, and a Twisted endpoint string
 (`tcp:9092:interface=127.0.0.1`, `systemd:domain=INET:index=0`). IPv6 hosts are in brackets. Must not know: Twisted (the
@@ -11,12 +11,18 @@ import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from pylogd.config.values import ConfigError
+from pylogd.config.values import INT_MAX, ConfigError
 
 DEFAULT_NAME: Final = "PLAINTEXT"
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
+METRICS_LISTENER: Final = "metrics.listener"
+_PER_IP: Final = "max.connections.per.ip"
+_OVERRIDES: Final = "max.connections.per.ip.overrides"
+_NETWORKS: Final = "proxy.protocol.networks"
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ENDPOINT: Final = re.compile(r"(?P<kind>tcp6?|unix|systemd):(?!//)(?P<rest>.+)")
 _TCP: Final = re.compile(r"(?P<port>[0-9]{1,5})(?::.*)?")
@@ -46,10 +52,6 @@ class SecurityProtocol(Enum):
     def sasl(self) -> bool:
         """Whether clients authenticate with SASL before anything else."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
-
-
-#: The default of `listener.security.protocol.map`: each protocol under its own name.
-OWN_NAMES: Final = tuple(f"{protocol.value}:{protocol.value}" for protocol in SecurityProtocol)
 
 
 class Listener(NamedTuple):
@@ -114,7 +116,7 @@ def parse_listeners(
     Raises ConfigError for a malformed address, for a name without a protocol, and for a name or a port that is used
     twice.
     """
-    protocols = parse_protocols(OWN_NAMES) if protocols is None else protocols
+    protocols = SecurityProtocol.__members__ if protocols is None else protocols
     listeners: list[Listener] = []
     for text in texts:
         endpoint = _ENDPOINT.fullmatch(text)
@@ -203,6 +205,53 @@ def inter_broker_listener(values: Mapping[str, Any], listeners: tuple[Listener, 
     setting = "inter.broker.listener.name" if by_name else "security.inter.broker.protocol"
     names = ", ".join(listener.name for listener in listeners)
     raise ConfigError(f'{setting}: there is no listener "{wanted}"; listeners are {names}', setting)
+
+
+def metrics_listener(text: str | None) -> Listener | None:
+    """Return the address for metrics in the value of the setting. Raises ConfigError for a malformed address."""
+    return None if text is None else parse_listeners([text], setting=METRICS_LISTENER)[0]
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, int]:
+    """Return the connections allowed by address, from `address:connections` words. Raises ConfigError."""
+    found: dict[str, int] = {}
+    for text in texts:
+        host, _, number = text.rpartition(":")
+        try:
+            parsed = ipaddress.ip_address(host.strip().removeprefix("[").removesuffix("]"))
+            address = str(getattr(parsed, "ipv4_mapped", None) or parsed)  # the form of clients' addresses
+            if not number.strip().isascii() or not number.strip().isdigit():
+                raise ValueError(number)
+            found[address] = min(int(number), INT_MAX)
+        except ValueError:
+            raise ConfigError(
+                f'{_OVERRIDES}: "{text[:100]}" is not allowed; write address:connections', _OVERRIDES
+            ) from None
+    return found
+
+
+def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Return the networks of `proxy.protocol.networks`; an address is a network of one. Raises ConfigError."""
+    found: list[Network] = []
+    for text in texts:
+        try:
+            found.append(ipaddress.ip_network(text.strip(), strict=False))
+        except ValueError:
+            raise ConfigError(
+                f'{_NETWORKS}: "{text[:100]}" is not allowed; write an address or a network such as 10.2.0.0/16',
+                _NETWORKS,
+            ) from None
+    return tuple(found)
+
+
+def check_connections(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError if settings of connections are malformed or contradict each other."""
+    overrides = parse_overrides(values[_OVERRIDES])
+    for name, value in values.items():
+        if name.endswith(_NETWORKS):
+            parse_networks(value or ())
+    if values[_PER_IP] == 0 and not any(overrides.values()):
+        raise ConfigError(f"{_PER_IP} = 0 refuses everybody: set {_OVERRIDES} too", _PER_IP)
 
 
 def _parse_address(text: str, setting: str) -> Listener:

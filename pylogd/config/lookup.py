@@ -1,4 +1,4 @@
-"""Find a broker setting by its name, including settings for a single listener.
+"""Find a broker setting by its name, including settings for a single listener, and read values by name.
 
 `listener.name.<listener>.<setting>` is a separate setting with the type and the rules of `<setting>`. The listener's
 name is in lower case, as in Kafka. The name of a SASL mechanism may come between the listener and the setting.
@@ -11,8 +11,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from pylogd.config.broker import SETTINGS
-from pylogd.config.values import ConfigError, Setting, Value
+from pylogd.config.tables import PROFILES, SETTINGS, TOPIC_SETTINGS
+from pylogd.config.values import Choice, ConfigError, Setting, Value
 
 LISTENER_PREFIX: Final = "listener.name."
 _MOST_NAMES: Final = 1000
@@ -55,6 +55,20 @@ def known(find: Callable[[str], Setting | None], names: Mapping[str, Setting], n
 def known_broker_setting(name: str) -> Setting:
     """Return the broker setting with this name. Raises ConfigError if it does not exist."""
     return known(broker_setting, SETTINGS, name, "setting")
+
+
+def choices_of(setting: str) -> dict[str, Choice]:
+    """Return the profiles' choices for a setting, by the profile's name."""
+    return {
+        profile.name: choice for profile in PROFILES.values() for choice in profile.choices if choice.name == setting
+    }
+
+
+def internal_segment_size(size: int) -> dict[str, str]:
+    """Return the settings of an internal topic that give it segments of `size` bytes, even if this is very small."""
+    lowest = TOPIC_SETTINGS["segment.bytes"].minimum
+    name = "segment.bytes" if lowest is None or size >= lowest else "internal.segment.bytes"
+    return {name: str(size)}
 
 
 class TypedValues:

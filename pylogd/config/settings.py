@@ -18,30 +18,15 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from pylogd.config.authorization import check_authorization
-from pylogd.config.broker import SETTINGS
-from pylogd.config.connections import check_connections
-from pylogd.config.consumer_groups import check_assignment_interval
-from pylogd.config.coordinators import parse_coordinators
-from pylogd.config.group import BOUNDS, GROUP_SETTINGS, HEARTBEAT_INTERVAL, SESSION_TIMEOUT, check_bounds
-from pylogd.config.labels import check_labels
-from pylogd.config.lagging import check_lagging
-from pylogd.config.listeners import (
-    Listener,
-    inter_broker_listener,
-    listeners_of,
-    parse_advertised,
-)
+from pylogd.config.checks import check_lag, check_start, check_topic_values, check_values, cordoned_directories
+from pylogd.config.group import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, check_bounds
+from pylogd.config.listeners import Listener, inter_broker_listener, listeners_of, parse_advertised
 from pylogd.config.lookup import ListenerValues, TypedValues, known, known_broker_setting
-from pylogd.config.metadata_store import check_store
-from pylogd.config.metrics import metrics_listener
-from pylogd.config.profiles import PROFILE, PROFILES
 from pylogd.config.source import read_file
-from pylogd.config.storage import check_cordoned, cordoned_directories
-from pylogd.config.tls import TlsOptions, check_tls_values, tls_options
-from pylogd.config.topic import TOPIC_SETTINGS, check_topic_values, fallback_value
+from pylogd.config.tables import BOUNDS, GROUP_SETTINGS, PROFILES, SETTINGS, TOPIC_SETTINGS
+from pylogd.config.tls import TlsOptions, tls_options
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
-from pylogd.config.zookeeper import ZooKeeperSecurity, check_zookeeper, zookeeper_security
+from pylogd.config.zookeeper import ZooKeeperSecurity, zookeeper_security
 
 ChangeListener = Callable[[frozenset[str]], None]
 
@@ -120,7 +105,7 @@ class Settings(TypedValues):
         self._subscribers: list[ChangeListener] = []
         self._effective = _resolve(self._layers)
         self._topic_defaults = _topic_defaults(self._layers)
-        self._check_together()
+        check_start(self._effective)
 
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
@@ -188,7 +173,7 @@ class Settings(TypedValues):
         found = self._candidates(known_broker_setting(name))[0]
         if found.source is ConfigSource.STATIC_BROKER:
             if found.name not in self._static:
-                return f"profile {self.text(PROFILE.name)}"
+                return f"profile {self.text('broker.profile')}"
             return "command line" if found.name in self._from_command_line else "configuration file"
         return "default" if found.source is ConfigSource.DEFAULT else "changed at run time"
 
@@ -205,7 +190,7 @@ class Settings(TypedValues):
             checked[name] = setting.format(setting.parse(raw)) or ""
         check_topic_values(checked)
         values = self.topic_config(checked)
-        _check_lag(values, "min.compaction.lag.ms", "max.compaction.lag.ms")
+        check_lag(values, "min.compaction.lag.ms", "max.compaction.lag.ms")
         return checked
 
     def topic_config(self, overrides: Mapping[str, str]) -> dict[str, Value]:
@@ -388,36 +373,6 @@ class Settings(TypedValues):
             if name in values
         ]
 
-    def _check_together(self) -> None:
-        directories = self.words("log.dirs")
-        if not directories:
-            raise ConfigError("log.dirs is empty: name at least one directory", "log.dirs")
-        if len({Path(directory).absolute() for directory in directories}) < len(directories):
-            raise ConfigError("log.dirs names a directory twice", "log.dirs")
-        check_store(self.text("metadata.store"))
-        check_zookeeper(self._effective)
-        check_authorization(self._effective)
-        metrics_listener(self.text("metrics.listener"))
-        _check_values(self._effective)
-
-
-def _check_values(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError if values that may change at run time contradict each other."""
-    _check_lag(values, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
-    check_connections(values)
-    check_tls_values(values)
-    check_cordoned(values)
-    check_lagging(values)
-    check_assignment_interval(values)
-    check_labels(values)
-    parse_coordinators(",".join(values["coordinator.labels"]))
-    listeners = listeners_of(values)
-    parse_advertised(values["advertised.listeners"] or (), listeners)
-    inter_broker_listener(values, listeners)
-    for listener in listeners:
-        if listener.protocol.tls:
-            tls_options(ListenerValues(values, listener.name).__getitem__, listener.name)
-
 
 def _parse_all(raw: Mapping[str, object]) -> dict[str, Value]:
     return {name: known_broker_setting(name).parse(value) for name, value in raw.items()}
@@ -425,7 +380,7 @@ def _parse_all(raw: Mapping[str, object]) -> dict[str, Value]:
 
 def _profile_of(static: Mapping[str, Value]) -> dict[str, Value]:
     """Return the values of the profile that the static settings name."""
-    name = static.get(PROFILE.name)
+    name = static.get("broker.profile")
     return _parse_all(PROFILES[name].values) if isinstance(name, str) else {}
 
 
@@ -452,8 +407,15 @@ def _checked_layers(
 ) -> tuple[Layers, dict[str, Value]]:
     layers = _stack(broker, all_brokers, static, profile)
     effective = _resolve(layers)
-    _check_values(effective)
+    check_values(effective)
     return layers, effective
+
+
+def _converted(value: Value, factor: int) -> Value:
+    """Return a synonym's value in the unit of the setting that takes it. Negative numbers mean "no limit"."""
+    if factor == 1 or not isinstance(value, int):
+        return value
+    return value * factor if value >= 0 else -1
 
 
 def _resolve_one(setting: Setting, layers: Layers) -> Value:
@@ -462,7 +424,7 @@ def _resolve_one(setting: Setting, layers: Layers) -> Value:
         for name, factor in names:
             value = values.get(name)
             if value is not None:
-                return fallback_value(factor, value)
+                return _converted(value, factor)
     return setting.default
 
 
@@ -474,12 +436,6 @@ def _resolve(layers: Layers) -> dict[str, Value]:
 
 def _topic_defaults(layers: Layers) -> dict[str, Value]:
     return {name: _resolve_one(setting, layers) for name, setting in TOPIC_SETTINGS.items()}
-
-
-def _check_lag(values: Mapping[str, Value], shortest: str, longest: str) -> None:
-    low, high = values[shortest], values[longest]
-    if isinstance(low, int) and isinstance(high, int) and low > high:
-        raise ConfigError(f"{shortest} = {low} is above {longest} = {high}", shortest)
 
 
 def _entry(

@@ -1,138 +1,31 @@
-"""The settings of TLS, with Kafka's names: certificates, trust, protocol versions, ciphers, principals.
+"""The TLS settings of one listener, and the rules that make principals from the subjects of certificates.
 
-Strategy: a table of settings, and `TlsOptions` with the values for one listener. Every setting can be given for a
-single listener, as `listener.name.<listener>.ssl...`, and changed at run time: new connections use the new values.
+Every setting can be given for a single listener, as `listener.name.<listener>.ssl...`, and changed at run time: new
+connections use the new values.
+
+The rules (`ssl.principal.mapping.rules`, KIP-371) are parsed once; the first whose pattern matches a whole subject
+decides. With the package google-re2, patterns take time linear in the subject; without it Python's `re` is used.
 
 Must not know: OpenSSL, files (paths are only text here).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from pylogd.config.principal_rules import check_rules
-from pylogd.config.values import ConfigError, ConfigType, Mode, Setting
+from pylogd.config.tables import SETTINGS
+from pylogd.config.values import ConfigError
 
-_STRING, _LIST, _PASSWORD = ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD
-_GROUP: Final = "TLS"
-TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
-
-
-def _setting(name: str, kind: ConfigType, default: Any, doc: str, **more: Any) -> Setting:
-    return Setting(
-        name, kind, default, doc, _GROUP, mode=Mode.DYNAMIC, per_listener=True, nullable=default is None, **more
-    )
-
-
-TLS_SETTINGS: Final = [
-    _setting(
-        "ssl.keystore.type",
-        _STRING,
-        "PEM",
-        "The format of the certificate and key: PEM files, or PEM text in `ssl.keystore.certificate.chain`. (Kafka's "
-        "default is JKS, which is not supported.)",
-        choices=("PEM",),
-    ),
-    _setting(
-        "ssl.keystore.location",
-        _STRING,
-        None,
-        "The PEM file with the broker's private key and its certificate chain, without the authority's certificate. "
-        "Or a directory of such files (`*.pem`): the server name (SNI) that a client sends selects the file; without "
-        "a match, the first file by name is used. The file is read again when it changes, and on SIGHUP.",
-    ),
-    _setting(
-        "ssl.keystore.key",
-        _PASSWORD,
-        None,
-        "The private key as PEM text, instead of `ssl.keystore.location`; needs `ssl.keystore.certificate.chain`.",
-    ),
-    _setting(
-        "ssl.keystore.certificate.chain",
-        _PASSWORD,
-        None,
-        "The certificate as PEM text, followed by the certificates between it and its authority; needs "
-        "`ssl.keystore.key`.",
-    ),
-    _setting("ssl.key.password", _PASSWORD, None, "The password of an encrypted private key."),
-    _setting(
-        "ssl.truststore.type",
-        _STRING,
-        "PEM",
-        "The format of the trusted certificates. (Kafka's default is JKS.)",
-        choices=("PEM",),
-    ),
-    _setting(
-        "ssl.truststore.location",
-        _STRING,
-        None,
-        "The PEM file, or directory of PEM files (`*.pem`), with the certificate authorities that clients' and other "
-        "brokers' certificates are checked against. It is read again when it changes, and on SIGHUP.",
-    ),
-    _setting(
-        "ssl.truststore.certificates",
-        _PASSWORD,
-        None,
-        "The certificate authorities as PEM text, instead of `ssl.truststore.location`.",
-    ),
-    _setting(
-        "ssl.client.auth",
-        _STRING,
-        "none",
-        "Whether clients present a certificate. `none`: no; `requested`: they may, and an invalid certificate is "
-        "refused; `required`: they must. The principal of a client on an SSL listener comes from its certificate, "
-        "see `ssl.principal.mapping.rules`; without one it is `User:ANONYMOUS`.",
-        choices=("none", "requested", "required"),
-    ),
-    _setting(
-        "ssl.principal.mapping.rules",
-        _STRING,
-        "DEFAULT",
-        "Rules that map the subject of a client's certificate, such as `CN=app,O=Example`, to the name of a "
-        "principal; the first rule that matches decides. `RULE:pattern/replacement/`, optionally followed by `L` "
-        "(lower case) or `U` (upper case), replaces a subject that the pattern matches as a whole; `$1` is the "
-        "pattern's first group. `DEFAULT` uses the subject unchanged. Rules are separated by commas. A certificate "
-        "that no rule matches is refused.",
-    ),
-    _setting(
-        "ssl.enabled.protocols", _LIST, TLS_VERSIONS, "The versions of TLS that are accepted.", choices=TLS_VERSIONS
-    ),
-    _setting(
-        "ssl.cipher.suites",
-        _LIST,
-        None,
-        "The cipher suites that are accepted, by their IANA or OpenSSL names, most preferred first. Unset: the "
-        "suites with forward secrecy and authenticated encryption.",
-    ),
-    _setting(
-        "ssl.endpoint.identification.algorithm",
-        _STRING,
-        "https",
-        "Whether the certificate of another broker must name the host that this broker connects to: https for yes, "
-        "empty for no.",
-        choices=("https", ""),
-    ),
-    Setting(
-        "password.encoder.secret",
-        _PASSWORD,
-        None,
-        "The secret with which the metadata store encrypts private keys and passwords that are set at run time. It "
-        "must be the same for all brokers. Unset: private keys and passwords can't be set at run time.",
-        _GROUP,
-        nullable=True,
-    ),
-    Setting(
-        "password.encoder.old.secret",
-        _PASSWORD,
-        None,
-        "The former `password.encoder.secret`, during a change of the secret: values that it encrypted can still be "
-        "read.",
-        _GROUP,
-        nullable=True,
-    ),
-]
+_VERSIONS: Final = SETTINGS["ssl.enabled.protocols"].choices
+#: Matches one rule, and the separator after it. A slash in a pattern or a replacement is escaped.
+_RULE: Final = re.compile(
+    r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?))"
+    r"\s*(?:,|\n|$)"
+)
+_REFERENCE: Final = re.compile(r"\$([0-9]+)|\\(.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +40,7 @@ class TlsOptions:
     trusted: str | None = field(default=None, repr=False)
     client_auth: str = "none"
     principal_rules: str = "DEFAULT"
-    versions: tuple[str, ...] = TLS_VERSIONS
+    versions: tuple[str, ...] = _VERSIONS
     ciphers: tuple[str, ...] = ()
     check_hostname: bool = True
 
@@ -192,6 +85,77 @@ def check_tls_values(values: Mapping[str, Any]) -> None:
     """Raise ConfigError if a TLS setting is malformed."""
     for name, value in values.items():
         if name.endswith("ssl.principal.mapping.rules") and value is not None:
-            check_rules(value, name)
+            parse_rules(value, name)
         if name.endswith("ssl.enabled.protocols") and value == ():
-            raise ConfigError(f"{name} is empty: name at least one of {', '.join(TLS_VERSIONS)}", name)
+            raise ConfigError(f"{name} is empty: name at least one of {', '.join(_VERSIONS)}", name)
+
+
+class Rule(NamedTuple):
+    """One rule.
+
+    pattern: the pattern; None for DEFAULT.
+    replacement: texts, and the numbers of groups.
+    case: "L" for lower case, "U" for upper case, or "".
+    """
+
+    pattern: Any
+    replacement: tuple[str | int, ...] = ()
+    case: str = ""
+
+    def apply(self, subject: str) -> str | None:
+        """Return the name for a subject; None if the rule does not match it."""
+        if self.pattern is None:
+            return subject
+        match = self.pattern.fullmatch(subject)
+        if match is None:
+            return None
+        name = "".join(part if isinstance(part, str) else match.group(part) or "" for part in self.replacement)
+        return name.lower() if self.case == "L" else name.upper() if self.case == "U" else name
+
+
+def parse_rules(text: str, setting: str = "ssl.principal.mapping.rules") -> tuple[Rule, ...]:
+    """Return the rules in `text`. Raises ConfigError."""
+    rules: list[Rule] = []
+    at = 0
+    while at < len(text.rstrip()):
+        match = _RULE.match(text, at)
+        if match is None:
+            raise ConfigError(
+                f'{setting}: "{text[at : at + 100]}" is not a rule; write DEFAULT or RULE:pattern/replacement/[LU]',
+                setting,
+            )
+        at = match.end()
+        if match["default"]:
+            rules.append(Rule(None))
+            continue
+        try:
+            pattern = _compiled(match["pattern"].replace(r"\/", "/"))
+        except Exception as error:
+            raise ConfigError(
+                f'{setting}: "{match["pattern"][:100]}" is not a regular expression: {error}', setting
+            ) from None
+        rules.append(Rule(pattern, _parts(match["replacement"], pattern.groups, setting), match["case"]))
+    return tuple(rules) or (Rule(None),)
+
+
+def _compiled(pattern: str) -> Any:
+    try:
+        import re2 as engine  # noqa: PLC0415  # an optional dependency, and most brokers have no such rules
+    except ImportError:
+        engine = re
+    return engine.compile(pattern)
+
+
+def _parts(replacement: str, groups: int, setting: str) -> tuple[str | int, ...]:
+    parts: list[str | int] = []
+    at = 0
+    for match in _REFERENCE.finditer(replacement):
+        parts.append(replacement[at : match.start()])
+        if match[1] is None:
+            parts.append(match[2])
+        elif int(match[1]) <= groups:
+            parts.append(int(match[1]))
+        else:
+            raise ConfigError(f'{setting}: "{replacement[:100]}" refers to a group that the pattern lacks', setting)
+        at = match.end()
+    return (*parts, replacement[at:])

@@ -1,7 +1,7 @@
 """A setting: its type, its default, the values that it accepts, and how they are parsed and formatted.
 
-Strategy: the class `Setting` checks and converts one value; the tables (`broker`, `topic`) only list instances of it;
-`settings` combines layers of values. A value may come as a TOML value, or as the text of a command line or of an
+Strategy: the class `Setting` checks and converts one value; `tables` only lists instances of it; `settings` combines
+layers of values. A value may come as a TOML value, or as the text of a command line or of an
 AlterConfigs request; both become the same Python value.
 
 Rules: a bad value raises `ConfigError` with one line that names the setting, the value and the allowed values. A
@@ -214,3 +214,27 @@ class Setting(NamedTuple):
     def _error(self, raw: object) -> ConfigError:
         shown = "(hidden)" if self.sensitive else repr(raw) if not isinstance(raw, str) else f'"{raw[:200]}"'
         return ConfigError(f"{self.name} = {shown} is not allowed: it must be {self.allowed}", self.name)
+
+
+class Choice(NamedTuple):
+    """The value of one broker setting in a profile, with the reason in one sentence."""
+
+    name: str
+    value: object
+    why: str
+
+
+class Profile(NamedTuple):
+    """A named set of settings for a kind of cluster.
+
+    purpose: the use of such a cluster, and its trade-offs.
+    """
+
+    name: str
+    purpose: str
+    choices: tuple[Choice, ...]
+
+    @property
+    def values(self) -> dict[str, object]:
+        """The values by name of the setting."""
+        return {choice.name: choice.value for choice in self.choices}

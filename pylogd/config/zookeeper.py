@@ -1,4 +1,4 @@
-"""The settings of a ZooKeeper connection, and the arguments for kazoo that they make.
+"""The ZooKeeper connection that the settings describe, and its arguments for kazoo.
 
 Strategy: the connect string and the security settings become plain values here, so that the broker's store and the
 command line connect in the same way. Must not know: kazoo (its arguments are only a dict here), the tree.
@@ -11,125 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from pylogd.config.values import ConfigError, ConfigType, Setting
+from pylogd.config.tables import SETTINGS
+from pylogd.config.values import ConfigError
 
-_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
-_GROUP: Final = "ZooKeeper"
 _PREFIX: Final = "zookeeper."
 
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[0-9]{1,5}))?")
 _CHROOT: Final = re.compile(r"(?:/[^/\x00-\x20\x7f]+)+")
 _MAX_PORT: Final = 65535
-
-ZOOKEEPER_SETTINGS: Final = [
-    Setting(
-        "zookeeper.connect",
-        _STRING,
-        "",
-        "The ZooKeeper servers that store the cluster's metadata, and the path below which they store it: "
-        "`host:port,host:port/chroot`. The chroot is created if it is missing; the default port is 2181. Empty: a "
-        "single broker with the embedded store, see `metadata.store`. (Kafka 3's; Kafka 4 has no ZooKeeper.)",
-        _GROUP,
-    ),
-    Setting(
-        "zookeeper.session.timeout.ms",
-        _INT,
-        4_000,
-        "How long the broker may be silent before ZooKeeper ends its session and other brokers take over. The "
-        "servers limit the value, by default to between 2 and 20 of their ticks, and check once per tick. (Kafka's "
-        "default is 18000. A longer timeout tolerates longer pauses of a broker, but a dead broker is replaced that "
-        "much later.)",
-        _GROUP,
-        minimum=100,
-    ),
-    Setting(
-        "zookeeper.connection.timeout.ms",
-        _INT,
-        None,
-        "How long a starting broker waits for ZooKeeper before the start fails. Unset: the session timeout.",
-        _GROUP,
-        minimum=1,
-        nullable=True,
-    ),
-    Setting(
-        "zookeeper.set.acl",
-        _BOOLEAN,
-        False,
-        "Whether to protect the nodes that brokers create: only the brokers' credentials may change them, and read "
-        "those with settings, SCRAM credentials, delegation tokens and ACLs. Needs `zookeeper.auth.digest`, SASL or "
-        "a certificate, with the same credentials for all brokers. To protect existing nodes, run `pylogd zookeeper "
-        "--protect`.",
-        _GROUP,
-    ),
-    Setting(
-        "zookeeper.auth.digest",
-        ConfigType.PASSWORD,
-        None,
-        "`user:password` for ZooKeeper's digest scheme. ZooKeeper checks it only against the ACLs of nodes: wrong "
-        "credentials are not refused, but can't change protected nodes. (Only in pylogd.)",
-        _GROUP,
-        nullable=True,
-    ),
-    Setting(
-        "zookeeper.sasl.mechanism",
-        _STRING,
-        None,
-        "Authenticate with SASL. Needs the package `pure-sasl` (`pip install 'pylogd-broker[sasl]'`). (Only in "
-        "pylogd; Kafka has a JAAS file.)",
-        _GROUP,
-        choices=("DIGEST-MD5", "GSSAPI"),
-        nullable=True,
-    ),
-    Setting(
-        "zookeeper.sasl.username",
-        _STRING,
-        None,
-        "The user for SASL DIGEST-MD5, the principal for GSSAPI. (Only in pylogd.)",
-        _GROUP,
-        nullable=True,
-    ),
-    Setting(
-        "zookeeper.sasl.password",
-        ConfigType.PASSWORD,
-        None,
-        "The password for SASL DIGEST-MD5. (Only in pylogd.)",
-        _GROUP,
-        nullable=True,
-    ),
-    Setting("zookeeper.ssl.client.enable", _BOOLEAN, False, "Whether to connect to ZooKeeper with TLS.", _GROUP),
-    Setting(
-        "zookeeper.ssl.truststore.location",
-        _STRING,
-        None,
-        "A PEM file with certificates to trust for ZooKeeper's servers, in addition to the system's.",
-        _GROUP,
-        nullable=True,
-    ),
-    Setting(
-        "zookeeper.ssl.keystore.location",
-        _STRING,
-        None,
-        "A PEM file with the broker's certificate and private key, for servers that require one.",
-        _GROUP,
-        nullable=True,
-    ),
-    Setting(
-        "zookeeper.ssl.keystore.password",
-        ConfigType.PASSWORD,
-        None,
-        "The password of the private key.",
-        _GROUP,
-        nullable=True,
-    ),
-    Setting(
-        "zookeeper.ssl.endpoint.identification.algorithm",
-        _STRING,
-        "HTTPS",
-        "Whether the server's certificate must name the host that the broker connects to: HTTPS for yes, empty for no.",
-        _GROUP,
-        choices=("HTTPS", ""),
-    ),
-]
 
 
 class Connect(NamedTuple):
@@ -226,7 +115,7 @@ def parse_security(texts: Mapping[str, object]) -> ZooKeeperSecurity:
 
     Missing settings have the broker's defaults.
     """
-    known = {setting.name: setting for setting in ZOOKEEPER_SETTINGS}
+    known = {name: setting for name, setting in SETTINGS.items() if name.startswith(_PREFIX)}
     if unknown := sorted(texts.keys() - known.keys()):
         raise ConfigError(f"ZooKeeper's connection has no setting {unknown[0]!r:.200}", unknown[0])
     values = {name: known[name].parse(text) for name, text in texts.items()}

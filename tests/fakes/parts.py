@@ -21,7 +21,7 @@ from pylogd.broker.api.own_requests import ask_self
 from pylogd.broker.controller.admin import PartitionAdmin
 from pylogd.broker.groups import GroupCoordinator
 from pylogd.broker.isolation.disk_meter import DiskMeter, DiskSampler
-from pylogd.broker.isolation.disks import DiskOptions, Disks
+from pylogd.broker.isolation.disks import ALWAYS, OFF, DiskOptions, Disks
 from pylogd.broker.isolation.laggards import LaggardThrottle
 from pylogd.broker.isolation.workers import Workers
 from pylogd.broker.log.errors import StorageFailure
@@ -50,7 +50,6 @@ from pylogd.broker.transactions.coordinator import TransactionCoordinator
 from pylogd.broker.transactions.service import Transactions
 from pylogd.broker.transactions.verification import PartitionVerifier
 from pylogd.config import Settings
-from pylogd.config.isolation import ALWAYS, OFF
 from pylogd.credentials.principal import ANONYMOUS
 from pylogd.store.consumers import committed_offsets
 from pylogd.wire import schema

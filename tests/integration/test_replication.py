@@ -9,7 +9,7 @@ from typing import Any
 
 from pylogd.base.errors import ErrorCode
 from pylogd.client import Consumer, Producer
-from pylogd.config.replication import RACK_AWARE
+from pylogd.config import SETTINGS
 from pylogd.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -50,7 +50,9 @@ def copies(cluster: BrokerCluster, topic: str) -> list[bytes]:
 
 
 def test_consumers_are_sent_to_the_replica_in_their_rack(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(3, {"replica.selector.class": RACK_AWARE}, racks=["a", "b", "c"])
+    cluster = start_cluster(
+        3, {"replica.selector.class": SETTINGS["replica.selector.class"].choices[0]}, racks=["a", "b", "c"]
+    )
     cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
     leader = cluster.wait_for_isr("t", 3)[0].leader
     write(cluster, "t", 50)

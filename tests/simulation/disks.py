@@ -8,12 +8,11 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from pylogd.broker.isolation.disks import DiskOptions, Disks
+from pylogd.broker.isolation.disks import ALWAYS, OFF, DiskOptions, Disks
 from pylogd.broker.isolation.workers import Workers
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.staged_append import wait_to_begin
 from pylogd.broker.replica import staged_writes
-from pylogd.config.isolation import ALWAYS, OFF
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.workers import set_pace
 

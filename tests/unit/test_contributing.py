@@ -45,7 +45,7 @@ def test_there_are_ten_typical_changes() -> None:
 
 def test_each_typical_change_names_a_file_that_is_in_its_folder() -> None:
     table = TEXT.partition("### Ten typical changes")[2].partition("\n## ")[0]
-    named = re.findall(r"`(pylogd/[\w/]+/)`, `(\w+\.py)`", table)
+    named = re.findall(r"`(pylogd/[\w/]+/)`, `(\w+\.(?:py|toml))`", table)
     assert len(named) >= 6
     assert [folder + name for folder, name in named if not (CHECKOUT / folder / name).exists()] == []
 
@@ -53,7 +53,7 @@ def test_each_typical_change_names_a_file_that_is_in_its_folder() -> None:
 @pytest.mark.parametrize(("page", "least"), [("ARCHITECTURE.md", 50), ("docs/fast-path.md", 15)])
 def test_every_path_in_the_architecture_exists(page: str, least: int) -> None:
     text = (CHECKOUT / page).read_text("utf-8")
-    paths = set(re.findall(r"`((?:[\w.]+/)+(?:[\w.]+\.(?:py|md|c|h|json))?)`", text))
+    paths = set(re.findall(r"`((?:[\w.]+/)+(?:[\w.]+\.(?:py|md|c|h|json|toml))?)`", text))
     assert len(paths) > least, "the paths are not recognized any more"
     roots = (CHECKOUT, CHECKOUT / "pylogd", CHECKOUT / "pylogd" / "client")
     assert sorted(path for path in paths if not any((root / path).exists() for root in roots)) == []

@@ -20,7 +20,7 @@ from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import REGISTRATIONS, handles
 from pylogd.broker.metadata.feature_levels import SUPPORTED
 from pylogd.broker.security.peers import read_claim
-from pylogd.config.metrics import LISTENER as METRICS_LISTENER
+from pylogd.config.listeners import METRICS_LISTENER
 from pylogd.wire import schema
 from pylogd.wire.messages.api_versions import (
     ApiVersion,

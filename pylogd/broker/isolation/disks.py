@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from twisted.internet.defer import Deferred
@@ -28,8 +28,10 @@ from pylogd.broker.isolation.pace import SLOW_WRITE, DiskPace
 from pylogd.broker.isolation.workers import FromThread, Workers
 from pylogd.broker.isolation.write_queue import WriteQueue
 from pylogd.config import Settings
-from pylogd.config.isolation import ALWAYS, OFF
 
+#: Values of `log.write.queues`.
+OFF: Final = "off"
+ALWAYS: Final = "always"
 #: The longest and the shortest time between two checks for calls that hang, in seconds.
 _LOOKS = (0.05, 1.0)
 

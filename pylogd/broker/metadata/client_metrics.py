@@ -11,7 +11,8 @@ from pylogd.base.limits.expressions import InvalidExpression, check
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.named_configs import NamedConfigs
 from pylogd.config import ConfigError
-from pylogd.config.client_metrics import CLIENT_METRICS_SETTINGS, MATCH, check_subscription, parse_match
+from pylogd.config.client_metrics import MATCH, check_subscription, parse_match
+from pylogd.config.tables import CLIENT_METRICS_SETTINGS
 from pylogd.store.interfaces import IMetadataStore
 from pylogd.store.paths import CLIENT_METRICS_CONFIGS
 

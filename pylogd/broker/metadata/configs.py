@@ -22,8 +22,7 @@ from pylogd.broker.metadata.errors import InvalidChange, InvalidConfig
 from pylogd.broker.metadata.layout import broker_config_path, decode_configs, encode_configs
 from pylogd.broker.metadata.passwords import PasswordEncoder
 from pylogd.config import ConfigError, ConfigType, Setting, Settings, Value, broker_setting
-from pylogd.config.connections import check_way_in
-from pylogd.config.storage import check_cleaner
+from pylogd.config.checks import check_cleaner, check_way_in
 from pylogd.store.errors import BadVersion, CorruptMetadata, NodeExists, NoNode
 from pylogd.store.interfaces import Create, IMetadataStore, Operation, SetData
 from pylogd.store.paths import BROKER_CONFIGS

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.named_configs import NamedConfigs
-from pylogd.config import Settings
-from pylogd.config.group import GROUP_SETTINGS
+from pylogd.config import GROUP_SETTINGS, Settings
 from pylogd.store.interfaces import IMetadataStore
 from pylogd.store.paths import GROUP_CONFIGS
 

@@ -26,7 +26,7 @@ from typing import Final
 from pylogd.base.placement.brokers import Brokers, Candidate
 from pylogd.broker.metadata.errors import InvalidReplicaAssignment
 from pylogd.broker.metadata.image import Broker, PartitionState, Topic
-from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
+from pylogd.config.labels import COORDINATOR_LABELS, parse_coordinators
 
 #: The label of topics that may be on any broker.
 ANY_BROKER: Final = ""
@@ -47,7 +47,7 @@ def label_at(configs: Mapping[str, str], index: int) -> str:
     """Return the label of a partition, by its topic's own settings.
 
     It is the topic's label, except for partitions of internal topics that belong to a label's groups
-    (`config.coordinators`).
+    (`config.labels`).
     """
     coordinators = configs.get(COORDINATOR_LABELS.name)
     own = parse_coordinators(coordinators).label_at(index) if coordinators else None

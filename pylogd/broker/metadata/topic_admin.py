@@ -56,7 +56,7 @@ from pylogd.broker.metadata.layout import (
 )
 from pylogd.broker.metadata.topics import TopicRegistry
 from pylogd.config import TOPIC_SETTINGS, ConfigError, Settings
-from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
+from pylogd.config.labels import COORDINATOR_LABELS, parse_coordinators
 from pylogd.store.errors import BadVersion, InvalidNode, NodeExists, NoNode, NotEmpty
 from pylogd.store.interfaces import Check, Create, Delete, IMetadataStore, Operation
 from pylogd.store.paths import INTERNAL_TOPICS, topic_path

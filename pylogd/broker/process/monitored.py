@@ -8,7 +8,8 @@ from twisted.internet.defer import Deferred
 
 from pylogd.broker.broker import Broker
 from pylogd.config import ConfigError
-from pylogd.config.metrics import LISTENER, metrics_listener
+from pylogd.config.listeners import METRICS_LISTENER as LISTENER
+from pylogd.config.listeners import metrics_listener
 
 if TYPE_CHECKING:
     from pylogd.broker.metrics.service import MetricsService

@@ -15,7 +15,7 @@ import sys
 from typing import Any, Final, cast
 
 from pylogd.config import Settings
-from pylogd.config.authorization import KAFKA_AUTHORIZERS
+from pylogd.config.checks import KAFKA_AUTHORIZERS
 
 #: The modules of Twisted that find out when they are imported whether there is TLS.
 _TWISTED: Final = ("twisted.internet.tcp", "twisted.internet.posixbase", "twisted.internet.endpoints")

@@ -39,7 +39,7 @@ from pylogd.broker.replica.roles import Role
 from pylogd.broker.replica.service import Replicas
 from pylogd.broker.replica.waiting import PendingAppend, shield
 from pylogd.config import Settings
-from pylogd.config.coordinators import COORDINATOR_LABELS, parse_coordinators
+from pylogd.config.labels import COORDINATOR_LABELS, parse_coordinators
 from pylogd.wire.records import encode_batch
 
 log = Logger()

@@ -15,7 +15,7 @@ from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, Author
 from pylogd.broker.security.principal_builder import PrincipalBuilder
 from pylogd.broker.security.rules import AclAuthorizer, AclIndex
 from pylogd.config import ConfigError, Settings
-from pylogd.config.authorization import KAFKA_AUTHORIZERS, super_users
+from pylogd.config.checks import KAFKA_AUTHORIZERS, super_users
 from pylogd.credentials.principal import Principal, parse_principal
 
 log = Logger()

@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import ConfigError, TlsOptions
-from pylogd.config.principal_rules import Rule, parse_rules
+from pylogd.config.tls import Rule, parse_rules
 from pylogd.credentials.principal import USER, Principal
 
 try:

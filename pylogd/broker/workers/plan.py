@@ -17,9 +17,9 @@ from typing import Final
 
 from pylogd.broker.workers.directories import WORKER_FOLDER, left_out, refuse_directories_of_one
 from pylogd.config import ConfigError, Listener, Settings
+from pylogd.config.listeners import metrics_listener
 from pylogd.config.lookup import listener_setting
 from pylogd.config.metadata_store import UNIX_SCHEME, store_file
-from pylogd.config.metrics import metrics_listener
 from pylogd.local.broker import free_row
 
 SOCKET_FILE: Final = "metadata.sock"

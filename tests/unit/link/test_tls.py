@@ -19,7 +19,7 @@ from pylogd.base.clock import wall_ms
 from pylogd.broker.net.server import BrokerFactory, BrokerProtocol, ListenerSecurity, ServerLimits
 from pylogd.broker.security.distinguished_names import subject_name
 from pylogd.config import TlsOptions
-from pylogd.config.principal_rules import parse_rules
+from pylogd.config.tls import parse_rules
 from pylogd.credentials.principal import ANONYMOUS, Principal
 from pylogd.local.authority import Authority
 from pylogd.wire.session import NOT_ANSWERED

@@ -18,7 +18,7 @@ from pylogd.broker.groups.records import Committed, StoredGroup
 from pylogd.broker.replica.internal_topic import partition_of
 from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.config import ConfigError
-from pylogd.config.connections import check_way_in
+from pylogd.config.checks import check_way_in
 from pylogd.credentials.principal import Principal
 from pylogd.store.paths import OFFSETS_TOPIC
 from pylogd.wire import schema

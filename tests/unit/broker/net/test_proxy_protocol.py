@@ -14,7 +14,7 @@ from twisted.internet.protocol import Factory, Protocol
 from pylogd.broker.net.handshakes import Handshakes
 from pylogd.broker.net.proxy_protocol import InvalidProxyHeader, ProxiedFactory, parse
 from pylogd.config import ConfigError, Settings
-from pylogd.config.connections import parse_networks
+from pylogd.config.listeners import parse_networks
 from tests.fakes.tls import TlsPair
 from tests.fakes.transport import ManualReactor, PairTransport
 

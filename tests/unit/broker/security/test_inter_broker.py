@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pylogd.broker.security.inter_broker import BrokerLogin, BrokerLogins
-from pylogd.config import ConfigError
-from pylogd.config.sasl import MECHANISMS
+from pylogd.config import SETTINGS, ConfigError
 from pylogd.credentials.principal import USER, Principal
 
 JAAS = 'some.Module required username="broker" password="hush" user_broker="hush";'
@@ -27,7 +26,7 @@ def values(mechanism: str | None, **more: Any) -> Values:
     return Values(
         {
             "sasl.mechanism.inter.broker.protocol": mechanism,
-            "sasl.enabled.mechanisms": MECHANISMS,
+            "sasl.enabled.mechanisms": SETTINGS["sasl.enabled.mechanisms"].choices,
             "sasl.jaas.config": None,
             "sasl.oauthbearer.token.endpoint.url": None,
             "sasl.kerberos.service.name": None,

@@ -16,7 +16,7 @@ from pylogd.broker.security.plugins import make_authorizer, make_principal_build
 from pylogd.broker.security.principal_builder import Authentication
 from pylogd.broker.security.rules import AclAuthorizer
 from pylogd.config import ConfigError, Settings
-from pylogd.config.principal_rules import parse_rules
+from pylogd.config.tls import parse_rules
 from pylogd.credentials.principal import ANONYMOUS, Principal
 from tests.docs.kinds import blocks_of_kind
 

@@ -6,7 +6,7 @@ import pytest
 
 from pylogd.broker.replica.internal_topic import NO_PARTITION, labelled_partition_of, partition_of
 from pylogd.config import ConfigError, Settings
-from pylogd.config.coordinators import parse_coordinators
+from pylogd.config.labels import parse_coordinators
 
 TEXT = "online:0-3:pay-,online:0-3:shop-,logs:4-5:log-,logs:4-5:pay-log"
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pylogd.config import ConfigError, ConfigSource, Settings
-from pylogd.config.connections import parse_overrides
-from pylogd.config.principal_rules import parse_rules
+from pylogd.config.listeners import parse_overrides
+from pylogd.config.tls import parse_rules
 
 SSL: dict[str, Any] = {"listeners": "SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0", "ssl.keystore.location": "/key.pem"}
 

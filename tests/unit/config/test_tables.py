@@ -1,4 +1,4 @@
-"""docs/settings.md and the example file agree with the tables of settings."""
+"""The generated tables, pages and example file agree with the tables of settings; every setting is used."""
 
 from __future__ import annotations
 
@@ -6,20 +6,49 @@ import re
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import pylogd
-from pylogd.config import GROUP_SETTINGS, SETTINGS, TOPIC_SETTINGS, Settings
-from pylogd.config.group import BOUNDS
+from pylogd.config import GROUP_SETTINGS, SETTINGS, TOPIC_SETTINGS, SecurityProtocol, Settings
+from pylogd.config.client_metrics import ATTRIBUTES, MATCH
+from pylogd.config.tables import BOUNDS, CLIENT_METRICS_SETTINGS
 from tests.tools import tool
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
     return tool("generate_settings_doc")
+
+
+def test_the_tables_are_current() -> None:
+    tables = tool("generate_settings")
+    assert tables.TABLES.read_text(encoding="utf-8") == tables.render()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"type": "int", "doc": "A.", "minumum": 1}, "unknown key minumum"),
+        ({"type": "integer", "doc": "A."}, "a type that is one of"),
+        ({"type": "int"}, "needs a doc"),
+        ({"type": "int", "doc": "A.", "mode": "dynamic"}, "mode is not one of read-only, cluster-wide, per-broker"),
+        ({"type": "int", "doc": "A.", "default": "5 min"}, "not a number with one of the units KiB"),
+    ],
+)
+def test_a_mistake_in_a_table_is_found(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(SystemExit, match=f"some.bytes: .*{message}"):
+        tool("generate_settings").own("some.bytes", "Log", keys)
+
+
+def test_the_tables_name_what_the_code_has() -> None:
+    protocols = [protocol.value for protocol in SecurityProtocol]
+    assert SETTINGS["listener.security.protocol.map"].default == tuple(f"{name}:{name}" for name in protocols)
+    assert SETTINGS["security.inter.broker.protocol"].choices == tuple(protocols)
+    assert f"Attributes: {', '.join(ATTRIBUTES)}." in CLIENT_METRICS_SETTINGS[MATCH].doc
 
 
 def test_the_reference_is_current(generator: ModuleType) -> None:

@@ -20,10 +20,14 @@ from pylogd.config import (
     parse_assignments,
 )
 from pylogd.config.metadata_store import store_file
-from pylogd.config.tiered import UNUSED_SETTINGS
 from pylogd.config.values import LONG_MAX
 
 ALL = [*SETTINGS.values(), *TOPIC_SETTINGS.values()]
+#: Settings of topics for tiered storage and share groups, which brokers accept only.
+WITHOUT_EFFECT = {
+    "errors.deadletterqueue.group.enable", "local.retention.bytes", "local.retention.ms", "remote.copy.lag.bytes",
+    "remote.copy.lag.ms", "remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.name)
@@ -41,7 +45,7 @@ def test_every_synonym_is_a_broker_setting_of_the_same_nature(setting: Setting) 
         assert (SETTINGS[name].type is setting.type) or factor > 1
     if setting.name in TOPIC_SETTINGS and setting.group == "Topic":
         assert setting.default is not None or setting.internal
-        alone = setting in UNUSED_SETTINGS or setting.name in ("placement.label", "coordinator.labels")
+        alone = setting.name in ("placement.label", "coordinator.labels") or setting.name in WITHOUT_EFFECT
         assert alone or SETTINGS[setting.synonyms[0][0]].mode is Mode.DYNAMIC
 
 
