@@ -120,19 +120,17 @@ site: install ## build the documentation as a site in .cache/site/html, check it
 ##@ Test
 
 smoke: install java ## are broker, client and Spark source whole: produce, consume, group, transaction, kill -9, a batch of Spark (a minute)
-	$(PYTEST) -q tests/integration/spark/test_smoke.py
+	$(PYTEST) -q tests/integration/test_smoke.py
 
-test: install java haproxy promtool ## run all tests against the installed wheel, in four parts at the same time
-ifeq ($(strip $(PYTEST_ARGS)),)
-	PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $(BIN)/pytest
-else
-	$(PYTEST) $(PYTEST_ARGS)
-endif
+test: install java ## run the unit, property and contract tests, and the core of the integration tests, against the installed wheel (12 minutes)
+test-long: install java haproxy promtool ## run the other tests: Spark, services, clusters that fail, documents, packages, soaks (16 minutes)
+test test-long:
+	$(if $(strip $(PYTEST_ARGS)),$(PYTEST) $(PYTEST_ARGS),PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $@ $(BIN)/pytest)
 
-docs-check: install java promtool spark-sql ## run each code block of README.md and docs/, also those that make test leaves out (18 minutes)
+docs-check: install java promtool spark-sql ## run each code block of README.md and docs/, also those that make test-long leaves out (18 minutes)
 	$(PYTEST) tests/unit/test_docs_blocks.py tests/unit/broker/security/test_plugins.py tests/integration/docs \
-		tests/integration/spark/test_docs.py tests/integration/spark/test_queries.py \
-		tests/integration/spark/test_typed.py tests/integration/spark/test_connect.py
+		tests/integration/spark/test_docs.py tests/integration/spark/lake/test_queries.py \
+		tests/integration/spark/lake/test_typed.py tests/integration/spark/lake/test_connect.py
 
 bench-test: $(VENV)/.bench librdkafka ## test the benchmarks themselves, after a change of bench/ (a minute)
 	$(PYTEST) tests/bench $(PYTEST_ARGS)
@@ -199,7 +197,7 @@ run.fuzz-requests = $(RUN) tests.extreme --results tests/extreme/RESULTS.md $(EX
 #prove held | 5 minutes | how long the largest requests of every API hold a broker; writes tests/extreme/HELD.md
 run.held = $(RUN) tests.extreme.held --results tests/extreme/HELD.md $(HELD_ARGS)
 #prove kerberos | seconds | GSSAPI with a real key distribution centre (needs Debian's krb5-kdc, krb5-admin-server and libkrb5-dev)
-run.kerberos = $(BIN)/pip install --quiet gssapi k5test pykerberos && $(PYTEST) tests/integration/test_gssapi.py
+run.kerberos = $(BIN)/pip install --quiet gssapi k5test pykerberos && $(PYTEST) tests/integration/machine/test_gssapi.py
 #prove kills | half an hour, resumes | kill loaders, their workers and brokers 50 times, compare lake and log (KILLS_ARGS="--store s3 --compactor")
 run.kills = $(RUN) tests.kills --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
 needs.kills = java
@@ -286,5 +284,5 @@ $(foreach name,$(rows.bench),$(eval bench-$(name): $(call needs.bench,$(name))))
 # An earlier name.
 freeze: bench-isolation
 
-.PHONY: help install demo clean java haproxy promtool suites librdkafka chromium check lint coverage site smoke test docs-check \
+.PHONY: help install demo clean java haproxy promtool suites librdkafka chromium check lint coverage site smoke test test-long docs-check \
 	bench-test prove bench package freeze $(rows.prove) $(rows.package) $(addprefix bench-,$(rows.bench))

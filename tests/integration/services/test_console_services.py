@@ -15,7 +15,7 @@ from pylogd.client import Admin, AuditedProducer, NewTopic, Producer
 from pylogd.local.broker import BrokerProcess
 from tests.audits import ServedAudit
 from tests.consoles import ConsoleProcess, Visitor
-from tests.integration.test_schema_registry import AT_ONCE, RegistryProcess
+from tests.integration.services.test_schema_registry import AT_ONCE, RegistryProcess
 from tests.mirrors import MirrorProcess, write_table_file
 
 _AVRO = {"type": "record", "name": "Flight", "fields": [{"name": "carrier", "type": "string"},

@@ -11,7 +11,7 @@ from pylogd.client import Admin, NewTopic
 from pylogd.client.core.admin.throttle_settings import RATES, THROTTLED
 from tests.clusters import BrokerCluster
 from tests.commands import Outcome, run_command
-from tests.integration.test_reassignment import fill
+from tests.integration.clusters.test_reassignment import fill
 
 StartCluster = Callable[..., BrokerCluster]
 

@@ -18,7 +18,7 @@ from pylogd.cli.main import INTERRUPTED, TERMINATED
 from pylogd.lake.tables.opening import open_table
 from pylogd.local.broker import pylogd_command
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import fill
+from tests.integration.spark.lake.lakes import fill
 from tests.kills.processes import Loader, SparkProcess, has_file
 from tests.sparks import python_environment
 

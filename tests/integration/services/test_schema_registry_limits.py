@@ -15,7 +15,7 @@ import pytest
 
 from pylogd.local.broker import BrokerProcess
 from tests.integration.conftest import StartBroker
-from tests.integration.test_schema_registry import AT_ONCE, RegistryProcess, ask, made
+from tests.integration.services.test_schema_registry import AT_ONCE, RegistryProcess, ask, made
 from tests.rawclient import memory, reset_peak
 
 MEMORY_CAP = 30.0  # MiB by which the process may grow

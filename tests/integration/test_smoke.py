@@ -19,6 +19,7 @@ from confluent_kafka import Producer as ConfluentProducer
 from pylogd.client import Admin, Consumer, Producer
 from pylogd.local.broker import BrokerProcess, free_ports
 from tests.commands import run_command
+from tests.sparks import running_spark
 
 pytestmark = pytest.mark.timeout(1800)  # of a machine that does much else
 SECONDS = 120.0
@@ -72,6 +73,12 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Smoke]:
     assert made.broker.stop() == 0
     assert "Traceback" not in made.broker.log()
     assert run_command("verify-log", str(made.broker.data), "--records").returncode == 0
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with running_spark(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 def test_the_own_client_and_librdkafka_write_and_read(smoke: Smoke) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pylogd.lake.tables.opening import open_table
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import Command, documents, fill
+from tests.integration.spark.lake.lakes import Command, documents, fill
 from tests.mirrors import MirrorProcess, until, write_table_file
 
 pytestmark = pytest.mark.timeout(600)

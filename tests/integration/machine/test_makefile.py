@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-#: Without what `make test`, which may run this, tells the makes that it starts.
+#: Without what `make test-long`, which may run this, tells the makes that it starts.
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
 
 

@@ -38,7 +38,7 @@ PROCESSES = 8
 PARTITIONS = 24
 BACKLOG = 1000  # records in each partition
 GROUP, TOPIC = "readers", "read"
-PROGRAM = Path(__file__).resolve().parent.parent / "live" / "zookeeper_consumer.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "live" / "zookeeper_consumer.py"
 
 
 class Readers:

@@ -1,8 +1,12 @@
-"""Alert rules of the audit and of mirrors, tried with Prometheus's own promtool on series as these give them."""
+"""What Prometheus's own promtool says of alert rules, of the dashboard, and of the configuration in the documents.
+
+The rules of the audit and of mirrors are tried on series as these give them.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,9 @@ import pytest
 from pylogd.services.audit.metrics import AuditMetrics
 from tests.audits import START, TABLE, AuditedLedger, numbers, report
 from tests.conftest import CHECKOUT
-from tests.tools import promtool
+from tests.docs.blocks import Block
+from tests.docs.kinds import blocks_of_kind
+from tests.tools import promtool, tool
 
 RULES = CHECKOUT / "etc" / "audit-alerts.yml"
 INCOMPLETE, UNKNOWN = (
@@ -139,3 +145,30 @@ def check(
 def _selector(name: str, labels: dict[str, str]) -> str:
     every = {"alertname": name, "alertstate": "firing", **labels}
     return ",".join(f'{label}="{value}"' for label, value in every.items())
+
+
+def test_the_rules_of_brokers_fire_when_they_should(tmp_path: Path) -> None:
+    rules = RULES.parent / "broker-alerts.yml"
+    shutil.copy(rules, tmp_path)
+    cases = (Path(__file__).parent / "broker-alerts-test.yml").read_text(encoding="utf-8")
+    (tmp_path / "test.yml").write_text(cases.replace("RULES", rules.name), encoding="utf-8")
+    promtool("test", "rules", "test.yml", folder=tmp_path)
+
+
+def test_every_expression_of_the_dashboard_is_understood(tmp_path: Path) -> None:
+    pytest.importorskip("grafana_foundation_sdk")
+    rules = [
+        {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "5m")}
+        for number, expression in enumerate(tool("generate_dashboard").expressions())
+    ]
+    file = tmp_path / "panels.yml"
+    file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))  # JSON is YAML too
+    assert f"SUCCESS: {len(rules)} rules found" in promtool("check", "rules", str(file))
+
+
+@pytest.mark.parametrize("block", blocks_of_kind("scrape configuration"), ids=str)
+def test_the_configuration_in_a_document_is_accepted(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "prometheus.yml").write_text(block.text)
+    for rules in CHECKOUT.glob("etc/*-alerts.yml"):
+        (tmp_path / rules.name).write_text(rules.read_text("utf-8"))
+    assert "SUCCESS" in promtool("check", "config", str(tmp_path / "prometheus.yml"))

@@ -19,8 +19,8 @@ from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsR
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
-from tests.integration import active_connections
 from tests.integration.conftest import StartBroker
+from tests.integration.extremes import active_connections
 from tests.rawclient import PATIENCE, RawClient, create_topic, encode, frame, memory, wait_until
 
 COUNT = 3000

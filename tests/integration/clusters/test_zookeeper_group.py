@@ -25,7 +25,7 @@ from tests.zookeeper import ZooKeeper
 
 SECONDS = 180.0
 SESSION_SECONDS = 4.0
-PROGRAM = Path(__file__).resolve().parent.parent / "live" / "frozen_consumer.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "live" / "frozen_consumer.py"
 READINGS = ("poll", "columns", "iterate")
 TP = [TopicPartition("events", index) for index in range(4)]
 Make = Callable[..., Consumer]

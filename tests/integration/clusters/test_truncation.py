@@ -12,7 +12,7 @@ from pylogd.client.core.model import OffsetAndMetadata
 from pylogd.wire.records import Record
 from tests.clusters import BrokerCluster
 from tests.faces import FACES, Face, poll_until
-from tests.integration.test_eligible_replicas import leader, make
+from tests.integration.clusters.test_eligible_replicas import leader, make
 from tests.integration.test_failover import send
 
 StartCluster = Callable[..., BrokerCluster]

@@ -24,7 +24,7 @@ from pylogd.lake.spark.opening import open_table
 from pylogd.lake.tables.interface import Committed
 from pylogd.lake.tables.parquet.lake import Lake
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import START_MS, Command, documents, fill, lake_of, log_of
+from tests.integration.spark.lake.lakes import START_MS, Command, documents, fill, lake_of, log_of
 
 pytestmark = pytest.mark.timeout(600)
 SMALL_FETCHES = ("-s", "kafka.max.partition.fetch.bytes=1000", "-s", "kafka.fetch.max.bytes=1000")

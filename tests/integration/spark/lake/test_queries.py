@@ -34,7 +34,7 @@ from tests.docs.kinds import blocks_of_kind
 from tests.duck import load_extensions
 from tests.fakes import s3
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import Command, documents
+from tests.integration.spark.lake.lakes import Command, documents
 from tests.stores import spark_sql
 
 pytestmark = pytest.mark.timeout(600)

@@ -14,7 +14,7 @@ from pylogd.lake.spark.load import LoadPlan, compact, load
 from pylogd.lake.spark.opening import open_table
 from pylogd.lake.tables.parquet.lake import Lake
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import Command, documents, fill, lake_of, log_of
+from tests.integration.spark.lake.lakes import Command, documents, fill, lake_of, log_of
 
 pytestmark = pytest.mark.timeout(600)
 

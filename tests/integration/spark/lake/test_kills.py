@@ -16,7 +16,7 @@ from pylogd.client import Admin, NewTopic
 from pylogd.lake.spark.load import LoadPlan, load
 from pylogd.lake.spark.opening import open_table
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import fill
+from tests.integration.spark.lake.lakes import fill
 from tests.kills.comparing import check_history, compare
 from tests.kills.lakes import on_disk
 from tests.kills.processes import ONLY_BY_SPARK, Loader, has_file, kill

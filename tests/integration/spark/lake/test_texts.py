@@ -14,7 +14,7 @@ from pylogd.lake.spark.load import LoadPlan, load
 from pylogd.lake.tables.interface import DataFile, Table
 from pylogd.lake.tables.opening import open_table
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import START_MS, Command
+from tests.integration.spark.lake.lakes import START_MS, Command
 from tests.mirrors import MirrorProcess, until, write_table_file
 from tests.tables import path_of
 from tests.texts import TEXTS

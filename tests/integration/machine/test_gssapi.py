@@ -18,9 +18,9 @@ from pylogd.credentials.gssapi import GssapiClient, GssapiMechanism
 from pylogd.credentials.principal import USER, Principal
 from pylogd.local.broker import BrokerFailed, free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
+from tests.integration.clusters.test_secure_replication import replicates
 from tests.integration.conftest import StartBroker
 from tests.integration.sasl_clients import round_trip_with_aiokafka, round_trip_with_kafka_python
-from tests.integration.test_secure_replication import replicates
 from tests.rawclient import RawClient, create_topic
 from tests.zookeeper import ZooKeeper
 

@@ -19,8 +19,8 @@ from pylogd.local.broker import pylogd_command
 from tests.docs.console import commands
 from tests.docs.kinds import blocks_of_kind
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import START_MS, fill, log_of
-from tests.integration.spark.test_tables import name_of, rows_of
+from tests.integration.spark.lake.lakes import START_MS, fill, log_of
+from tests.integration.spark.lake.test_tables import name_of, rows_of
 from tests.kills.comparing import compare
 from tests.kills.lakes import on_disk
 from tests.sparks import connect_server, python_environment

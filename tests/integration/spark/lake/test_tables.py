@@ -17,7 +17,7 @@ from pylogd.lake.spark.opening import open_table
 from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.lake.tables.interface import Committed
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import START_MS, Command, Row, documents, fill, log_of
+from tests.integration.spark.lake.lakes import START_MS, Command, Row, documents, fill, log_of
 from tests.kills.processes import Loader
 
 pytestmark = pytest.mark.timeout(600)
