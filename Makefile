@@ -16,8 +16,8 @@ RUN := $(BIN)/python -m
 # The names in the tables. What `make prove`, `make bench` and `make package` are told to run has to be there.
 rows.prove := $(shell sed -n 's/^\#prove \([a-z-]*\) .*/\1/p' Makefile)
 rows.package := $(shell sed -n 's/^\#package \([a-z-]*\) .*/\1/p' Makefile)
-rows.bench := audit-service before-after clients cluster controller-change end-to-end failed-directory failover floor \
-	isolation kuaishou micro mirror partitions peers quotas smoke spark tls transactions
+rows.bench := before-after clients cluster controller-change end-to-end failed-directory failover floor isolation micro \
+	mirror partitions peers smoke spark transactions
 $(foreach table,$(filter prove bench package,$(MAKECMDGOALS)),$(foreach name,$(filter-out $(rows.$(table)),$(WHAT)),\
 	$(error $(name) is nothing that `make $(table)` runs. There is: $(rows.$(table)))))
 
@@ -260,8 +260,8 @@ run.zookeeper-package = sh packages/zookeeper/build.sh $(BIN)/python dist
 
 # `python -m bench list` has the rows of benchmarks; here is what each needs, and the option that makes it write its page.
 needs.bench = $(if $(filter partitions spark,$1),,$(VENV)/.bench) $(if $(filter micro partitions spark,$1),,librdkafka) \
-	$(if $(filter cluster end-to-end kuaishou mirror quotas spark transactions,$1),java)
-writes.bench = $(if $(filter end-to-end isolation partitions tls,$1),--write)
+	$(if $(filter cluster end-to-end mirror spark transactions,$1),java)
+writes.bench = $(if $(filter end-to-end isolation partitions,$1),--write)
 
 list = sed -n 's/^\#$1 //p' Makefile | awk -F ' [|] ' '{ printf "  %-20s %-23s %s\n", $$1, $$2, $$3 }'
 

@@ -16,7 +16,7 @@ from tests.packages import newcomer
 
 #: What tests of the broker take from bench/: it needs nothing but Python.
 _HELPERS = {
-    "bench.__main__", "bench.frames", "bench.isolation", "bench.kuaishou.cgroups", "bench.kuaishou.disks",
+    "bench.__main__", "bench.frames", "bench.isolation", "bench.lab.cgroups", "bench.lab.disks",
     "bench.peers.base", "bench.plots",
 }  # fmt: skip
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.kuaishou.cgroups import Unavailable
-from bench.kuaishou.disks import check_tools, make_disk
+from bench.lab.cgroups import Unavailable
+from bench.lab.disks import check_tools, make_disk
 from pylogd.client import Consumer, Producer
 from pylogd.client.blocking.producer import Delivery
 from pylogd.client.core.model import Partition

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.isolation import QUEUE_REQUESTS, join, read_keys, running, topics_on
-from bench.kuaishou.cgroups import Unavailable
-from bench.kuaishou.disks import Disk, check_tools, make_disk
+from bench.lab.cgroups import Unavailable
+from bench.lab.disks import Disk, check_tools, make_disk
 from pylogd.base.errors import ErrorCode
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
 from pylogd.wire.messages.metadata import MetadataRequest

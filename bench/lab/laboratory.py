@@ -25,14 +25,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.kuaishou import cgroups, disks
-from bench.kuaishou.cgroups import ControlGroup, Unavailable
-from bench.kuaishou.disks import Disk
-from bench.kuaishou.even_disk import EvenDisk, make_even_disk
+from bench.lab import cgroups, disks
+from bench.lab.cgroups import ControlGroup
+from bench.lab.disks import Disk
 
-__all__ = ["ControlGroup", "Disk", "EvenDisk", "Laboratory", "Unavailable", "laboratory", "slow_down", "why_not"]
-
-PREFIX: Final = "pylogd-kuaishou-"
+PREFIX: Final = "pylogd-lab-"
 #: One place for all checkouts, so that what any killed run left is found; on a disk, which /tmp need not be.
 IMAGES: Final = Path("/var/tmp")
 #: The queue of a slow disk: how many requests it has in progress, and their size in bytes.
@@ -61,25 +58,9 @@ class Laboratory:
         self._stack.callback(disk.remove)
         return disk
 
-    def even_disk(self, name: str, size: int) -> EvenDisk:
-        """Return a new disk of `size` bytes that serves evenly at a speed that can be set. Raises Unavailable."""
-        disk = make_even_disk(self.folder, name, size)
-        self._stack.callback(disk.remove)
-        return disk
-
     def callback(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function at the end, before what was made earlier is removed."""
         self._stack.callback(function, *arguments)
-
-
-def slow_down(disk: Disk, group: ControlGroup, read_bps: int) -> None:
-    """Make a slow disk: the group reads at most `read_bps` bytes a second, and writes wait for reads.
-
-    Four requests of 32 KB are in progress at most, so that writes get about 15 MB/s while several readers keep the disk
-    busy at 40 MB/s, and more than 100 MB/s otherwise (measured). Raises Unavailable.
-    """
-    disk.limit_queue(*QUEUE)
-    group.limit_disk(disk.below, read_bps=read_bps)
 
 
 @contextmanager
@@ -92,19 +73,6 @@ def laboratory(images: Path = IMAGES) -> Iterator[Laboratory]:
         folder.mkdir()
         stack.callback(disks.remove_leftovers, folder)
         yield Laboratory(folder, stack)
-
-
-def why_not() -> str:
-    """Return why no laboratory can be had here, or the empty string. Makes one, with a group and a small disk."""
-    try:
-        with laboratory() as lab:
-            disk, group = lab.disk("try", 32 << 20), lab.group("try")
-            group.limit_memory(64 << 20)
-            group.count(disk.number)
-            disk.limit_dirty(16 << 20)
-    except Unavailable as error:
-        return str(error)
-    return ""
 
 
 def remove_leftovers(images: Path) -> None:

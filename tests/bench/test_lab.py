@@ -1,4 +1,4 @@
-"""The parts of `make bench-kuaishou` that need no root: counters, files of groups, leftovers of killed runs."""
+"""The parts of the laboratory that need no root: counters, files of groups, leftovers of killed runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.kuaishou import cgroups, disks, lab
-from bench.kuaishou.cgroups import GroupV1, GroupV2, Unavailable
-from bench.kuaishou.waits import cause
+from bench.lab import cgroups, disks
+from bench.lab import laboratory as lab
+from bench.lab.cgroups import GroupV1, GroupV2, Unavailable
 
 DEVICE = "7:3"
 
@@ -126,17 +126,3 @@ def test_loop_devices_are_found_by_their_image() -> None:
 
 def test_the_time_in_which_a_device_was_busy() -> None:
     assert disks.busy_seconds("  10 0 80 5 20 0 160 9 0 1234 14 0 0 0 0 0 0\n") == 1.234
-
-
-def test_what_a_thread_waits_for_is_told_by_its_kernel_stack() -> None:
-    write = "[<0>] ext4_buffered_write_iter+0x68/0x140\n[<0>] vfs_writev+0x12d/0x390\n"
-    assert cause(write) == "the file's lock"
-    assert cause("[<0>] __filemap_get_folio+0x3a9/0x570\n" + write) == "a page's lock"
-    assert cause("[<0>] do_get_write_access+0x277\n[<0>] jbd2_journal_get_write_access+0x95\n" + write) == "the journal"
-    reclaim = "[<0>] reclaim_throttle+0x1\n[<0>] try_to_free_mem_cgroup_pages+0x1\n[<0>] __filemap_get_folio+0x1\n"
-    assert cause(reclaim + write) == "memory"
-    sendfile = "[<0>] blk_mq_get_tag+0x1\n[<0>] filemap_get_pages+0x1\n[<0>] filemap_splice_read+0x1\n"
-    assert cause(sendfile) == "sendfile"
-    assert cause("[<0>] blk_mq_get_tag+0x1\n[<0>] filemap_fault+0x1\n") == "page faults"
-    assert cause("[<0>] ext4_block_write_begin+0x1\n[<0>] generic_perform_write+0x1\n" + write) == "writes"
-    assert cause("") == "the disk"

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.kuaishou.cgroups import Unavailable
+from bench.lab.cgroups import Unavailable
 
 _TOOLS: Final = {"losetup": "util-linux", "mkfs.ext4": "e2fsprogs", "mount": "mount", "umount": "mount"}
 _TOOL_SECONDS: Final = 120.0
