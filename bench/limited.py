@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from bench.lab.cgroups import ControlGroup
-from bench.lab.laboratory import IMAGES, QUEUE, Laboratory, Unavailable, laboratory
+from bench.lab.cgroups import ControlGroup, Unavailable
+from bench.lab.laboratory import IMAGES, QUEUE, Laboratory, laboratory
 from bench.loads import Said
 from bench.peers import Peer, running
 from bench.peers.base import read_from_disk
