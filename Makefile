@@ -123,7 +123,7 @@ smoke: install java ## are broker, client and Spark source whole: produce, consu
 	$(PYTEST) -q tests/integration/test_smoke.py
 
 test: install java ## run the unit, property and contract tests, and the core of the integration tests, against the installed wheel (12 minutes)
-test-long: install java haproxy promtool ## run the other tests: Spark, services, clusters that fail, documents, packages, soaks (16 minutes)
+test-long: install java haproxy promtool ## run the other tests: Spark, services, clusters that fail, simulations, documents, packages, soaks (16 minutes)
 test test-long:
 	$(if $(strip $(PYTEST_ARGS)),$(PYTEST) $(PYTEST_ARGS),PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $@ $(BIN)/pytest)
 
@@ -173,9 +173,6 @@ needs.console = $(VENV)/.browser chromium
 #prove console-kafka | 5 minutes | use the console on Apache Kafka in headless Chromium; writes tests/console/KAFKA.md
 run.console-kafka = $(RUN) tests.console.flows --kafka --results tests/console/KAFKA.md
 needs.console-kafka = $(VENV)/.browser chromium java
-#prove copying | 30 minutes | copy a topic in transactions while copiers and brokers fail
-run.copying = $(RUN) tests.copying --seconds 1200 --results tests/copying/RESULTS.md $(COPYING_ARGS)
-needs.copying = java
 #prove crash | 10 minutes | kill a loaded broker 1,000 times and check that nothing is lost
 run.crash = $(RUN) tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)
 #prove drill | 5 minutes | make four faults on three brokers and mend them with the console; writes tests/console/DRILL.md, docs/console/
@@ -213,6 +210,8 @@ needs.mirror = java
 #prove mirror-kafka | a minute | mirror between pylogd and Apache Kafka, both ways, while the mirror is killed
 run.mirror-kafka = $(RUN) tests.mirror.kafka
 needs.mirror-kafka = java
+#prove mutants | an hour | plant small faults in wire, log, groups and client, one at a time, and see which tests find them (MUTANTS_ARGS="--count 5 --only pylogd/wire": minutes)
+run.mutants = $(RUN) tests.mutants --results tests/mutants/RESULTS.md $(MUTANTS_ARGS)
 #prove panels | 2 minutes | ask a real Prometheus for each panel of the dashboard and each metric; writes tests/alerts/PANELS.md
 run.panels = $(RUN) tests.alerts.panels --results tests/alerts/PANELS.md $(PANELS_ARGS)
 needs.panels = java promtool

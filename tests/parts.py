@@ -1,10 +1,10 @@
 """Run a suite of tests as parts at once: `python tests/parts.py SUITE PYTEST [ARGUMENT ...]`.
 
 `make test` runs the suite `test`, `make test-long` the suite `test-long`. The folder of a test file decides which of
-the two has it (`FOLDERS`): `test` has the unit, property and contract tests, the simulation, and in
-`tests/integration` itself the core of the integration tests. All other folders are for `test-long`: Spark, services,
-clusters whose brokers fail again and again, hostile clients, documents, packages, soaks. The tests of the benchmarks
-are in neither (`make bench-test`).
+the two has it (`FOLDERS`): `test` has the unit, property and contract tests, and in `tests/integration`
+itself the core of the integration tests. All other folders are for `test-long`: Spark, services, clusters whose brokers
+fail again and again, hostile clients, simulations, documents, packages, soaks. The tests of the benchmarks are in
+neither (`make bench-test`).
 
 The parts of a suite run side by side, since many wait for much of their time: for sessions to expire, leaders to
 change, processes to end and start. Together the parts take little longer than the longest one. Pytest's option `--part`
@@ -33,16 +33,16 @@ TESTS = Path(__file__).resolve().parent
 FOLDERS = {
     "test": {
         "core": {"integration"},
-        "models": {"property", "contract", "simulation"},
+        "models": {"property", "contract"},
         "unit": {"unit"},
     },
     "test-long": {
-        "clusters": {"integration/clusters", "chain", "fleet", "transactions_check"},
+        "clusters": {"integration/clusters", "chain", "fleet"},
         "extremes": {
-            "integration/extremes", "integration/machine", "chaos", "copying", "crash", "exactly_once", "fuzz", "kills",
-            "scale",
+            "integration/extremes", "integration/machine", "chaos", "crash", "exactly_once", "fuzz", "kills",
+            "scale", "simulation",
         },
-        "services": {"integration/services", "integration/docs"},
+        "services": {"integration/services", "integration/docs", "transactions_check"},
         "lake": {"integration/spark/lake"},
         "spark": {"integration/spark"},
     },
@@ -55,9 +55,8 @@ _STOP_SECONDS = 60.0
 
 
 def part_of(path: Path) -> str:
-    """Return the part of a test file."""
-    below = path.relative_to(TESTS)
-    return next(_PART[str(folder)] for folder in below.parents if str(folder) in _PART)
+    """Return the part of a test file, the empty string for a file in a folder without tests."""
+    return next((_PART[str(folder)] for folder in path.relative_to(TESTS).parents if str(folder) in _PART), "")
 
 
 def main(suite: str, command: Sequence[str]) -> int:

@@ -31,13 +31,13 @@ _LOG = (100, 0, 0, 0, 0, 4096, 0, 0, 0)
 _ARGUMENTS: tuple[Any, ...] = (b"frame", b"chunk", 0, 1, 1 << 20, _SHAPE, _LIMITS, _LOG, lambda *_: True)
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_it_gives_what_python_gives(number: int) -> None:
     agree(number, fast)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_fetches_are_read_and_answered_as_by_python(number: int) -> None:
     agree_on_fetch(number, fast)

@@ -49,10 +49,11 @@ def test_members_share_partitions_and_take_over(face: Face, zookeeper: ZooKeeper
     first = face.consumer(interceptors=[counting], **options)
     with pytest.raises(ClientError, match="subscribe first"):
         first.committed(both)
-    first.subscribe("events")
+    told: list[str] = []
+    first.subscribe("events", on_assign=lambda _: told.append("assign"), on_revoke=lambda _: told.append("revoke"))
     found = poll_until([first], lambda records: len(records) >= 20)
     assert sorted(int(record.value or b"") for record in found) == list(range(20))
-    assert first.assignment == both
+    assert first.assignment == both and told == ["assign"]
     first.commit()
     assert [offset.offset for offset in first.committed(both).values()] == [10, 10]
     assert counting.committed == dict.fromkeys(both, 10)
@@ -60,6 +61,7 @@ def test_members_share_partitions_and_take_over(face: Face, zookeeper: ZooKeeper
     second = face.consumer(**options)
     second.subscribe("events")
     poll_until([first, second], lambda _: len(first.assignment) == len(second.assignment) == 1)
+    assert "revoke" in told
     fill(face, 20, 20)
     found = poll_until([first, second], lambda records: len(records) >= 20)
     assert sorted(int(record.value or b"") for record in found) == list(range(20, 40))

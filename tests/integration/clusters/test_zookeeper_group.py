@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,53 +67,6 @@ def until(consumers: list[Consumer], condition: Callable[[], object]) -> list[Re
         for consumer in consumers:
             records += consumer.poll(0.05)
     return records
-
-
-def test_two_members_share_and_one_takes_over(make: Make) -> None:
-    one, two = make(), make()
-    told: list[str] = []
-    one.subscribe("events", on_assign=lambda _: told.append("assign"), on_revoke=lambda _: told.append("revoke"))
-    records = until([one], lambda: sorted(one.assignment) == TP)
-    two.subscribe("events")
-    records += until([one, two], lambda: len(one.assignment) == 2 == len(two.assignment))
-    assert sorted(one.assignment + two.assignment) == TP
-    assert told[0] == "assign" and "revoke" in told
-    two.close()
-    records += until([one], lambda: sorted(one.assignment) == TP)
-    seen = {(r.partition, r.offset) for r in records}
-    seen |= {(r.partition, r.offset) for r in until([one], lambda: sum(map(one.position, TP)) == 400)}
-    assert len(seen) == 400
-    one.commit()
-    one.close()
-    three = make()
-    three.subscribe("events")
-    until([three], lambda: sorted(three.assignment) == TP)
-    assert [three.position(p) for p in TP] == [100] * 4
-    assert {p: o.offset for p, o in three.committed(TP).items() if o is not None} == dict.fromkeys(TP, 100)
-
-
-def test_streams_divide_the_partitions(make: Make) -> None:
-    consumer = make()
-    streams = consumer.create_message_streams({"events": 2})["events"]
-    seen: list[list[Record]] = [[], []]
-    threads = [
-        threading.Thread(target=lambda n=n, stream=stream: seen[n].extend(stream)) for n, stream in enumerate(streams)
-    ]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + SECONDS
-    while sum(map(len, seen)) < 400 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    consumer.close()
-    for thread in threads:
-        thread.join(SECONDS)
-    assert [len(records) for records in seen] == [200, 200]
-    assert not {r.partition for r in seen[0]} & {r.partition for r in seen[1]}
-
-
-def test_a_zookeeper_address_is_required() -> None:
-    with pytest.raises(ValueError, match="zookeeper="):
-        Consumer("localhost", group_id="g", coordinator="zookeeper")
 
 
 def test_a_member_that_was_frozen_while_it_decoded_hands_out_nothing_of_it(
