@@ -30,7 +30,11 @@ ROOT = Path(__file__).resolve().parents[2]
 _PROPERTY = "tests/property/test_"
 #: The packages that are mutated, and the tests of each, the quickest first.
 TESTS = {
-    "pylogd/wire": ["tests/unit/wire", f"{_PROPERTY}codecs.py", f"{_PROPERTY}records.py", f"{_PROPERTY}framing.py"],
+    "pylogd/wire": [
+        "tests/unit/wire", *(f"{_PROPERTY}{name}.py" for name in (
+            "codecs", "records", "framing", "validation", "fast_produce_codec", "fast_fetch_codec", "request_batches",
+        )),
+    ],
     "pylogd/broker/log": [
         "tests/unit/broker/log", f"{_PROPERTY}log_append.py", f"{_PROPERTY}log_model.py",
         f"{_PROPERTY}compaction_model.py",
