@@ -99,8 +99,8 @@ def mutants(path: Path) -> Iterator[Mutant]:
             case _:
                 continue
         before, after = _OTHER[type(operator)]
-        if end.end_lineno == node.end_lineno and end.end_col_offset is not None:
-            yield Mutant(path, node.end_lineno, end.end_col_offset, before, after)
+        if end.end_lineno == node.end_lineno and end.end_lineno is not None and end.end_col_offset is not None:
+            yield Mutant(path, end.end_lineno, end.end_col_offset, before, after)
 
 
 def chosen(package: str, count: int, seed: int) -> list[Mutant]:
