@@ -23,8 +23,8 @@ _HELPERS = {
 
 def imports_of(path: Path) -> set[str]:
     """Return the modules of bench/ that a file imports."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    found, text = set(), path.read_text("utf-8")
+    for node in ast.walk(ast.parse(text)) if "from bench" in text else ():
         if isinstance(node, ast.ImportFrom) and node.module == "bench":
             found |= {f"bench.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bench."):
