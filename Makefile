@@ -16,8 +16,8 @@ RUN := $(BIN)/python -m
 # The names in the tables. What `make prove`, `make bench` and `make package` are told to run has to be there.
 rows.prove := $(shell sed -n 's/^\#prove \([a-z-]*\) .*/\1/p' Makefile)
 rows.package := $(shell sed -n 's/^\#package \([a-z-]*\) .*/\1/p' Makefile)
-rows.bench := audit-service before-after clients cluster controller-change end-to-end failed-directory failover floor \
-	isolation kuaishou micro mirror partitions peers quotas smoke spark tls transactions
+rows.bench := before-after clients cluster controller-change end-to-end failed-directory failover floor isolation micro \
+	mirror partitions peers smoke spark transactions
 $(foreach table,$(filter prove bench package,$(MAKECMDGOALS)),$(foreach name,$(filter-out $(rows.$(table)),$(WHAT)),\
 	$(error $(name) is nothing that `make $(table)` runs. There is: $(rows.$(table)))))
 
@@ -120,19 +120,17 @@ site: install ## build the documentation as a site in .cache/site/html, check it
 ##@ Test
 
 smoke: install java ## are broker, client and Spark source whole: produce, consume, group, transaction, kill -9, a batch of Spark (a minute)
-	$(PYTEST) -q tests/integration/spark/test_smoke.py
+	$(PYTEST) -q tests/integration/test_smoke.py
 
-test: install java haproxy promtool ## run all tests against the installed wheel, in four parts at the same time
-ifeq ($(strip $(PYTEST_ARGS)),)
-	PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $(BIN)/pytest
-else
-	$(PYTEST) $(PYTEST_ARGS)
-endif
+test: install java ## run the unit, property and contract tests, and the core of the integration tests, against the installed wheel (12 minutes)
+test-long: install java haproxy promtool ## run the other tests: Spark, services, clusters that fail, simulations, documents, packages, soaks (16 minutes)
+test test-long:
+	$(if $(strip $(PYTEST_ARGS)),$(PYTEST) $(PYTEST_ARGS),PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $@ $(BIN)/pytest)
 
-docs-check: install java promtool spark-sql ## run each code block of README.md and docs/, also those that make test leaves out (18 minutes)
+docs-check: install java promtool spark-sql ## run each code block of README.md and docs/, also those that make test-long leaves out (18 minutes)
 	$(PYTEST) tests/unit/test_docs_blocks.py tests/unit/broker/security/test_plugins.py tests/integration/docs \
-		tests/integration/spark/test_docs.py tests/integration/spark/test_queries.py \
-		tests/integration/spark/test_typed.py tests/integration/spark/test_connect.py
+		tests/integration/spark/test_docs.py tests/integration/spark/lake/test_queries.py \
+		tests/integration/spark/lake/test_typed.py tests/integration/spark/lake/test_connect.py
 
 bench-test: $(VENV)/.bench librdkafka ## test the benchmarks themselves, after a change of bench/ (a minute)
 	$(PYTEST) tests/bench $(PYTEST_ARGS)
@@ -175,9 +173,6 @@ needs.console = $(VENV)/.browser chromium
 #prove console-kafka | 5 minutes | use the console on Apache Kafka in headless Chromium; writes tests/console/KAFKA.md
 run.console-kafka = $(RUN) tests.console.flows --kafka --results tests/console/KAFKA.md
 needs.console-kafka = $(VENV)/.browser chromium java
-#prove copying | 30 minutes | copy a topic in transactions while copiers and brokers fail
-run.copying = $(RUN) tests.copying --seconds 1200 --results tests/copying/RESULTS.md $(COPYING_ARGS)
-needs.copying = java
 #prove crash | 10 minutes | kill a loaded broker 1,000 times and check that nothing is lost
 run.crash = $(RUN) tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)
 #prove drill | 5 minutes | make four faults on three brokers and mend them with the console; writes tests/console/DRILL.md, docs/console/
@@ -199,7 +194,7 @@ run.fuzz-requests = $(RUN) tests.extreme --results tests/extreme/RESULTS.md $(EX
 #prove held | 5 minutes | how long the largest requests of every API hold a broker; writes tests/extreme/HELD.md
 run.held = $(RUN) tests.extreme.held --results tests/extreme/HELD.md $(HELD_ARGS)
 #prove kerberos | seconds | GSSAPI with a real key distribution centre (needs Debian's krb5-kdc, krb5-admin-server and libkrb5-dev)
-run.kerberos = $(BIN)/pip install --quiet gssapi k5test pykerberos && $(PYTEST) tests/integration/test_gssapi.py
+run.kerberos = $(BIN)/pip install --quiet gssapi k5test pykerberos && $(PYTEST) tests/integration/machine/test_gssapi.py
 #prove kills | half an hour, resumes | kill loaders, their workers and brokers 50 times, compare lake and log (KILLS_ARGS="--store s3 --compactor")
 run.kills = $(RUN) tests.kills --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
 needs.kills = java
@@ -215,6 +210,8 @@ needs.mirror = java
 #prove mirror-kafka | a minute | mirror between pylogd and Apache Kafka, both ways, while the mirror is killed
 run.mirror-kafka = $(RUN) tests.mirror.kafka
 needs.mirror-kafka = java
+#prove mutants | an hour | plant small faults in wire, log, groups and client, one at a time, and see which tests find them (MUTANTS_ARGS="--count 5 --only pylogd/wire": minutes)
+run.mutants = $(RUN) tests.mutants --results tests/mutants/RESULTS.md $(MUTANTS_ARGS)
 #prove panels | 2 minutes | ask a real Prometheus for each panel of the dashboard and each metric; writes tests/alerts/PANELS.md
 run.panels = $(RUN) tests.alerts.panels --results tests/alerts/PANELS.md $(PANELS_ARGS)
 needs.panels = java promtool
@@ -262,8 +259,8 @@ run.zookeeper-package = sh packages/zookeeper/build.sh $(BIN)/python dist
 
 # `python -m bench list` has the rows of benchmarks; here is what each needs, and the option that makes it write its page.
 needs.bench = $(if $(filter partitions spark,$1),,$(VENV)/.bench) $(if $(filter micro partitions spark,$1),,librdkafka) \
-	$(if $(filter cluster end-to-end kuaishou mirror quotas spark transactions,$1),java)
-writes.bench = $(if $(filter end-to-end isolation partitions tls,$1),--write)
+	$(if $(filter cluster end-to-end mirror spark transactions,$1),java)
+writes.bench = $(if $(filter end-to-end isolation partitions,$1),--write)
 
 list = sed -n 's/^\#$1 //p' Makefile | awk -F ' [|] ' '{ printf "  %-20s %-23s %s\n", $$1, $$2, $$3 }'
 
@@ -286,5 +283,5 @@ $(foreach name,$(rows.bench),$(eval bench-$(name): $(call needs.bench,$(name))))
 # An earlier name.
 freeze: bench-isolation
 
-.PHONY: help install demo clean java haproxy promtool suites librdkafka chromium check lint coverage site smoke test docs-check \
+.PHONY: help install demo clean java haproxy promtool suites librdkafka chromium check lint coverage site smoke test test-long docs-check \
 	bench-test prove bench package freeze $(rows.prove) $(rows.package) $(addprefix bench-,$(rows.bench))

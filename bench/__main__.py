@@ -39,14 +39,10 @@ BENCHMARKS: Final = {
     "controller-change": Benchmark("2 minutes", "how long a change of the controller takes (a row of cluster)"),
     "partitions": Benchmark("15 minutes", "what 1,000 and 10,000 idle partitions cost", "PARTITIONS.md"),
     "transactions": Benchmark("38 minutes", "transactions beside Apache Kafka's", "TRANSACTIONS.md"),
-    "quotas": Benchmark("14 minutes", "do quotas hold, and what do other clients notice", "QUOTAS.md"),
-    "tls": Benchmark("12 minutes", "what encryption costs, beside Kafka and beside the cipher", "TLS.md"),
     "isolation": Benchmark("16 minutes", "as root: is anything lost when a disk freezes or is slow", "ISOLATION.md"),
-    "kuaishou": Benchmark("55 minutes", "as root: memory and disk limits, laggards, expansion", "KUAISHOU.md"),
     "spark": Benchmark("12 minutes", "Spark's own source and sink, and pylogd's", "SPARK.md"),
     "end-to-end": Benchmark("25 minutes", "from a send to a row that a query sees", "END_TO_END.md"),
     "mirror": Benchmark("6 minutes", "one worker of the mirror beside MirrorMaker 2", "MIRROR.md"),
-    "audit-service": Benchmark("10 minutes", "what `pylogd audit serve` costs", "AUDIT_SERVICE.md"),
 }
 
 

@@ -27,6 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench.harness import json_text
 from bench.machine import machine
 from bench.peers import running
 from pylogd.client import Consumer, Producer, aio
@@ -460,7 +461,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         samples = {
             role: {name: [asdict(s) for s in some] for name, some in rows.items()} for role, rows in found.items()
         }
-        (HERE / "clients.json").write_text(json.dumps(samples, indent=1) + "\n")
+        (HERE / "clients.json").write_text(json_text(samples))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import confluent_kafka
 
 from bench import controller_change, failed_directory, failover
 from bench.failover import wait_until
-from bench.harness import say
+from bench.harness import json_text, say
 from bench.loads.base import TOPIC, Said, run_all
 from bench.loads.kafka import CLIENT, build
 from bench.machine import machine
@@ -310,7 +310,7 @@ class Results:
         }
         ordered = {name: self.rows[name] for name in ROWS if name in self.rows}
         unfinished = self.path.with_suffix(".partial")
-        unfinished.write_text(json.dumps({"machine": self.machine, "rows": ordered}, indent=1) + "\n")
+        unfinished.write_text(json_text({"machine": self.machine, "rows": ordered}))
         unfinished.replace(self.path)
 
     def figures(self, row: str) -> list[Figure]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from bench.failover import WAIT_SECONDS, wait_until
 from pylogd.client import Admin, Producer
 from pylogd.local.zookeeper import LocalZooKeeper
-from tests.integration.test_log_dir_failover import SETTINGS, TwoDirectories, bring_back, fail_directory
+from tests.integration.clusters.test_log_dir_failover import SETTINGS, TwoDirectories, bring_back, fail_directory
 
 _TOPIC = "t"
 _LOOK_SECONDS = 0.005

@@ -35,8 +35,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.kuaishou.cgroups import ROOT, Unavailable
-from bench.kuaishou.disks import Disk, check_tools, make_disk
+from bench.lab.cgroups import ROOT, Unavailable
+from bench.lab.disks import Disk, check_tools, make_disk
 from bench.machine import machine
 from pylogd.base.errors import ErrorCode
 from pylogd.client import Consumer

@@ -1,7 +1,7 @@
 """Kinds of experiments in which a broker has less than it would like: memory for its log, or a slow disk.
 
 The broker runs in a control group that bounds its page cache, or on a disk of its own: an ext4 image behind a loop
-device with a short queue, on which few pages may be dirty (`bench/kuaishou/lab.py`). Both need root. A broker joins
+device with a short queue, on which few pages may be dirty (`bench/lab/laboratory.py`). Both need root. A broker joins
 its group when it has started: what it has allocated before, such as Kafka's heap, is not counted in the group.
 
 While the work is done, messages go to a reader at the tail of the log. The delay that they suffer is reported too.
@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from bench.kuaishou.cgroups import ControlGroup
-from bench.kuaishou.lab import IMAGES, QUEUE, Laboratory, Unavailable, laboratory
+from bench.lab.cgroups import ControlGroup, Unavailable
+from bench.lab.laboratory import IMAGES, QUEUE, Laboratory, laboratory
 from bench.loads import Said
 from bench.peers import Peer, running
 from bench.peers.base import read_from_disk

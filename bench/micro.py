@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.harness import json_text
 from bench.machine import machine
 from bench.memory import warm_pages
 from tests.hotpath import HotPath, cases, cost
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{name:40}" + "".join(f"{cell:>22}" for cell in cells))
     if said.write:
         baseline[python()] = {"machine": machine("not used"), "cases": found}
-        BASELINE.write_text(json.dumps(baseline, indent=1) + "\n")
+        BASELINE.write_text(json_text(baseline))
 
 
 def _change(value: float, before: float | None) -> str:

@@ -28,7 +28,7 @@ from typing import Final
 
 import confluent_kafka
 
-from bench.harness import interval
+from bench.harness import interval, json_text
 from bench.machine import machine
 from bench.peers.base import end, process_seconds
 from conformance import java_tools
@@ -227,7 +227,7 @@ def main(arguments: list[str]) -> int:
         turns = measure(options.pairs, options.records)
         facts = machine(str(confluent_kafka.libversion()[0]))
         kept = {kind: [asdict(one) for one in found] for kind, found in turns.items()}
-        RESULTS.write_text(json.dumps({"machine": facts, "turns": kept}, indent=1) + "\n")
+        RESULTS.write_text(json_text({"machine": facts, "turns": kept}))
     found = json.loads(RESULTS.read_text())
     turns = {kind: [CopyTurn(**one) for one in some] for kind, some in found["turns"].items()}
     write_page(PAGE, page(turns, found["machine"]))

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.experiments import Experiment
+from bench.harness import json_text
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class Results:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{slug(group.name)}.json"
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(group), indent=1) + "\n")
+        partial.write_text(json_text(asdict(group)))
         partial.replace(path)
 
     def get(self, experiment: Experiment, peer: str) -> Measurement | None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import frames
+from bench.harness import json_text
 from bench.loads.kafka import CLIENT, build
 from bench.machine import machine
 from bench.memory import warm_pages
@@ -264,7 +265,7 @@ def main() -> None:
         return
     write_page(HERE / "SMOKE.md", [table])
     everything = {"machine": about, "repeats": repeats} | asdict(bench.results)
-    (HERE / "smoke.json").write_text(json.dumps(everything, indent=1) + "\n")
+    (HERE / "smoke.json").write_text(json_text(everything))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import spark_batches
-from bench.harness import say
+from bench.harness import json_text, say
 from bench.spark_report import report
 from conformance.checks import Missing
 from conformance.spark_source import jars
@@ -334,7 +334,7 @@ def main() -> None:
     def done(name: str, result: Any) -> None:
         found[name] = result
         if not options.dry:
-            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+            RESULTS.write_text(json_text(found))
             write_page(HERE / "SPARK.md", [report(found)])
 
     begun = time.monotonic()

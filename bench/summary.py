@@ -270,12 +270,10 @@ def _not_measured(results: Results) -> list[str]:
 
 _ELSEWHERE = (
     "## Measured elsewhere", "",
-    "- What TLS costs a broker, beside the cipher alone, and connections with SASL_SSL: [TLS.md](TLS.md)",
     "- One request's processor time beside the floor's, by requests in a read: [FLOOR.md](FLOOR.md)",
     "- Failover, a follower's copying, changes of the controller: [CLUSTER.md](CLUSTER.md)",
     "- What idle partitions cost: [PARTITIONS.md](PARTITIONS.md)",
-    "- Memory and disk limits on two brokers, and disks that hang: [KUAISHOU.md](KUAISHOU.md), "
-    "[ISOLATION.md](ISOLATION.md)",
+    "- Disks that hang: [ISOLATION.md](ISOLATION.md)",
     "",
 )  # fmt: skip
 

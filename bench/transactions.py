@@ -39,7 +39,7 @@ import confluent_kafka
 
 from bench import transactions_visible
 from bench.failover import in_sync, wait_until
-from bench.harness import interval
+from bench.harness import interval, json_text
 from bench.loads.transact import ClientEnded, Load, NothingCommitted, Turn, turn
 from bench.machine import machine
 from bench.peers.base import Peer, unwind_on_sigterm
@@ -118,7 +118,7 @@ class Results:
             "machine": self.machine, "rows": rows, "visible": transactions_visible.written(self.visible),
             "visible_machine": self.visible_machine,
         }  # fmt: skip
-        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+        RESULTS.write_text(json_text(kept))
 
 
 def _this_machine() -> dict[str, object]:

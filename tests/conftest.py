@@ -43,8 +43,8 @@ settings.load_profile("pylogd")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `make test` run the parts side by side."""
-    parser.addoption("--part", choices=PARTS, help="run the files of one part of the suite only: see tests/parts.py")
+    """Let `make test` and `make test-long` run their parts side by side."""
+    parser.addoption("--part", choices=PARTS, help="run the files of one part of a suite only: see tests/parts.py")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

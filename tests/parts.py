@@ -1,14 +1,19 @@
-"""Run the test suite as four parts at once, as `make test` does: `python tests/parts.py PYTEST [ARGUMENT ...]`.
+"""Run a suite of tests as parts at once: `python tests/parts.py SUITE PYTEST [ARGUMENT ...]`.
 
-Three parts wait for much of their time: for sessions to expire, leaders to change, processes to end and start. One of
-them kills brokers and members of clusters, one has clients, commands, services and most unit tests, one the rest of the
-integration tests. The fourth part works. Together they take little longer than the longest one. Each file belongs to
-one part (`part_of`); pytest's option `--part` runs one part alone.
+`make test` runs the suite `test`, `make test-long` the suite `test-long`. The folder of a test file decides which of
+the two has it (`FOLDERS`): `test` has the unit, property and contract tests, and in `tests/integration`
+itself the core of the integration tests. All other folders are for `test-long`: Spark, services, clusters whose brokers
+fail again and again, hostile clients, simulations, documents, packages, soaks. The tests of the benchmarks are in
+neither (`make bench-test`).
 
-Beside the first tests an archive of the classes of Spark's JVM is made, with which later ones start faster.
+The parts of a suite run side by side, since many wait for much of their time: for sessions to expire, leaders to
+change, processes to end and start. Together the parts take little longer than the longest one. Pytest's option `--part`
+runs one part alone.
 
-The working part writes to the terminal; the reports of the others follow once all have ended. The exit status is the
-first that is not 0. Whatever ends this process, all parts are stopped and waited for.
+Beside the first tests of a suite an archive of the classes of Spark's JVM is made, with which later ones start faster.
+
+The last part of a suite writes to the terminal; the reports of the others follow once all have ended. The exit status
+is the first that is not 0. Whatever ends this process, all parts are stopped and waited for.
 """
 
 from __future__ import annotations
@@ -24,62 +29,52 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-KILLING, SERVING, WAITING, WORKING = "killing", "serving", "waiting", "working"
-PARTS = (KILLING, SERVING, WAITING, WORKING)
-#: Files of integration tests whose clusters lose brokers, disks or members again and again.
-_KILLING_FILES = {
-    "test_console_moves.py", "test_console_services.py", "test_eligible_replicas.py", "test_failover.py",
-    "test_group_migration.py", "test_hanging_disk.py", "test_labels.py", "test_log_dir_failover.py",
-    "test_reassignment.py", "test_secure_replication.py", "test_staged_start.py",
-    "test_transaction_failover.py", "test_truncation.py", "test_zookeeper_consumers.py",
+#: The folders of each part of each suite, with paths below `tests`. The deepest folder that is named here counts.
+FOLDERS = {
+    "test": {
+        "core": {"integration"},
+        "models": {"property", "contract"},
+        "unit": {"unit"},
+    },
+    "test-long": {
+        "clusters": {"integration/clusters", "chain", "fleet"},
+        "extremes": {
+            "integration/extremes", "integration/machine", "chaos", "crash", "exactly_once", "fuzz", "kills",
+            "scale", "simulation",
+        },
+        "services": {"integration/services", "integration/docs", "transactions_check"},
+        "lake": {"integration/spark/lake"},
+        "spark": {"integration/spark"},
+    },
 }  # fmt: skip
-#: Integration tests of clients, commands and the services beside brokers: console, registry, mirror, audit.
-_SERVING_NAMES = (
-    "test_audit", "test_catalogs", "test_cli", "test_cluster_cli", "test_console", "test_mirror", "test_schema",
-    "test_users",
-)  # fmt: skip
-#: Tests with Spark that run with the part that kills: the working part would take longest.
-_SPARK_BESIDE = {
-    "test_audit.py", "test_connect.py", "test_docs.py", "test_notebook.py", "test_queries.py", "test_tables.py",
-    "test_transactions.py",
-}  # fmt: skip
+PARTS = tuple(part for parts in FOLDERS.values() for part in parts)
+#: The part of each folder.
+_PART = {folder: part for parts in FOLDERS.values() for part, folders in parts.items() for folder in folders}
 _SLOWEST_SHOWN = "--durations=15"
 _STOP_SECONDS = 60.0
 
 
 def part_of(path: Path) -> str:
-    """Return the part of a test file. Two Sparks at a time are the most."""
-    folder, *rest = path.relative_to(TESTS).parts
-    if folder == "unit":
-        return WAITING if rest[:2] == ["broker", "api"] else SERVING
-    if folder == "transactions_check":
-        return WAITING
-    if folder in ("chain", "chaos", "crash", "fleet"):
-        return KILLING
-    if folder != "integration":
-        return WORKING
-    if rest[0] in ("spark", "test_demo.py"):
-        return KILLING if rest[-1] in _SPARK_BESIDE else WORKING
-    if rest[0] in _KILLING_FILES:
-        return KILLING
-    return SERVING if rest[0] == "docs" or rest[0].startswith(_SERVING_NAMES) else WAITING
+    """Return the part of a test file, the empty string for a file in a folder without tests."""
+    return next((_PART[str(folder)] for folder in path.relative_to(TESTS).parents if str(folder) in _PART), "")
 
 
-def main(command: Sequence[str]) -> int:
-    """Run all parts with `command`. Return the exit status."""
+def main(suite: str, command: Sequence[str]) -> int:
+    """Run all parts of a suite with `command`. Return the exit status."""
     started = time.monotonic()
+    *others, shown = FOLDERS[suite]
     running: dict[str, subprocess.Popen[bytes]] = {}
     with contextlib.ExitStack() as files:
         environment = files.enter_context(_archived_classes())
-        reports = {part: files.enter_context(tempfile.TemporaryFile()) for part in PARTS if part != WORKING}
+        reports = {part: files.enter_context(tempfile.TemporaryFile()) for part in others}
         try:
-            for part in PARTS:
+            for part in (*others, shown):
                 output = reports.get(part)
                 running[part] = subprocess.Popen(
                     [*command, "--part", part, "-o", f"cache_dir=.pytest_cache/{part}", _SLOWEST_SHOWN],
                     stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment,
                 )  # fmt: skip
-            codes = {part: running[part].wait() for part in reversed(PARTS)}
+            codes = {part: running[part].wait() for part in (shown, *others)}
         except KeyboardInterrupt:  # the terminal interrupts the parts too; a second time would end their cleanup
             _end(running.values(), tell=False)
             raise
@@ -91,7 +86,7 @@ def main(command: Sequence[str]) -> int:
                 sys.stdout.buffer.write(report.read())
                 sys.stdout.flush()
     outcome = ", ".join(f"{part}: exit status {code}" for part, code in codes.items())
-    print(f"all parts took {time.monotonic() - started:.0f} s; {outcome}", flush=True)
+    print(f"all parts of {suite} took {time.monotonic() - started:.0f} s; {outcome}", flush=True)
     return next((code for code in codes.values() if code), 0)
 
 
@@ -137,6 +132,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # not ignored, as a shell has it for a job behind it
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(main(sys.argv[1], sys.argv[2:]))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

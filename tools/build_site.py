@@ -1,7 +1,8 @@
 """Build the documentation site into .cache/site/html, as `make site` does: `python tools/build_site.py`.
 
 The pages are those of the navigation in zensical.toml, with all files that they link to. They are copied, in the same
-tree, so that links work on the site as they do in the repository. zensical renders them, in its strict mode. Then
+tree, so that links work on the site as they do in the repository. Pages that only repeat what the code says are not in
+the repository: `GENERATED` makes them. zensical renders all, in its strict mode. Then
 each page of the result is checked: its links have targets, with anchors, and nothing is loaded from the network.
 
 zensical and not MkDocs with its Material theme, whose look it has: both of these are no longer developed, and zensical
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import html.parser
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -31,6 +33,15 @@ _FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 _LOADING = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
 #: <link>s that name an address and load nothing.
 _NAMING = {"canonical", "next", "prev", "alternate"}
+
+
+#: Pages that are made from the code for the site, and the module beside this one whose `page` does it. Pages of the
+#: repository don't link to them, since they are not there for who reads these without the site.
+GENERATED = {
+    "docs/command-reference.md": "generate_commands_doc",
+    "docs/client-api.md": "generate_client_api",
+    "docs/state-machines.md": "generate_machine_docs",
+}
 
 
 class SiteError(Exception):
@@ -102,6 +113,9 @@ def stage(source: Path, mermaid: Path | None) -> None:
         target = source / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
+    for page, module in GENERATED.items():
+        made = runpy.run_path(str(Path(__file__).with_name(f"{module}.py")))["page"]()
+        (source / page).write_text(made, encoding="utf-8")
     script = source / "assets" / "mermaid.min.js"
     script.parent.mkdir(parents=True, exist_ok=True)
     if mermaid is None:
@@ -116,7 +130,7 @@ def configuration() -> str:
     lines = []
     for line in text.splitlines(keepends=True):
         page = re.search(r'= "([^"]+\.md)" \}', line)
-        if page is None or (ROOT / page[1]).exists():
+        if page is None or page[1] in GENERATED or (ROOT / page[1]).exists():
             lines.append(line)
         else:
             print(f"make: the site has no {page[1]} yet")

@@ -172,12 +172,9 @@ _MORE = """\
 
 | page | what |
 | --- | --- |
-| [TLS.md](../bench/TLS.md) | what encryption costs, beside Apache Kafka and beside the cipher alone |
 | [TRANSACTIONS.md](../bench/TRANSACTIONS.md) | transactions beside Apache Kafka's |
-| [QUOTAS.md](../bench/QUOTAS.md) | how exactly quotas hold |
-| [KUAISHOU.md](../bench/KUAISHOU.md) | the experiments of Kuaishou's talk: block cache, lagging consumers, isolation |
 | [PARTITIONS.md](../bench/PARTITIONS.md) | what 10,000 idle partitions cost |
-| [EARLIER.md](../bench/EARLIER.md) | measured once: compaction, rebalances, typed tables, workers and others |
+| [EARLIER.md](../bench/EARLIER.md) | measured once: Kuaishou's experiments, quotas, TLS, compaction and others |
 | [SMOKE.md](../bench/SMOKE.md) | pylogd beside the least that a Twisted process can do |
 | [tests/scale/RESULTS.md](../tests/scale/RESULTS.md) | large clusters, simulated: up to 2,000 brokers |
 

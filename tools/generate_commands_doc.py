@@ -1,26 +1,23 @@
-"""Write docs/commands.md from the commands themselves. A test checks that it is up to date.
-
-Usage: python tools/generate_commands_doc.py [--check]
-"""
+"""Print the page of the site that explains every command, from the commands themselves."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import click
 
 from pylogd.cli.main import pylogd
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = Path("docs/commands.md")
-INTRODUCTION: Final = Path(__file__).with_name("commands.md.in")
-#: Options that the introduction explains, and what a command's entry says of them.
+_HEAD: Final = """\
+# Each command
+
+What `pylogd COMMAND --help` says. [Commands](commands.md) has what all commands have in common.
+"""
+#: Options that docs/commands.md explains, and what a command's entry says of them.
 _COMMON: Final = {
     "--bootstrap-server": "connection",
     "--profile": "connection",
@@ -35,7 +32,7 @@ _WIDTH: Final = 120
 
 def page() -> str:
     """Return the text of the page."""
-    parts = [INTRODUCTION.read_text("utf-8").rstrip()]
+    parts = [_HEAD.rstrip()]
     for name, command in commands(pylogd, "pylogd"):
         parts.append(_entry(name, command))
     return "\n\n".join(parts) + "\n"
@@ -65,7 +62,7 @@ def _entry(name: str, command: click.Command) -> str:
     if own:
         lines += ["", "| option | what it is |", "| --- | --- |", *own]
     if shared:
-        which = " and ".join(f"[{kind} options](#{kind}-options)" for kind in reversed(shared))
+        which = " and ".join(f"[{kind} options](commands.md#{kind}-options)" for kind in reversed(shared))
         lines += ["", f"Also the {which}."]
     return "\n".join(lines)
 
@@ -111,14 +108,5 @@ def _row(option: click.Option) -> str:
     return f"| `{names.replace('|', chr(92) + '|')}` | {_code(escaped)} |"
 
 
-def main() -> int:
-    """Write the page, or with --check say whether it is up to date."""
-    text, path = page(), ROOT / PAGE
-    if "--check" in sys.argv[1:]:
-        return 0 if path.read_text("utf-8") == text else 1
-    path.write_text(text, "utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(page(), end="")

@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.end_to_end.arms import LOADERS, ArmOptions, run_arm
 from bench.end_to_end.page import draw, lines
-from bench.harness import say
+from bench.harness import json_text, say
 from bench.machine import machine
 from pylogd.base.clock import wall_ms
 from tests.pages import write_page
@@ -62,7 +62,7 @@ def _measure(said: argparse.Namespace, found: dict[str, Any]) -> None:
                 arm = run_arm(options, Path(folder), say)
             found["arms"][f"{loader} {rate}"] = arm
             if said.write:
-                RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+                RESULTS.write_text(json_text(found))
             say(
                 f"{loader}, {rate:,} events/s: p50 {arm['p50'] / 1000:.2f} s, p99 {arm['p99'] / 1000:.2f} s, "
                 f"{arm['behind']:,} of {arm['sent']:,} not seen in time; {time.monotonic() - begun:.0f} s in all"

@@ -98,7 +98,7 @@ NOT_PROVOKED: Final[Mapping[str, Mapping[str, str]]] = {
         "consumer_group_heartbeat": "COORDINATOR_NOT_AVAILABLE",
         "list_transactions": "COORDINATOR_NOT_AVAILABLE",
     },
-    "offsets of thousands of partitions in one request; tests/integration/test_bounded_work.py has it": {
+    "offsets of thousands of partitions in one request; tests/integration/extremes/test_bounded_work.py has it": {
         "groups": "INVALID_COMMIT_OFFSET_SIZE",
     },
 }

@@ -163,15 +163,15 @@ REQUESTS: Final[Sequence[tuple[str, str, Any, int, int, str | None]]] = [
 
 #: Why errors are not among these, by their class in `pylogd.services.registry.errors`.
 NOT_PROVOKED: Final[Mapping[str, str]] = {
-    "BodyTooLarge": "Confluent's registry has no limit; tests/integration/test_schema_registry_limits.py has it",
+    "BodyTooLarge": "Confluent has no limit; tests/integration/services/test_schema_registry_limits.py has it",
     "ForwardingFailed": "it needs a registry whose leader has stopped",
     "IdDoesNotMatch": "it needs the mode IMPORT, which only an empty registry takes",
     "LeaderUnreachable": "it needs a registry whose leader has stopped",
-    "Overloaded": "Confluent's registry has no limit; tests/integration/test_schema_registry_limits.py has it",
+    "Overloaded": "Confluent has no limit; tests/integration/services/test_schema_registry_limits.py has it",
     "RegistryError": "it is the base of the others",
     "SchemaTooLarge": "it needs a topic that takes small records only",
     "StoreTimedOut": "it needs brokers that have stopped",
-    "Unauthorized": "it needs a registry with users; tests/integration/test_schema_registry_security.py has it",
+    "Unauthorized": "it needs users; tests/integration/services/test_schema_registry_security.py has it",
     "UnknownLeader": "it needs a registry without a leader",
 }
 

@@ -1,7 +1,7 @@
 """Declare state machines as tables, and run them.
 
 States and events are enums whose values explain each in one sentence. A table has the next state for each state and
-event. `tools/generate_machine_docs.py` writes all tables of the package, as diagrams, to docs/state-machines.md.
+event. `tools/generate_machine_docs.py` prints all tables of the package, as diagrams.
 
     class DoorState(Enum):
         CLOSED = "Nobody can pass."

@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=default.rounds, help="how often each victim is struck")
     parser.add_argument("--rate", type=int, default=default.a_second, help="events a second")
     parser.add_argument("--seed", type=int, default=default.seed)
-    parser.add_argument("--quick", action="store_true", help="what `make test` runs; other options are ignored")
+    parser.add_argument("--quick", action="store_true", help="what `make test-long` runs; other options are ignored")
     parser.add_argument("--folder", type=Path, help="for data and logs; by default a temporary one")
     parser.add_argument("--results", type=Path, help="write this page, and the plot beside it")
     options = parser.parse_args(arguments)

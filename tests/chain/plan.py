@@ -59,7 +59,7 @@ class Setting:
     loads_first: bool = True
 
 
-#: A short run, for `make test`. With this seed the loader, which takes longest to start again, is struck first.
+#: A short run, for `make test-long`. With this seed the loader, which takes longest to start again, is struck first.
 QUICK = Setting(
     events=3_000, rounds=1, a_second=150, producers=2, members=2, partitions=3, session=3.0, lease=1.5, window=1,
     period=5, loads_first=False, seed=47,

@@ -25,7 +25,7 @@ RUN_BY = {
     "diagram": "tests/unit/test_docs_blocks.py",
     "message": "tests/unit/test_docs_blocks.py",
     "layout": "tests/integration/spark/test_docs.py",
-    "scrape configuration": "tests/unit/test_docs_blocks.py",
+    "scrape configuration": "tests/integration/machine/test_promtool.py",
     "plug-in": "tests/unit/broker/security/test_plugins.py",
     "program": "tests/integration/docs/test_pages.py",
     "output": "tests/integration/docs/test_pages.py",
@@ -39,10 +39,10 @@ RUN_BY = {
     "cluster": "tests/integration/docs/test_cluster.py",
     "secured": "tests/integration/docs/test_security.py",
     "spark": "tests/integration/spark/test_docs.py",
-    "connect": "tests/integration/spark/test_connect.py",
+    "connect": "tests/integration/spark/lake/test_connect.py",
     "pipeline": "tests/integration/spark/test_options_of_spark.py",
-    "queries": "tests/integration/spark/test_queries.py",
-    "typed": "tests/integration/spark/test_typed.py",
+    "queries": "tests/integration/spark/lake/test_queries.py",
+    "typed": "tests/integration/spark/lake/test_typed.py",
 }
 
 BY_LANGUAGE = {
@@ -133,26 +133,29 @@ BY_FIRST_LINE = {
     ("docs/pipeline.md", "pylogd groups list --lag -z zk1:2181/chain -b 127.0.0.1:9090"): "chain",
 }
 
-_FIVE = "needs five brokers with labels: tests/integration/test_labels.py has them"
+_FIVE = "needs five brokers with labels: tests/integration/clusters/test_labels.py has them"
 _OTHER_CLIENT = "a part of a program with placeholders; each mechanism is tried with this client by "
 #: By page and first line: what no test runs, and why.
 EXCEPTED = {
-    ("README.md", "make demo"): "tests/integration/test_demo.py runs the demo",
+    ("README.md", "make demo"): "tests/integration/machine/test_demo.py runs the demo",
     ("README.md", "make test"): "it is the test suite",
     (
         "docs/audit.md",
         "pylogd audit wait flights 2026-11-23T07 --stage lake --timeout 3600 && spark-submit hourly.py",
-    ): ("waits for a complete hour: tests/integration/test_audit_service.py has one"),
+    ): ("waits for a complete hour: tests/integration/services/test_audit_service.py has one"),
     ("docs/authentication.md", "kgo.NewClient("): _OTHER_CLIENT + "make conformance",
     ("docs/authentication.md", "new Kafka({"): _OTHER_CLIENT + "make conformance",
     ("docs/authentication.md", "KafkaProducer("): _OTHER_CLIENT + "tests/integration/test_sasl.py",
     ("docs/workers.md", "pylogd broker --workers 4 --listen 127.0.0.1:9092 --data /var/lib/pylogd"): (
-        "tests/integration/test_workers.py runs workers"
+        "tests/integration/clusters/test_workers.py runs workers"
     ),
-    ("docs/console.md", "pip install 'pylogd-broker[console]'"): "tests/integration/test_console.py starts the console",
+    (
+        "docs/console.md",
+        "pip install 'pylogd-broker[console]'",
+    ): "tests/integration/services/test_console.py starts the console",
     ("docs/console.md", "pylogd console --config console.toml"): "as the block before; the file is read by a test",
     ("docs/cluster.md", "pylogd brokers maintenance enable 3"): (
-        "leaves the cluster of this test without a broker: tests/integration/test_cluster_cli.py does it"
+        "leaves the cluster of this test without a broker: tests/integration/clusters/test_cluster_cli.py does it"
     ),
     ("docs/monitoring.md", "kafka-client-metrics.sh --bootstrap-server localhost:9092 --alter \\"): (
         "Kafka's own tool: make conformance-metrics runs it"

@@ -20,16 +20,17 @@ _LEAST_LETTERS = 7
 
 
 @cache
-def templates() -> dict[str, re.Pattern[str]]:
-    """Return each text of the package's source with letters enough, and a pattern of what it can become."""
+def templates() -> dict[str, tuple[str, re.Pattern[str]]]:
+    """Return each text of the source with letters enough, its longest part, and a pattern of what it can become."""
     root = Path(pylogd.__file__).parent
-    found: dict[str, re.Pattern[str]] = {}
+    found: dict[str, tuple[str, re.Pattern[str]]] = {}
     for path in sorted(root.rglob("*.py")):
         for text in _texts(ast.parse(path.read_text("utf-8"))):
             parts = _HOLE.split(text)
             if sum(map(len, (re.sub(r"[^A-Za-z]", "", part) for part in parts))) >= _LEAST_LETTERS:
                 pattern = "(.+?)".join(map(re.escape, parts))
-                found[text] = re.compile(pattern.removesuffix("(.+?)") + "(.+)" * (parts[-1] == ""), re.DOTALL)
+                whole = re.compile(pattern.removesuffix("(.+?)") + "(.+)" * (parts[-1] == ""), re.DOTALL)
+                found[text] = max(parts, key=len), whole
     return found
 
 
@@ -51,8 +52,8 @@ def letters_explained(line: str) -> float:
     """
     line = line.strip()
     covered = [False] * len(line)
-    for pattern in templates().values():
-        for match in pattern.finditer(line):
+    for part, pattern in templates().values():
+        for match in pattern.finditer(line) if part in line else ():
             for index in range(*match.span()):
                 covered[index] = True
     return sum(covered) / len(line) if line else 1.0

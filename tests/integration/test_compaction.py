@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartitio
 
 from pylogd.local.broker import BrokerProcess
 from tests.integration.conftest import StartBroker
-from tests.integration.test_clients_confluent import CODECS, SECONDS, create, make_consumer, make_producer
+from tests.integration.test_clients_confluent import SECONDS, create, make_consumer, make_producer
 from tests.rawclient import wait_until
 
 TOPIC = "compacted"
@@ -81,7 +81,7 @@ def compacted(broker: BrokerProcess) -> bool:
     return "Compacted compacted-0 up to offset" in broker.log()
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_reading_a_compacted_topic_gives_the_last_value_of_each_key(start_broker: StartBroker, codec: str) -> None:
     broker = start_broker(settings=SETTINGS)
     create(broker.address, TOPIC, **TOPIC_SETTINGS)
@@ -134,7 +134,7 @@ def test_records_without_a_key_are_refused_by_index(start_broker: StartBroker) -
     assert KafkaError.INVALID_RECORD in codes
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_compressed_batches_keep_their_order(start_broker: StartBroker, codec: str) -> None:
     """Some batches are checked in a thread, others at once, with many requests in flight on one connection."""
     broker = start_broker(settings={"log.cleaner.enable": "false"})

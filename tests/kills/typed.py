@@ -33,7 +33,7 @@ from pylogd.client.registry.avro import AvroSerializer, SchemaRegistryClient
 from pylogd.lake.tables.opening import open_table
 from pylogd.local.broker import BrokerProcess
 from tests.fakes.registered import record
-from tests.integration.test_schema_registry import RegistryProcess
+from tests.integration.services.test_schema_registry import RegistryProcess
 from tests.kills.comparing import LakeFault
 from tests.kills.outcomes import tell
 from tests.kills.page import Section, write_section

@@ -20,7 +20,7 @@ from pylogd.wire.messages import APIS
 from pylogd.wire.schema import Codec, request_codec, response_codec
 from pylogd.wire.structs import MessageStruct, NullableStruct
 
-FAST = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FAST = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BOUNDS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 FORM_BOUNDS = {types.FIXED_FORMATS[kind]: bits for kind, bits in BOUNDS.items()}
 CODECS = [

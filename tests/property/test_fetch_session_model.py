@@ -392,7 +392,7 @@ class Twins(RuleBasedStateMachine):
         assert one == other
 
 
-Twins.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+Twins.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestTwins = Twins.TestCase
 
 

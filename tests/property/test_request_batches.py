@@ -252,7 +252,7 @@ def sides(way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
 
 
 @pytest.mark.parametrize("version", _VERSIONS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     requests=_REQUESTS,
     changes=_CHANGES,

@@ -216,7 +216,7 @@ wild_stamps = st.none() | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=7)
 wild_order = wild_ends | st.lists(st.integers(0, 6), max_size=6).map(lambda it: struct.pack(f"={len(it)}i", *it))
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(deadline=None, max_examples=400)
 @given(
     wild_order, st.integers(-1, 7), st.integers(-1, 7), st.integers(-1, 60),
     st.tuples(wild_column, wild_column, wild_column, wild_column, wild_column), wild_stamps,
@@ -234,7 +234,7 @@ def test_columns_of_any_bytes_are_encoded_or_refused(
     assert len(records.decode_records(encoded, end - first)) == end - first
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(deadline=None, max_examples=400)
 @given(
     st.integers(-1, 9),
     st.integers(-1, 9),

@@ -15,7 +15,7 @@ from pylogd.lake.spark.opening import open_table
 from pylogd.lake.tables.interface import Committed
 from pylogd.lake.tables.parquet.table import LakeTable
 from pylogd.local.broker import BrokerProcess
-from tests.integration.spark.lakes import Row, fill, log_of
+from tests.integration.spark.lake.lakes import Row, fill, log_of
 from tests.sparks import running_spark
 from tests.stores.filesystems import FileSystem
 

@@ -1,4 +1,4 @@
-"""The Makefile's tables: what documents name is there, and what is there can run."""
+"""The Makefile's tables: what documents name is there, and what is there can run; which tests each suite has."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import BENCHMARKS, listed, main
+from tests.parts import FOLDERS, PARTS, part_of
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TEXT = (CHECKOUT / "Makefile").read_text("utf-8")
@@ -76,3 +77,14 @@ def test_benchmarks_are_listed_and_unknown_ones_refused(capsys: pytest.CaptureFi
         main(["nothing"])
     assert ended.value.code == 2
     assert "there is no benchmark 'nothing'" in capsys.readouterr().err
+
+
+def test_each_test_is_in_one_part_of_one_suite() -> None:
+    tests = CHECKOUT / "tests"
+    folders = [folder for parts in FOLDERS.values() for below in parts.values() for folder in below]
+    assert len(set(folders)) == len(folders) and len(set(PARTS)) == len(PARTS)
+    assert [folder for folder in folders if not list((tests / folder).rglob("test_*.py"))] == []
+    files = [path for path in tests.rglob("test_*.py") if not path.is_relative_to(tests / "bench")]
+    assert {part_of(path) for path in files} == set(PARTS)
+    assert part_of(tests / "integration" / "test_smoke.py") == "core"
+    assert part_of(tests / "integration" / "spark" / "lake" / "test_load.py") == "lake"

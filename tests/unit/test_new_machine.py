@@ -16,15 +16,15 @@ from tests.packages import newcomer
 
 #: What tests of the broker take from bench/: it needs nothing but Python.
 _HELPERS = {
-    "bench.__main__", "bench.frames", "bench.isolation", "bench.kuaishou.cgroups", "bench.kuaishou.disks",
+    "bench.__main__", "bench.frames", "bench.isolation", "bench.lab.cgroups", "bench.lab.disks",
     "bench.peers.base", "bench.plots",
 }  # fmt: skip
 
 
 def imports_of(path: Path) -> set[str]:
     """Return the modules of bench/ that a file imports."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    found, text = set(), path.read_text("utf-8")
+    for node in ast.walk(ast.parse(text)) if "from bench" in text else ():
         if isinstance(node, ast.ImportFrom) and node.module == "bench":
             found |= {f"bench.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bench."):

@@ -132,8 +132,9 @@ class _Directory:
     def _run(self) -> None:
         while True:
             self._some.wait()
-            stopping = self._stopping.wait(_LINGER_SECONDS)
+            self._stopping.wait(_LINGER_SECONDS)
             self._some.clear()
+            stopping = self._stopping.is_set()  # `stop` sets it first: if not seen here, `_some` is set again
             with self._lock:
                 pending, self._pending = self._pending, {}
             self._work([(file, *span) for file, span in pending.items()])

@@ -1,6 +1,6 @@
 """The states of a consumer whose group is in ZooKeeper, and the events that change them.
 
-docs/state-machines.md has the diagram. Must not know: how the work of a state is done.
+Must not know: how the work of a state is done.
 """
 
 from __future__ import annotations

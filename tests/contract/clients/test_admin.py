@@ -16,7 +16,7 @@ from pylogd.client import (
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.client.core.admin.quota_operations import QuotaEntity
 from tests.contract.clients.helpers import T, eventually, fill, name, places
-from tests.faces import Face
+from tests.faces import Face, poll_until
 
 
 def test_topics(face: Face, admin: Any) -> None:
@@ -33,9 +33,10 @@ def test_topics(face: Face, admin: Any) -> None:
     assert len(admin.describe_topic(one).partitions) == 5
     admin.create_topic(two, validate_only=True)
     admin.delete_topic(one)
-    with pytest.raises(KafkaError) as raised:
-        admin.describe_topic(two)
-    assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for gone in (lambda: admin.delete_topic(one), lambda: admin.describe_topic(two)):
+        with pytest.raises(KafkaError) as raised:
+            gone()
+        assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_configs(face: Face, admin: Any, topic: str) -> None:
@@ -49,6 +50,9 @@ def test_configs(face: Face, admin: Any, topic: str) -> None:
     assert settings()[0] == "compact,delete"
     admin.alter_configs("topic", topic, {"retention.ms": None})
     assert settings()[2] != "topic"
+    admin.alter_configs("topic", topic, {"retention.ms": "6000"}, validate_only=True)
+    assert settings()[2] != "topic"
+    assert admin.describe_configs("broker", str(admin.describe_cluster().brokers[0].node_id))
     with pytest.raises(KafkaError) as raised:
         admin.alter_configs("topic", topic, {"retention.ms": "soon"})
     assert raised.value.code is ErrorCode.INVALID_CONFIG
@@ -62,6 +66,9 @@ def test_offsets_and_records(face: Face, admin: Any, topic: str) -> None:
     assert (found[second].offset, found[second].timestamp) == (49, T + 99)
     assert admin.delete_records({first: 30}) == {first: 30}
     assert admin.offsets({first: EARLIEST})[first].offset == 30
+    consumer = face.consumer()
+    consumer.assign({first: 3})
+    assert poll_until([consumer], bool)[0].offset == 30  # what was deleted is skipped
 
 
 def test_producers(face: Face, admin: Any, topic: str) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, NewTopic
 from tests.integration.conftest import Address
-from tests.integration.spark.lakes import Command
+from tests.integration.spark.lake.lakes import Command
 from tests.sparks import running_spark
 
 

@@ -32,7 +32,7 @@ from kio.serial import entity_reader, entity_writer
 from pylogd.wire import headers, schema
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.messages import APIS, ApiInfo
-from pylogd.wire.stream import Cursor
+from pylogd.wire.stream import Cursor, GatherWriter
 from tests.tools import tool
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -203,27 +203,22 @@ def make_message(vector: Vector) -> Any:
     return inflate(vector.codec.construct.cls, module, vector.fields, vector.message)
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=repr)
-def test_pylogd_reads_and_writes(vector: Vector) -> None:
-    codec = vector.codec
-    message = codec.decode(vector.body)
-    assert message == make_message(vector)
-    assert flatten(message, vector.fields, vector.message) == vector.message
-    if not vector.decode_only:
-        assert b"".join(codec.encode(make_message(vector))) == vector.body  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("vector", VECTORS, ids=repr)
-def test_uncompiled_construct_reads_and_writes_the_same(vector: Vector) -> None:
-    construct = vector.codec.construct
-    cursor = Cursor(memoryview(vector.body))
-    message = construct._parse(cursor, None, "")
-    assert message == make_message(vector)
-    assert cursor.at == cursor.end
-    if not vector.decode_only:
-        writer: Any = importlib.import_module("pylogd.wire.stream").GatherWriter()
-        construct._build(message, writer, None, "")
-        assert b"".join(bytes(part) for part in writer.parts()) == vector.body
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("info", APIS.values(), ids=lambda info: info.name)
+def test_pylogd_reads_and_writes(info: ApiInfo, role: str) -> None:
+    """The codec, and the construct that it compiles."""
+    for vector in (one for one in VECTORS if one.info is info and one.role == role):
+        codec, construct = vector.codec, vector.codec.construct
+        message = codec.decode(vector.body)
+        cursor = Cursor(memoryview(vector.body))
+        assert message == make_message(vector) == construct._parse(cursor, None, ""), vector
+        assert flatten(message, vector.fields, vector.message) == vector.message, vector
+        assert cursor.at == cursor.end, vector
+        if not vector.decode_only:
+            assert b"".join(codec.encode(make_message(vector))) == vector.body, vector  # type: ignore[arg-type]
+            writer: Any = GatherWriter()
+            construct._build(message, writer, None, "")
+            assert b"".join(bytes(part) for part in writer.parts()) == vector.body, vector
 
 
 def test_every_api_and_version_has_vectors() -> None:
@@ -250,15 +245,18 @@ def test_headers() -> None:
             assert len(vector.header) == 4 + schema.response_header_version(vector.info.key, vector.version)
 
 
-@pytest.mark.parametrize(
-    ("info", "row"), MALFORMED, ids=[f"{i.name}-{r['role']}-v{r['version']}-{r['about']}" for i, r in MALFORMED]
-)
-def test_malformed(info: ApiInfo, row: dict[str, Any]) -> None:
-    make = schema.request_codec if row["role"] == "request" else schema.response_codec
-    codec = make(info.key, row["version"])
-    with pytest.raises(RemoteProtocolError) as caught:
-        codec.decode(bytes.fromhex(row["body"]))
-    assert re.search(ERROR_TEXTS[row["error"]], str(caught.value)), str(caught.value)
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("info", APIS.values(), ids=lambda info: info.name)
+def test_malformed(info: ApiInfo, role: str) -> None:
+    make = schema.request_codec if role == "request" else schema.response_codec
+    for row in (row for other, row in MALFORMED if other is info and row["role"] == role):
+        with pytest.raises(RemoteProtocolError) as caught:
+            make(info.key, row["version"]).decode(bytes.fromhex(row["body"]))
+        assert re.search(ERROR_TEXTS[row["error"]], str(caught.value)), (
+            row["version"],
+            row["about"],
+            str(caught.value),
+        )
 
 
 def test_kio_agrees() -> None:

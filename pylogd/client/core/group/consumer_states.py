@@ -1,4 +1,4 @@
-"""The states of a member by the newer protocol, and the inputs that change them (docs/state-machines.md)."""
+"""The states of a member by the newer protocol, and the inputs that change them."""
 
 from __future__ import annotations
 

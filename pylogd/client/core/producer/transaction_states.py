@@ -1,4 +1,4 @@
-"""The states of a transactional producer, and the inputs that change them (diagram: docs/state-machines.md)."""
+"""The states of a transactional producer, and the inputs that change them."""
 
 from __future__ import annotations
 

@@ -117,3 +117,20 @@ def test_a_disk_that_hangs_keeps_no_other_waiting(tmp_path: Path, monkeypatch: p
     finally:
         thaw.set()
         dropper.stop(60)
+
+
+def test_a_stop_as_the_thread_turns_to_its_work_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropper = PageDropper(CacheCounters(), no_failure)
+    clear = threading.Event.clear
+
+    def stopped_before(event: threading.Event) -> None:
+        stopping = threading.Thread(target=dropper.stop, args=(0,))
+        stopping.start()
+        stopping.join()
+        clear(event)
+
+    monkeypatch.setattr(threading.Event, "clear", stopped_before)
+    dropper.written(written_file(tmp_path / "a" / "t-0" / "0.log"), 0, PAGE)
+    (thread,) = (one for one in threading.enumerate() if one.name == f"pylogd-page-cache {tmp_path / 'a'}")
+    thread.join(30)
+    assert not thread.is_alive()

@@ -1,6 +1,6 @@
 """Loads into tables of each kind with a Spark that is a loop: each task runs twice, and its first attempt is lost.
 
-What Spark itself does with tasks is tested in tests/integration/spark/test_tables.py.
+What Spark itself does with tasks is tested in tests/integration/spark/lake/test_tables.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Values as strings: all writers give the same rows, with valid UTF-8, whatever bytes a record has.
 
 `pylogd load` writes lakes with Spark, and other formats in its tasks; a mirror writes all formats. Here, Spark's part
-is a cast that does not look at the bytes, which is what it does; `tests/integration/spark/test_texts.py` has Spark.
+is a cast that does not look at the bytes, as in Spark; `tests/integration/spark/lake/test_texts.py` has Spark itself.
 """
 
 from __future__ import annotations

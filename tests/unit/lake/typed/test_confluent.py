@@ -17,7 +17,7 @@ from pylogd.lake.tables.columns import HEADERS
 from pylogd.lake.typed.decoding import Decoded, Decoder, Readers
 from pylogd.lake.typed.evolution import evolved
 from pylogd.lake.typed.registry import Definition, Registered, SchemaId
-from tests.integration.test_schema_serializers import CARRIER, CARRIER_JSON, FLIGHT, FLIGHT_JSON, flight_class
+from tests.integration.services.test_schema_serializers import CARRIER, CARRIER_JSON, FLIGHT, FLIGHT_JSON, flight_class
 
 
 class ClientLookup:

@@ -1,1 +1,0 @@
-"""Measure the inventions that Kuaishou described in 2019, one experiment each; see `__main__.py`."""

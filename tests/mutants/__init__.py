@@ -1,0 +1,1 @@
+"""Small faults planted in the sources, to see whether tests find them: `python -m tests.mutants`."""
