@@ -60,7 +60,8 @@ class ClassShape:
 def measure(root: Path) -> Shapes:
     """Return the numbers of everything in the package `root` that exceeds a bound."""
     found = {what: Counter[str]() for what in BOUNDS}
-    classes, made = [], set[str]()
+    classes: list[ClassShape] = []
+    made = set[str]()
     for path in sorted(root.rglob("*.py")):
         if not path.relative_to(root).as_posix().startswith(GENERATED):
             name = path.relative_to(root.parent).as_posix()
