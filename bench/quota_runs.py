@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylogd.client import Admin, NewTopic
-from pylogd.client.core.admin.quota_operations import QuotaEntity
+from pylogd.client.core.admin.access_operations import QuotaEntity
 from pylogd.local.authority import Authority, write_secret
 from pylogd.local.broker import HOST, BrokerProcess, free_ports
 

@@ -41,7 +41,7 @@ from bench.quota_runs import (
     tls_broker,
 )
 from pylogd.client import Admin, NewTopic
-from pylogd.client.core.admin.quota_operations import QuotaEntity
+from pylogd.client.core.admin.access_operations import QuotaEntity
 from pylogd.local.broker import BrokerProcess
 from pylogd.local.cluster import LocalCluster
 from tests.pages import write_page

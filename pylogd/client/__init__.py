@@ -21,7 +21,7 @@ from pylogd.client.blocking.audit import AuditedProducer
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.consumer import Consumer
 from pylogd.client.blocking.producer import Delivery, Producer
-from pylogd.client.core.admin.acl_operations import Acl, AclFilter
+from pylogd.client.core.admin.access_operations import Acl, AclFilter
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.client.core.consumer.interceptors import ConsumerInterceptor
 from pylogd.client.core.consumer.metrics import ConsumerMetrics

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pylogd.client.blocking.cluster import Cluster
-from pylogd.client.core.admin.epochs import find_end_offsets
-from pylogd.client.core.admin.offsets import find_offsets
+from pylogd.client.core.admin.offsets import find_end_offsets, find_offsets
 from pylogd.client.core.model import OffsetAndTime, TopicPartition
 
 
