@@ -11,8 +11,7 @@ import struct
 from typing import Any
 
 from bench.peers.secured import PASSWORD, USER
-from pylogd.credentials.scram import SCRAM_SHA_512
-from pylogd.credentials.scram_client import ScramClient
+from pylogd.credentials.scram import SCRAM_SHA_512, ScramClient
 from pylogd.wire.authentication import Authentication
 from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
