@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch
-from pylogd.client.core.producer.sticky import STICKY_BYTES, StickyPartitions
+from pylogd.client.core.producer.partitioner import STICKY_BYTES, StickyPartitions
 
 ROUNDS = 4000
 

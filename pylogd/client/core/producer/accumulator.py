@@ -22,12 +22,18 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pylogd.base.errors import PylogdError
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner, murmur2_partitioner, positive_murmur2
-from pylogd.client.core.producer.sticky import StickyPartitions
+from pylogd.client.core.producer.partitioner import (
+    PARTITIONERS,
+    Partitioner,
+    StickyPartitions,
+    murmur2_partitioner,
+    positive_murmur2,
+)
 from pylogd.wire.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -111,50 +117,50 @@ class BatchResult(NamedTuple):
     error: PylogdError | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Records for one partition, from the first `send` to a result.
 
-    maybe_written: whether the batch was sent, and no answer told if it was written.
-    out_of_order: whether the broker's last answer was an error of the sequence number.
-    error: the error of the last attempt.
+    number: orders batches.
+    due: the time at which the batch has lingered long enough.
     atomic: whether the batch is a set, which must not be split.
     parts: the batches that it was split into because it was too large for the broker, each with the index of its first
     record.
+    parent: the split batch of which this is a part.
+    spacing: the distance to the number of the next batch.
+    count: the number of records, once sealed.
+    size: an upper bound of the bytes before compression.
+    held: the bytes that count as buffered, once sealed.
+    stamp: the producer id, epoch and sequence in `encoded`; None if another producer encoded the batch.
+    maybe_written: whether the batch was sent, and no answer told if it was written.
+    out_of_order: whether the broker's last answer was an error of the sequence number.
+    error: the error of the last attempt.
+    listeners: deliveries, each followed by its callback. Tuples of both would keep the garbage collector busy. If a
+    delivery is None, the callback gets the result.
     """
 
-    __slots__ = (
-        "atomic", "count", "deadline", "due", "encoded", "epoch", "error", "held", "listeners", "maybe_written",
-        "number", "out_of_order", "parent", "partition", "parts", "producer_id", "records", "result", "sequence",
-        "size", "spacing", "stamp",
-    )  # fmt: skip
-
-    def __init__(self, partition: TopicPartition, number: float, due: float, deadline: float) -> None:
-        """Make an empty batch. `number` orders batches; `due` is the time at which it has lingered long enough."""
-        self.atomic = False
-        self.parts: list[tuple[int, Batch]] = []
-        self.parent: Batch | None = None  # the split batch of which this is a part
-        self.spacing = 1.0  # the distance to the number of the next batch
-        self.partition = partition
-        self.number = number
-        self.due = due
-        self.deadline = deadline
-        self.records: list[Fields] = []
-        self.count = 0  # the number of records, once sealed
-        self.size = 0  # an upper bound of the bytes before compression
-        self.held = 0  # bytes that count as buffered, once sealed
-        self.encoded: bytes | memoryview = b""
-        #: the producer id, epoch and sequence in `encoded`; None: encoded by another producer
-        self.stamp: tuple[int, int, int] | None = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
-        self.producer_id = NO_PRODUCER_ID
-        self.epoch = NO_PRODUCER_EPOCH
-        self.sequence = NO_SEQUENCE
-        self.maybe_written = False
-        self.out_of_order = False
-        self.error: PylogdError | None = None
-        self.result: BatchResult | None = None
-        #: deliveries, each followed by its callback: tuples of both would keep the garbage collector busy. If a
-        #: delivery is None, the callback gets the result
-        self.listeners: list[Any] = []
+    partition: TopicPartition
+    number: float
+    due: float
+    deadline: float
+    atomic: bool = False
+    parts: list[tuple[int, Batch]] = field(default_factory=list)
+    parent: Batch | None = None
+    spacing: float = 1.0
+    records: list[Fields] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+    held: int = 0
+    encoded: bytes | memoryview = b""
+    stamp: tuple[int, int, int] | None = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+    producer_id: int = NO_PRODUCER_ID
+    epoch: int = NO_PRODUCER_EPOCH
+    sequence: int = NO_SEQUENCE
+    maybe_written: bool = False
+    out_of_order: bool = False
+    error: PylogdError | None = None
+    result: BatchResult | None = None
+    listeners: list[Any] = field(default_factory=list)
 
     def calls(self) -> Iterator[tuple[Any, Callable[[Any], None]]]:
         """Return the deliveries with a callback, each with the function to call when it is done.

@@ -47,7 +47,15 @@ from pylogd.client.core.producer.transaction_model import (
     action_for,
 )
 from pylogd.client.core.producer.transaction_requests import ProducerIdentity
-from pylogd.client.core.producer.transaction_states import SENDING, TRANSACTION, TransactionInput, TransactionState
+from pylogd.client.core.producer.transaction_states import (
+    KNOWLEDGE,
+    SENDING,
+    TRANSACTION,
+    CoordinatorEvent,
+    CoordinatorKnowledge,
+    TransactionInput,
+    TransactionState,
+)
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from pylogd.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from pylogd.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -99,7 +107,8 @@ class Transactions:
         self._concurrent = Backoff(_CONCURRENT_FIRST, _CONCURRENT_MOST)
         self._ready = Operation(done=True)  # the operation that waits for a producer id
         self._ending: tuple[bool, Operation] = (False, Operation(done=True))  # whether to commit; who waits
-        self._to_drop = False
+        self._drop_reason: TransactionError | None = None  # why the queued batches have to be dropped, at the next turn
+        self._knowledge = KNOWLEDGE.machine()
         #: the outcome of the transaction that is open, or was open last
         self.outcome = TransactionOutcome(committed=False)
         self._clear()
@@ -109,8 +118,7 @@ class Transactions:
         self._partitions: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._offsets: deque[PendingOffsets] = deque()
-        self._begun = False  # whether the coordinator may know of the transaction
-        self._confirmed = False  # whether it certainly does
+        self._knowledge.handle(CoordinatorEvent.ENDED)
         self._renew = False  # whether sequence numbers have gaps, so that the next transaction needs another epoch
 
     @property
@@ -220,7 +228,7 @@ class Transactions:
 
     def sending(self) -> None:
         """Record that batches are being sent: the coordinator will know of the transaction."""
-        self._begun = True
+        self._knowledge.handle(CoordinatorEvent.ASKED)
 
     def batch_failed(self, error: PylogdError) -> None:
         """Record that a batch will not be written: the transaction can't be committed."""
@@ -239,10 +247,9 @@ class Transactions:
         wanted: the partitions for which there are batches.
         unfinished: returns the number of batches without a result.
         """
-        if self._to_drop:
-            self._to_drop = False
-            assert self.error is not None
-            self._renew |= self._owner.drop_batches(self.error)
+        if (reason := self._drop_reason) is not None:
+            self._drop_reason = None
+            self._renew |= self._owner.drop_batches(reason)
         if self._in_flight or now < self._not_before:
             return []
         call = self._next(wanted, unfinished)
@@ -263,7 +270,7 @@ class Transactions:
                 return self._offsets_call(self._offsets[0])
         if state not in (_State.COMMITTING, _State.ABORTING) or unfinished():
             return None
-        if self._begun:
+        if self._knowledge.state is not CoordinatorKnowledge.NONE:
             return self._at_coordinator(self._end_call)
         self._ended()
         return None if self.state is _State.READY else self._next(wanted, unfinished)
@@ -343,9 +350,9 @@ class Transactions:
     def _partitions_call(self, new: list[TopicPartition], coordinator: Endpoint) -> Call:
         def added(_: object) -> None:
             self._partitions.update(new)
-            self._confirmed = True
+            self._knowledge.handle(CoordinatorEvent.CONFIRMED)
 
-        self._begun = True
+        self._knowledge.handle(CoordinatorEvent.ASKED)
         message = requests.add_partitions(self._identity(), new)
         assert isinstance(message, AddPartitionsToTxnRequest)
         return self._call(
@@ -354,7 +361,7 @@ class Transactions:
 
     def _offsets_call(self, pending: PendingOffsets) -> Call:
         group = pending.group
-        self._begun = True
+        self._knowledge.handle(CoordinatorEvent.ASKED)
         if self._level == 1 and group.group_id not in self._groups:
             return self._at_coordinator(partial(self._group_call, group.group_id))
         return self._at_coordinator(
@@ -364,7 +371,7 @@ class Transactions:
     def _group_call(self, group_id: str, coordinator: Endpoint) -> Call:
         def added(_: object) -> None:
             self._groups.add(group_id)
-            self._confirmed = True
+            self._knowledge.handle(CoordinatorEvent.CONFIRMED)
 
         message = AddOffsetsToTxnRequest(self.transactional_id, self._producer_id, self._epoch, group_id)
         return self._call(message, coordinator, requests.error_code, added)
@@ -379,7 +386,7 @@ class Transactions:
             return [found.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in pending.left]
 
         def done(_: object) -> None:
-            self._confirmed = True
+            self._knowledge.handle(CoordinatorEvent.CONFIRMED)
             if pending in self._offsets:
                 self._offsets.remove(pending)
             pending.operation.end()
@@ -430,7 +437,8 @@ class Transactions:
 
     def _refused(self, api: type[Any], endpoint: Endpoint | None, errors: list[ErrorCode], now: float) -> None:
         """React to the most severe of the error codes in an answer."""
-        actions = {code: action_for(code, api, self.state, confirmed=self._confirmed) for code in errors}
+        confirmed = self._knowledge.state is CoordinatorKnowledge.CERTAIN
+        actions = {code: action_for(code, api, self.state, confirmed=confirmed) for code in errors}
         order = list(Action)
         code = max(actions, key=lambda code: order.index(actions[code]))
         action, error = actions[code], KafkaError(code)
@@ -468,7 +476,7 @@ class Transactions:
 
     def _break_off(self, error: TransactionError) -> None:
         """Fail the waiting operations with `error`."""
-        self.error, self._to_drop = error, True
+        self.error = self._drop_reason = error
         while self._offsets:
             self._offsets.popleft().operation.end(error)
 
