@@ -2,7 +2,7 @@
 
 Strategy: each partition has at most one open batch. It is sealed when it is full in bytes or records, or has lingered
 long enough. Then it belongs to the send queue (`send_queue.py`), which sends and retries it until it has a result.
-Records without a key go to one partition for some batches (`sticky.py`).
+Records without a key go to one partition for some batches (`partitioner.StickyPartitions`).
 
     accumulator = Accumulator(batch_bytes=..., batch_records=..., linger=..., delivery_timeout=..., partitioner=...,
                               monotonic=clock)

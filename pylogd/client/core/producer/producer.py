@@ -109,10 +109,7 @@ class ProducerCore:
         if options.transactional_id is None:
             return None
         self.accumulator.limit = -1  # no records are accepted until a transaction is open
-        return Transactions(
-            self, options.transactional_id, timeout=options.transaction_timeout,
-            request_timeout=options.request_timeout, features=features, backoff=options.backoff, guard=self._guard,
-        )  # fmt: skip
+        return Transactions(self, options, features=features, guard=self._guard)
 
     def _make_accumulator(self, monotonic: Callable[[], float]) -> Accumulator:
         options = self.options

@@ -36,6 +36,7 @@ from pylogd.client.core.errors import (
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.core.producer import transaction_requests as requests
+from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.transaction_model import (
     FENCED,
     FINAL_FOR_BATCHES,
@@ -78,23 +79,19 @@ class Transactions:
     def __init__(
         self,
         owner: TransactionOwner,
-        transactional_id: str,
+        options: ProducerOptions,
         *,
-        timeout: float,
-        request_timeout: float,
         features: Callable[[], Mapping[str, int]],
-        backoff: Callable[[], Backoff],
         guard: AbstractContextManager[Any],
     ) -> None:
-        """timeout: seconds after which the coordinator aborts a transaction.
-
+        """options: those of a transactional producer.
         features: returns the features of the cluster.
         """
-        self.transactional_id = transactional_id
+        assert options.transactional_id is not None
+        self.transactional_id = options.transactional_id
         self.error: TransactionError | None = None
         self._owner = owner
-        self._timeout_ms = int(timeout * 1000)
-        self._request_timeout = request_timeout
+        self._options = options
         self._features = features
         self._guard = guard
         self._machine = TRANSACTION.machine()
@@ -103,7 +100,7 @@ class Transactions:
         self._coordinators: dict[tuple[int, str], Endpoint] = {}
         self._in_flight = False
         self._not_before = 0.0
-        self._backoff = backoff()
+        self._backoff = options.backoff()
         self._concurrent = Backoff(_CONCURRENT_FIRST, _CONCURRENT_MOST)
         self._ready = Operation(done=True)  # the operation that waits for a producer id
         self._ending: tuple[bool, Operation] = (False, Operation(done=True))  # whether to commit; who waits
@@ -326,7 +323,7 @@ class Transactions:
 
         build = message if api is not None else lambda _: message
         return Call(
-            kind, build, answered, failed, self._request_timeout, endpoint, "" if endpoint is None else PURPOSE,
+            kind, build, answered, failed, self._options.request_timeout, endpoint, "" if endpoint is None else PURPOSE,
             highest=highest,
         )  # fmt: skip
 
@@ -344,7 +341,9 @@ class Transactions:
         )
 
     def _init_call(self, coordinator: Endpoint) -> Call:
-        message = InitProducerIdRequest(self.transactional_id, self._timeout_ms, self._producer_id, self._epoch)
+        message = InitProducerIdRequest(
+            self.transactional_id, int(self._options.transaction_timeout * 1000), self._producer_id, self._epoch
+        )
         return self._call(message, coordinator, requests.error_code, self._id_given)
 
     def _partitions_call(self, new: list[TopicPartition], coordinator: Endpoint) -> Call:
