@@ -50,9 +50,9 @@ from pylogd.client.core.errors import (
 )
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import NewTopic, OffsetAndTime, TopicPartition
-from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.client.core.producer.interceptors import ProducerInterceptor, ProducerRecord, RecordMetadata
 from pylogd.client.core.producer.metrics import ProducerMetrics
+from pylogd.client.core.producer.options import BatchResult
 from pylogd.client.core.security import SecurityOptions
 from pylogd.wire.records import NewRecord, Record
 

@@ -26,8 +26,8 @@ from pylogd.client.blocking.sockets import Sockets
 from pylogd.client.core.effects import Close, Open, Work, Write
 from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.network import Network
-from pylogd.client.core.producer.accumulator import Batch, BatchResult
-from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.accumulator import Batch
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.client.core.producer.producer import PURPOSE, ProducerCore
 from pylogd.client.evented.loop import work
 

@@ -19,11 +19,11 @@ from pylogd.client.core.consumer.options import Offsets
 from pylogd.client.core.errors import Closed, ProducerFailed
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.accumulator import Batch, BatchResult, check_timestamp
+from pylogd.client.core.producer.accumulator import Batch, check_timestamp
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
-from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.client.core.producer.transaction_model import OffsetsSource
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.deferred.tasks import deferred

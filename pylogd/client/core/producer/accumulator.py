@@ -4,8 +4,7 @@ Strategy: each partition has at most one open batch. It is sealed when it is ful
 long enough. Then it belongs to the send queue (`send_queue.py`), which sends and retries it until it has a result.
 Records without a key go to one partition for some batches (`partitioner.StickyPartitions`).
 
-    accumulator = Accumulator(batch_bytes=..., batch_records=..., linger=..., delivery_timeout=..., partitioner=...,
-                              monotonic=clock)
+    accumulator = Accumulator(options, monotonic=clock)
     batch = accumulator.add(topic, partitions, partition, key, value, now_ms, headers)
     index = len(batch.records) - 1      # of this record
     accumulator.seal_due(now)           # or seal(batch), seal_all()
@@ -19,17 +18,16 @@ threads. `buffered` includes Python's objects, so that a limit on it limits memo
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pylogd.base.errors import PylogdError
 from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.client.core.producer.partitioner import (
     PARTITIONERS,
-    Partitioner,
     StickyPartitions,
     murmur2_partitioner,
     positive_murmur2,
@@ -103,18 +101,6 @@ def as_new_records(records: Iterable[NewRecord | tuple[Any, Any]], now_ms: int) 
     if not found:
         raise ValueError("a record set needs at least one record")
     return found
-
-
-class BatchResult(NamedTuple):
-    """The result of a batch. `base_offset` is the offset of the first record. It is -1 if the offset is unknown: after
-    an error, with acks=0, or if the broker had the batch already.
-    """
-
-    partition: TopicPartition
-    records: int
-    base_offset: int
-    log_append_time_ms: int
-    error: PylogdError | None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -193,50 +179,39 @@ class Accumulator:
     """Open and sealed batches of one producer.
 
     buffered: the number of buffered bytes.
-    limit: with more buffered bytes, callers wait or fail; -1 once the producer is closed.
+    limit: with more buffered bytes (at first `buffer_memory`), callers wait or fail; -1 once the producer is closed.
     unfinished: all batches without a result, by number.
     next_number: the number of the next batch.
     """
 
     def __init__(
         self,
-        *,
-        batch_bytes: int,
-        batch_records: int,
-        linger: float,
-        delivery_timeout: float,
-        partitioner: str | Partitioner,
+        options: ProducerOptions,
         monotonic: Callable[[], float],
-        buffer_memory: float = math.inf,
-        adaptive: bool = True,
-        availability_timeout: float = 0.0,
         with_leader: Callable[[str], Sequence[int] | None] = lambda _topic: None,
         rng: random.Random | None = None,
     ) -> None:
-        """Times are in seconds. A record that is larger than `batch_bytes` gets its own batch.
-
-        buffer_memory: the first `limit`.
-        adaptive, with_leader: see `StickyPartitions`.
-        availability_timeout: records without a key avoid partitions with a batch that has waited this long; 0: never.
-        """
-        self._batch_bytes = batch_bytes
-        self._batch_records = batch_records
-        self._linger = linger
-        self._delivery_timeout = delivery_timeout
+        """A record that is larger than `batch_bytes` gets its own batch. with_leader: see `StickyPartitions`."""
+        self._batch_bytes = options.batch_bytes
+        self._batch_records = options.batch_records
+        self._linger = options.linger_ms / 1000
+        self._delivery_timeout = options.delivery_timeout
+        partitioner = options.partitioner
         self._partition_for = PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner
         self._asks_keyless = self._partition_for not in PARTITIONERS.values()  # built-in ones give None
         self._is_murmur2 = self._partition_for is murmur2_partitioner
         self._monotonic = monotonic
-        self._availability_timeout = availability_timeout
+        self._availability_timeout = options.partitioner_availability_timeout
         self._queued: dict[TopicPartition, int] = {}  # the number of batches without a result
         self._sticky: dict[str, Batch] = {}  # the open batch for records without a key
         self._sticky_partitions = StickyPartitions(
-            self._queued, adaptive=adaptive, with_leader=with_leader, late=self._late, rng=rng or random.Random()
-        )
+            self._queued, adaptive=options.partitioner_adaptive, with_leader=with_leader, late=self._late,
+            rng=rng or random.Random(),
+        )  # fmt: skip
         self.open: dict[TopicPartition, Batch] = {}
         self.sealed: list[Batch] = []
         self.buffered = 0
-        self.limit = buffer_memory
+        self.limit: float = options.buffer_memory
         self.unfinished: dict[float, Batch] = {}
         self.next_number = 0
 

@@ -30,11 +30,10 @@ from dataclasses import dataclass, field
 
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.producer.accumulator import MAX_SEQUENCE, Batch
+from pylogd.client.core.producer.options import MAX_IN_FLIGHT
 from pylogd.wire.records import NO_PRODUCER_ID, NO_SEQUENCE
 
 MAX_EPOCH = (1 << 15) - 1
-#: With more batches of a partition in flight, the broker would not recognize a retry of the first.
-MAX_IN_FLIGHT = 5
 
 OUT_OF_ORDER = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED})

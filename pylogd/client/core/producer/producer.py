@@ -26,10 +26,10 @@ from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metadata_updater import MetadataUpdater
 from pylogd.client.core.metrics import NetworkMeters, StatisticsReporter
 from pylogd.client.core.model import Topic, TopicPartition
-from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Accumulator, Batch
 from pylogd.client.core.producer.hooks import ProducerHooks
 from pylogd.client.core.producer.metrics import ProducerMeters, ProducerMetrics
-from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
 from pylogd.client.core.producer.transactions import Transactions
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -78,7 +78,7 @@ class ProducerCore:
         network = NetworkMeters(options.client_id, options.metrics_sample_window) if meters is None else meters
         self.meters = ProducerMeters(network, options.buffer_memory)
         self.statistics = StatisticsReporter(options.statistics_interval, options.on_statistics, self.metrics)
-        self.accumulator = self._make_accumulator(monotonic)
+        self.accumulator = Accumulator(options, monotonic, self._with_leader)
         self._guard = guard if guard is not None else nullcontext()
         self._transactions = self._make_transactions(features)
         self.queue = SendQueue(
@@ -110,21 +110,6 @@ class ProducerCore:
             return None
         self.accumulator.limit = -1  # no records are accepted until a transaction is open
         return Transactions(self, options, features=features, guard=self._guard)
-
-    def _make_accumulator(self, monotonic: Callable[[], float]) -> Accumulator:
-        options = self.options
-        return Accumulator(
-            batch_bytes=options.batch_bytes,
-            batch_records=options.batch_records,
-            linger=options.linger_ms / 1000,
-            delivery_timeout=options.delivery_timeout,
-            buffer_memory=options.buffer_memory,
-            partitioner=options.partitioner,
-            adaptive=options.partitioner_adaptive,
-            availability_timeout=options.partitioner_availability_timeout,
-            with_leader=self._with_leader,
-            monotonic=monotonic,
-        )
 
     # Records
 
