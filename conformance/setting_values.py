@@ -15,7 +15,7 @@ from conformance import brokers, java_tools
 from conformance.checks import HERE, Check, Missing, expect, last_line, run
 from pylogd.base.errors import KafkaError
 from pylogd.client import Admin, NewTopic
-from pylogd.client.core.admin.config_operations import ResourceKind
+from pylogd.client.core.admin.cluster_operations import ResourceKind
 from pylogd.config import SETTINGS, TOPIC_SETTINGS, ConfigError, ConfigType, Setting
 
 _TOPIC: Final = "values"

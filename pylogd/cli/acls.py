@@ -13,7 +13,7 @@ from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Acl, AclFilter, Admin
-from pylogd.client.core.admin.acl_operations import CLUSTER_NAME, OPERATIONS, PATTERNS
+from pylogd.client.core.admin.access_operations import CLUSTER_NAME, OPERATIONS, PATTERNS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -12,7 +12,7 @@ from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import note, output_option, print_document, print_records
 from pylogd.client import Admin
-from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
+from pylogd.client.core.admin.access_operations import DEFAULT_ENTITY, QuotaEntity
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

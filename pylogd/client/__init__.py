@@ -21,7 +21,7 @@ from pylogd.client.blocking.audit import AuditedProducer
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.consumer import Consumer
 from pylogd.client.blocking.producer import Delivery, Producer
-from pylogd.client.core.admin.acl_operations import Acl, AclFilter
+from pylogd.client.core.admin.access_operations import Acl, AclFilter
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.client.core.consumer.interceptors import ConsumerInterceptor
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
@@ -50,9 +50,9 @@ from pylogd.client.core.errors import (
 )
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import NewTopic, OffsetAndTime, TopicPartition
-from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.client.core.producer.interceptors import ProducerInterceptor, ProducerRecord, RecordMetadata
 from pylogd.client.core.producer.metrics import ProducerMetrics
+from pylogd.client.core.producer.options import BatchResult
 from pylogd.client.core.security import SecurityOptions
 from pylogd.wire.records import NewRecord, Record
 

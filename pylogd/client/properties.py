@@ -12,14 +12,13 @@ Source: Kafka documentation, "Security" and "Configuration".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pylogd.client.core.security import SecurityOptions
 from pylogd.credentials.ciphers import split_ciphers
 from pylogd.credentials.jaas import LoginModule, parse_jaas
-from pylogd.credentials.scram import SCRAM_MECHANISMS
-from pylogd.credentials.token_sources import token_source
+from pylogd.credentials.mechanisms import MECHANISMS
 
 _DEFAULT_MECHANISM = "GSSAPI"  # as in Kafka
 _LINE = re.compile(r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<value>.*)", re.DOTALL)
@@ -159,23 +158,17 @@ def _words(text: str) -> list[str]:
 def _sasl(given: Mapping[str, str]) -> dict[str, Any]:
     mechanism = given.get("sasl.mechanism", _DEFAULT_MECHANISM).upper()
     module = _login_module(given)
-    credentials: dict[str, Any] = {}
-    if mechanism == "PLAIN" or mechanism in SCRAM_MECHANISMS:
-        credentials = {
-            "sasl_username": module.options.get("username", ""),
-            "sasl_password": module.options.get("password", ""),
-            "sasl_delegation_token": module.options.get("tokenauth", "false").lower() == "true",
-        }
-    elif mechanism == "OAUTHBEARER":
-        credentials = {"sasl_token": _token_source(given, module)}
-    elif mechanism == "GSSAPI":
-        service = given.get("sasl.kerberos.service.name") or module.options.get("serviceName", "kafka")
-        credentials = {
-            "sasl_kerberos_service": service,
-            "sasl_kerberos_keytab": module.options.get("keyTab", ""),
-            "sasl_kerberos_principal": module.options.get("principal", ""),
-        }
-    return {"sasl_mechanism": mechanism, **credentials}
+    registered = MECHANISMS.get(mechanism)
+    if registered is None:
+        return {"sasl_mechanism": mechanism}
+    login = registered.login(module.options, given)
+    credentials = {
+        "sasl_username": login.user, "sasl_password": login.password,
+        "sasl_delegation_token": login.by_delegation_token, "sasl_token": login.token,
+        "sasl_kerberos_keytab": login.keytab, "sasl_kerberos_principal": login.principal,
+    }  # fmt: skip
+    service = {"sasl_kerberos_service": login.service} if login.service else {}
+    return {"sasl_mechanism": mechanism, **credentials, **service}
 
 
 def _login_module(given: Mapping[str, str]) -> LoginModule:
@@ -186,14 +179,3 @@ def _login_module(given: Mapping[str, str]) -> LoginModule:
         return parse_jaas(text)
     except ValueError as error:
         raise ValueError(f"sasl.jaas.config: {error}") from None
-
-
-def _token_source(given: Mapping[str, str], module: LoginModule) -> Callable[[], str]:
-    """Return what fetches access tokens: from a token endpoint with client credentials, or from a file."""
-    secret = "sasl.oauthbearer.client.credentials.client.secret"
-    return token_source(
-        given.get("sasl.oauthbearer.token.endpoint.url", ""),
-        given.get("sasl.oauthbearer.client.credentials.client.id") or module.options.get("clientId", ""),
-        given.get(secret) or module.options.get("clientSecret", ""),
-        given.get("sasl.oauthbearer.scope") or module.options.get("scope", ""),
-    )

@@ -1,10 +1,14 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the keys and messages of both sides.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): keys, messages, and both sides.
 
 The package `scramp` is not used here, because Kafka's dialect differs: names and passwords are taken as they are,
 without SASLprep (which would make two users one), and a first message may carry `tokenauth=true`, an extension whose
 name has more than one letter. The tests compare this code with scramp where the two agree.
 
 As in Kafka, channel binding is not offered.
+
+The client's side also checks that the broker knows the user's keys. On the broker's side, an unknown user also gets a
+salt and an iteration count, always the same for a name, and fails only at the proof, like a wrong password. So neither
+messages nor their timing tell whether a user exists.
 """
 
 from __future__ import annotations
@@ -15,12 +19,22 @@ import hmac
 import re
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from pylogd.credentials.conversation import MalformedMessage, decode_text
+from pylogd.credentials.conversation import (
+    AuthenticationFailed,
+    Challenge,
+    MalformedMessage,
+    ServerNotTrusted,
+    Step,
+    Success,
+    decode_text,
+    encode_text,
+)
+from pylogd.credentials.principal import Principal
 
 #: The least and the most iterations of a password's hash.
 MIN_ITERATIONS: Final = 4_096
@@ -273,3 +287,183 @@ def _unescape(name: str) -> str:
 
 def _base64(data: bytes) -> str:
     return b64encode(data).decode()
+
+
+#: More iterations would let a false broker keep the client busy; Kafka's brokers store at most 16,384.
+_MOST_ITERATIONS: Final = 1_000_000
+
+
+class ScramClient:
+    """The client's side of one authentication."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        user: str,
+        password: str | Callable[[], str],
+        *,
+        token: bool = False,
+        nonce: Callable[[], str] = new_nonce,
+    ) -> None:
+        """token: whether `user` and `password` are the id and the HMAC, in base64, of a delegation token.
+
+        password: the password, or a function that returns it and is called at each authentication.
+        """
+        self.mechanism = algorithm.mechanism
+        self._algorithm = algorithm
+        self._user = user
+        self._password = password
+        self._token = token
+        self._nonce = nonce()
+        self._first: ClientFirst | None = None
+        self._signature: bytes | None = None  # the signature that the broker has to send
+
+    def first(self) -> bytes:
+        """Return the first message: the user's name and a nonce."""
+        if not self._user or "\0" in self._user:
+            raise MalformedMessage("SCRAM needs a user's name, without NUL")
+        first = self._first = write_client_first(self._user, self._nonce, self._token)
+        return encode_text(first.header + first.bare)
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """Answer the broker's first message with the proof; check the last one. The proof takes milliseconds."""
+        if self._first is None:
+            raise MalformedMessage("the broker sent a challenge before the client's first message")
+        if self._signature is None:
+            return self._prove(self._first, challenge)
+        signature, error = read_server_final(challenge)
+        if error is not None:
+            raise ServerNotTrusted(f"the broker refuses the authentication: {error[:100]}")
+        if not hmac.compare_digest(signature, self._signature):
+            raise ServerNotTrusted("the broker does not know the user's keys: its signature is wrong")
+        return None
+
+    def _prove(self, first: ClientFirst, challenge: bytes) -> bytes:
+        algorithm = self._algorithm
+        server_first = read_server_first(challenge)
+        if not server_first.nonce.startswith(first.nonce) or server_first.nonce == first.nonce:
+            raise ServerNotTrusted("the broker's nonce does not continue the client's")
+        if not MIN_ITERATIONS <= server_first.iterations <= _MOST_ITERATIONS:
+            raise ServerNotTrusted(
+                f"the broker asks for {server_first.iterations} iterations; at least {MIN_ITERATIONS} are safe, and "
+                f"at most {_MOST_ITERATIONS} accepted"
+            )
+        password = self._password if isinstance(self._password, str) else self._password()
+        salted = salted_password(algorithm, password, server_first.salt, server_first.iterations)
+        client_key = algorithm.hmac(salted, b"Client Key")
+        final = write_client_final(first.header, server_first.nonce)
+        signed = signed_text(first, server_first, final)
+        proof = xor(client_key, algorithm.hmac(algorithm.hash(client_key), signed))
+        self._signature = algorithm.hmac(algorithm.hmac(salted, b"Server Key"), signed)
+        return write_client_proof(final, proof)
+
+
+class ScramIdentity(NamedTuple):
+    """A user or a delegation token, with its credential.
+
+    expires_ms: when it expires, in milliseconds since 1970; None for never.
+    """
+
+    principal: Principal
+    credential: ScramCredential
+    expires_ms: int | None = None
+
+
+class ScramUsers(Protocol):
+    """The users and delegation tokens that the broker knows."""
+
+    def user(self, algorithm: Algorithm, name: str) -> ScramIdentity | None:
+        """Return a user who has a credential for `algorithm`."""
+
+    def token(self, algorithm: Algorithm, token_id: str) -> ScramIdentity | None:
+        """Return a delegation token that is valid now. May take milliseconds; called in a thread."""
+
+    def decoy(self, algorithm: Algorithm, name: str) -> ScramCredential:
+        """Return a credential for an unknown name, the same each time."""
+
+
+class ScramMechanism:
+    """SCRAM with one hash function.
+
+    name: the mechanism's name.
+    """
+
+    def __init__(self, algorithm: Algorithm, users: ScramUsers, nonce: Callable[[], str] = new_nonce) -> None:
+        self.name = algorithm.mechanism
+        self._algorithm = algorithm
+        self._users = users
+        self._nonce = nonce
+
+    def start(self) -> ScramServer:
+        """Begin the conversation with one client."""
+        return ScramServer(self._algorithm, self._users, self._nonce())
+
+
+class ScramServer:
+    """The broker's side of one authentication."""
+
+    __slots__ = ("_algorithm", "_credential", "_first", "_identity", "_nonce", "_server_first", "_users", "_weak")
+
+    def __init__(self, algorithm: Algorithm, users: ScramUsers, nonce: str) -> None:
+        self._algorithm = algorithm
+        self._users = users
+        self._nonce = nonce
+        self._first: ClientFirst | None = None
+        self._server_first: ServerFirst
+        self._identity: ScramIdentity | None
+        self._credential: ScramCredential
+        self._weak = False  # whether the user's credential has too few iterations
+
+    def is_slow(self, message: bytes) -> bool:
+        """Return whether the message names a delegation token, since its credential has to be computed."""
+        return self._first is None and b"tokenauth" in message.lower()
+
+    def is_remembered(self, message: bytes) -> bool:
+        """Return False, since no credentials are remembered."""
+        return False
+
+    def step(self, message: bytes) -> Step:
+        """Take the client's first message, then the last one."""
+        if self._first is None:
+            return self._begin(message)
+        return self._finish(self._first, message)
+
+    def _begin(self, message: bytes) -> Challenge:
+        first = self._first = read_client_first(message)
+        if first.authorization_id not in ("", first.user):
+            raise AuthenticationFailed(f"{first.user!r:.200} asks to act as {first.authorization_id!r:.200}")
+        find = self._users.token if first.token else self._users.user
+        identity = self._identity = find(self._algorithm, first.user)
+        decoy = self._users.decoy(self._algorithm, first.user)
+        if identity is not None and identity.credential.iterations < MIN_ITERATIONS:
+            identity = self._identity = None
+            self._weak = True  # the client learns this at the proof, where an unknown user fails too
+        self._credential = decoy if identity is None else identity.credential
+        server_first = self._server_first = write_server_first(first.nonce + self._nonce, self._credential)
+        return Challenge(server_first.text.encode())
+
+    def _finish(self, first: ClientFirst, message: bytes) -> Success:
+        algorithm, credential, identity = self._algorithm, self._credential, self._identity
+        final = read_client_final(message)
+        if final.binding != first.header.encode():
+            raise AuthenticationFailed("the channel binding does not match the first message")
+        # librdkafka before 2.6.1, as in Debian 12, repeats its own nonce before the whole nonce (librdkafka's issue
+        # 4895). Kafka 3.9 accepts that too: the message has the whole nonce of this conversation, and the proof signs
+        # the text as it was sent.
+        expected = self._server_first.nonce
+        if not hmac.compare_digest(final.nonce[-len(expected) :].encode(), expected.encode()):
+            raise AuthenticationFailed("the nonce does not match the first message")
+        if len(final.proof) != algorithm.size:
+            raise AuthenticationFailed("the proof has the wrong length")
+        signed = signed_text(first, self._server_first, final.signed)
+        client_key = xor(final.proof, algorithm.hmac(credential.stored_key, signed))
+        right = hmac.compare_digest(algorithm.hash(client_key), credential.stored_key)
+        signature = algorithm.hmac(credential.server_key, signed)
+        if self._weak:
+            raise AuthenticationFailed(
+                f"{first.user!r:.200} has a credential of less than {MIN_ITERATIONS} iterations: set the password again"
+            )
+        if not right or identity is None:
+            what = "delegation token" if first.token else "user"
+            raise AuthenticationFailed(f"unknown {what} or wrong password: {first.user!r:.200}")
+        return Success(identity.principal, write_server_final(signature), identity.expires_ms, by_token=first.token)

@@ -5,15 +5,18 @@ hold a gigabyte cost no more than the limit. Snappy is written as a stream of sn
 Java client does; raw snappy is read too. LZ4 frames have independent blocks, because the Java client reads no other
 blocks.
 
+To add a codec, give it a number in `CompressionType` and an entry in `CODECS`.
+
 Rules: invalid compressed bytes raise InvalidRecordBatch. Must not know: record batches.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Any
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import cramjam
 
@@ -23,7 +26,7 @@ Buffer = bytes | bytearray | memoryview
 
 MAX_DECOMPRESSED = 128 * 1024 * 1024  # the default limit on the decompressed records of a batch, in bytes
 
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.Struct(">8sii")
 _XERIAL_BLOCK = 32 * 1024
 _BLOCK_SIZE = struct.Struct(">i")
@@ -54,7 +57,7 @@ class CompressionType(IntEnum):
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """Compress `data`. `level` is specific to the codec; None is the default of Kafka's clients."""
-    return _COMPRESSORS[codec](data, level)
+    return CODECS[codec].compress(data, level)
 
 
 def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes:
@@ -64,17 +67,13 @@ def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> by
 
 def decompress_buffer(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes | bytearray:
     """Return the same as `decompress`, without the last copy."""
-    if codec == CompressionType.SNAPPY:
-        return _snappy_decompress(data, max_size)
-    module = _MODULES.get(codec)
-    if module is None:
+    known = CODECS.get(codec)
+    if known is None:
         raise InvalidRecordBatch(f"unknown compression codec {codec}")
-    return _decompress_bounded(module.decompress_into, CompressionType(codec), data, max_size)
+    return known.decompress(data, max_size)
 
 
-def _decompress_bounded(
-    into: Callable[[Buffer, bytearray], int], codec: CompressionType, data: Buffer, max_size: int
-) -> bytearray:
+def _decompress_bounded(into: Callable[[Buffer, bytearray], int], name: str, data: Buffer, max_size: int) -> bytearray:
     capacity = min(max(_FIRST_GUESS, _GROWTH * len(data)), max_size)
     while True:
         output = bytearray(capacity)
@@ -82,9 +81,9 @@ def _decompress_bounded(
             size = into(data, output)
         except cramjam.DecompressionError as error:
             if _OUTPUT_FULL not in str(error):
-                raise InvalidRecordBatch(f"corrupt {codec.name.lower()} data: {error}") from None
+                raise InvalidRecordBatch(f"corrupt {name} data: {error}") from None
             if capacity >= max_size:
-                raise TooLarge(f"{codec.name.lower()} data decompresses to more than {max_size} bytes") from None
+                raise TooLarge(f"{name} data decompresses to more than {max_size} bytes") from None
             capacity = min(capacity * _GROWTH, max_size)
         else:
             del output[size:]
@@ -93,7 +92,7 @@ def _decompress_bounded(
 
 def _snappy_decompress(data: Buffer, max_size: int) -> bytes:
     view = memoryview(data)
-    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return _snappy_block(view, max_size)
     position = _XERIAL_HEADER.size
     blocks: list[bytes] = []
@@ -124,13 +123,18 @@ def _snappy_block(data: memoryview, max_size: int) -> bytes:
     return bytes(output)
 
 
+def _begins_snappy(data: bytes) -> bool:
+    """Return whether data begin as a xerial stream, or as a raw block: with a size of at most 5 bytes."""
+    return data == XERIAL_MAGIC or min(data[:5]) < 128
+
+
 def _gzip(data: Buffer, level: int | None) -> bytes:
     return bytes(cramjam.gzip.compress(data, 6 if level is None else level))
 
 
 def _snappy(data: Buffer, _level: int | None) -> bytes:
     view = memoryview(data)
-    parts = [_XERIAL_HEADER.pack(_XERIAL_MAGIC, 1, 1)]
+    parts = [_XERIAL_HEADER.pack(XERIAL_MAGIC, 1, 1)]
     for start in range(0, len(view), _XERIAL_BLOCK):
         block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
         parts += (_BLOCK_SIZE.pack(len(block)), block)
@@ -151,15 +155,37 @@ def _none(data: Buffer, _level: int | None) -> bytes:
     return bytes(data)
 
 
-_COMPRESSORS: dict[int, Callable[[Buffer, int | None], bytes]] = {
-    CompressionType.NONE: _none,
-    CompressionType.GZIP: _gzip,
-    CompressionType.SNAPPY: _snappy,
-    CompressionType.LZ4: _lz4,
-    CompressionType.ZSTD: _zstd,
-}
-_MODULES: dict[int, Any] = {
-    CompressionType.GZIP: cramjam.gzip,
-    CompressionType.LZ4: cramjam.lz4,
-    CompressionType.ZSTD: cramjam.zstd,
+def _not_compressed(_data: Buffer, _max_size: int) -> bytes:
+    raise InvalidRecordBatch(f"unknown compression codec {CompressionType.NONE}")
+
+
+class Codec(NamedTuple):
+    """How records are compressed.
+
+    compress: takes the data and a level; None is the default of Kafka's clients.
+    decompress: takes the data and the largest size of the result.
+    begins: takes the first bytes of compressed data, 5 to 8. Returns whether the codec may have written them.
+    """
+
+    compress: Callable[[Buffer, int | None], bytes]
+    decompress: Callable[[Buffer, int], bytes | bytearray]
+    begins: Callable[[bytes], bool]
+
+
+def _codec(name: str, module: Any, compress: Callable[[Buffer, int | None], bytes], magic: bytes) -> Codec:
+    """Return a codec of cramjam whose data begin with a magic number."""
+    return Codec(
+        compress, partial(_decompress_bounded, module.decompress_into, name), lambda data: data[: len(magic)] == magic
+    )
+
+
+#: The codecs by their numbers.
+CODECS: Final[Mapping[int, Codec]] = {
+    CompressionType.NONE: Codec(_none, _not_compressed, lambda _: True),
+    CompressionType.GZIP: _codec("gzip", cramjam.gzip, _gzip, b"\x1f\x8b\x08"),
+    CompressionType.SNAPPY: Codec(
+        _snappy, _snappy_decompress, lambda data: data == XERIAL_MAGIC or min(data[:5]) < 128
+    ),
+    CompressionType.LZ4: _codec("lz4", cramjam.lz4, _lz4, b"\x04\x22\x4d\x18"),
+    CompressionType.ZSTD: _codec("zstd", cramjam.zstd, _zstd, b"\x28\xb5\x2f\xfd"),
 }

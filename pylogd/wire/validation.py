@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pylogd.wire.compression import CompressionType, decompress
+from pylogd.wire.compression import CODECS, XERIAL_MAGIC, CompressionType, decompress
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import HEADER, HEADER_SIZE, BatchHeader, Buffer, speedups
 
@@ -34,12 +34,6 @@ _NO_STAMP = -1
 _CODEC_MASK = 7
 _ATTRIBUTES_LOW_BYTE = 22
 _count_of: Callable[[Buffer], tuple[int]] = struct.Struct(">57xi").unpack_from
-_MAGICS = {
-    CompressionType.GZIP: b"\x1f\x8b\x08",
-    CompressionType.LZ4: b"\x04\x22\x4d\x18",
-    CompressionType.ZSTD: b"\x28\xb5\x2f\xfd",
-}
-_XERIAL = b"\x82SNAPPY\0"
 _SNAPPY_EXPANSION = 22  # an upper bound: an element of three bytes expands to at most 64
 
 # How a record is malformed, after "record 3 of 5 ..."; the same texts are in `_speedups.c`.
@@ -148,12 +142,8 @@ def frame_is_valid(batch: Buffer, _earliest: int = 0) -> bool:
     codec = batch[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK
     if not codec:
         return _MIN_RECORD * _count_of(batch)[0] <= len(batch) - HEADER_SIZE
-    start = bytes(batch[HEADER_SIZE : HEADER_SIZE + len(_XERIAL)])
-    if len(start) <= _INT_BYTES - 1:
-        return False
-    if codec == CompressionType.SNAPPY:
-        return start == _XERIAL or min(start[:_INT_BYTES]) < 128
-    return codec in _MAGICS and start.startswith(_MAGICS[CompressionType(codec)])
+    start = bytes(batch[HEADER_SIZE : HEADER_SIZE + len(XERIAL_MAGIC)])
+    return len(start) >= _INT_BYTES and codec in CODECS and CODECS[codec].begins(start)
 
 
 #: Takes a whole batch and the earliest allowed time stamp. Returns whether the records are well-formed and agree with

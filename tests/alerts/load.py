@@ -17,7 +17,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from pylogd.base.errors import PylogdError
-from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
+from pylogd.client.core.admin.access_operations import DEFAULT_ENTITY, QuotaEntity
 from pylogd.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,

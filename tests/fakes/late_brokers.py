@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from pylogd.base.errors import ErrorCode
 from pylogd.client import Acl, AclFilter, NewTopic
-from pylogd.client.core.admin.quota_operations import QuotaEntity
-from pylogd.client.core.admin.user_operations import UserCredential
+from pylogd.client.core.admin.access_operations import QuotaEntity, UserCredential
 from pylogd.wire.messages import (
     APIS,
     ApiKey,

@@ -19,7 +19,8 @@ from pylogd.broker.log.producers import Producers
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Accumulator, Batch
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
 from pylogd.wire.records import decode_batch, parse_header
 
@@ -74,14 +75,10 @@ class World:
         self.results: dict[float, BatchResult] = {}
         self.batches: list[Batch] = []
         self.max_in_flight = max_in_flight
-        self.accumulator = Accumulator(
-            batch_bytes=10**6,
-            batch_records=10**6,
-            linger=0,
-            delivery_timeout=DELIVERY_TIMEOUT,
-            partitioner="murmur2",
-            monotonic=lambda: self.now,
+        options = ProducerOptions(
+            batch_bytes=10**6, batch_records=10**6, linger_ms=0, delivery_timeout=DELIVERY_TIMEOUT
         )
+        self.accumulator = Accumulator(options, lambda: self.now)
         self.queue = SendQueue(
             self.accumulator, idempotent=True, retry=True, max_request_bytes=10**6,
             backoff=lambda: Backoff(rng=random.Random(1)), on_result=self._result,

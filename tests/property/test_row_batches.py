@@ -123,10 +123,7 @@ def test_batches_are_those_of_the_same_records(
     for batch in encoder.encode("t", table, NOW_MS, partition):
         assert batch.partition is not None
         encoded[TopicPartition("t", batch.partition)].append(batch.encoded)
-    accumulator = Accumulator(
-        batch_bytes=options.batch_bytes, batch_records=batch_records, linger=0.0, delivery_timeout=1.0,
-        partitioner="murmur2", monotonic=float,
-    )  # fmt: skip
+    accumulator = Accumulator(options, float)
     for record in records_of("t", table, partition):
         stamp = NOW_MS if record.timestamp is None else record.timestamp
         accumulator.add("t", count, record.partition, record.key, record.value, stamp, record.headers)

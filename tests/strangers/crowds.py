@@ -25,8 +25,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from pylogd.broker.telemetry.otlp import MOST_POINTS
 from pylogd.credentials.oauthbearer import OAuthBearerClient
 from pylogd.credentials.plain import PlainClient
-from pylogd.credentials.scram import SCRAM_SHA_512
-from pylogd.credentials.scram_client import ScramClient
+from pylogd.credentials.scram import SCRAM_SHA_512, ScramClient
 from pylogd.wire.compression import CompressionType, compress
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

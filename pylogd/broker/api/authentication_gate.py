@@ -17,7 +17,7 @@ from pylogd.broker.api.dispatch import ClientConnection, Dispatcher
 from pylogd.broker.security.authentication import Authentication, AuthenticationState, Authenticator
 from pylogd.broker.security.authentication import Connection as AuthenticatedConnection
 from pylogd.broker.security.mechanisms import ListenerSettings, authentication_limits, make_mechanisms
-from pylogd.credentials.scram_server import ScramUsers
+from pylogd.credentials.scram import ScramUsers
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.session import (
     NOT_ANSWERED,

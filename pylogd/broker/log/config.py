@@ -20,10 +20,7 @@ LARGEST_RECORD: Final = (1 << 31) - 9
 _CODECS: Final = {
     "producer": None,
     "uncompressed": CompressionType.NONE,
-    "gzip": CompressionType.GZIP,
-    "snappy": CompressionType.SNAPPY,
-    "lz4": CompressionType.LZ4,
-    "zstd": CompressionType.ZSTD,
+    **{codec.name.lower(): codec for codec in CompressionType if codec},
 }
 
 

@@ -24,8 +24,7 @@ from pylogd.broker.metadata.delegation_tokens import DelegationToken, Delegation
 from pylogd.broker.metadata.image import id_to_text, new_id
 from pylogd.config import Settings
 from pylogd.credentials.principal import USER, Principal, parse_principal
-from pylogd.credentials.scram import Algorithm, ScramCredential, make_credential
-from pylogd.credentials.scram_server import ScramIdentity
+from pylogd.credentials.scram import Algorithm, ScramCredential, ScramIdentity, make_credential
 
 log = Logger()
 

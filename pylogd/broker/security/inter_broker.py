@@ -16,23 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from pylogd.broker.security.mechanisms import ENABLED, JAAS, ListenerSettings, MechanismSettings
+from pylogd.broker.security.mechanisms import ENABLED, ListenerSettings, MechanismSettings
 from pylogd.config import ConfigError
 from pylogd.credentials.conversation import AuthenticationFailed, ClientConversation
-from pylogd.credentials.gssapi import LazyGssapiClient
 from pylogd.credentials.jaas import parse_jaas
-from pylogd.credentials.kerberos import LocalNames
-from pylogd.credentials.oauthbearer import OAuthBearerClient
-from pylogd.credentials.plain import PlainClient
-from pylogd.credentials.principal import USER, Principal
-from pylogd.credentials.scram import SCRAM_MECHANISMS
-from pylogd.credentials.scram_client import ScramClient
-from pylogd.credentials.token_sources import token_source
+from pylogd.credentials.mechanisms import JAAS, MECHANISMS, SERVICE, TOKEN_ENDPOINT, Login, Mechanism
+from pylogd.credentials.principal import Principal
 
 MECHANISM = "sasl.mechanism.inter.broker.protocol"
-_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
-_SERVICE = "sasl.kerberos.service.name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +48,8 @@ class BrokerLogins:
         """values: returns the present settings of the listener between brokers."""
         self._values = values
         self._listener = listener.lower()
-        # With the settings from which it was made.
-        self._tokens: tuple[tuple[str, ...], Callable[[], str]] | None = None
+        # The last login, which may have an access token, with the settings from which it was made.
+        self._made: tuple[tuple[str, dict[str, str], dict[str, str]], Login] | None = None
 
     def current(self) -> BrokerLogin:
         """Return the login by the present settings.
@@ -77,68 +70,40 @@ class BrokerLogins:
                 f"{MECHANISM} is {mechanism}, which listener {self._listener} does not offer: add it to {ENABLED}",
                 MECHANISM,
             )
-        own = MechanismSettings(values, mechanism)
-        options = self._options(own, mechanism)
-        if mechanism == "OAUTHBEARER":
-            return self._by_token(own, options)
-        if mechanism == "GSSAPI":
-            return self._by_ticket(own, options)
-        return self._by_password(mechanism, options)
+        registered, own = MECHANISMS[mechanism], MechanismSettings(values, mechanism)
+        login = self._login(registered, own)
+        if not registered.is_complete_for_broker(login):
+            setting = self._jaas(mechanism)
+            raise ConfigError(
+                f"brokers authenticate at each other by {mechanism}: set {setting} with {registered.broker_needs}",
+                setting,
+            )
+        try:
+            principal = registered.principal(login, list(own["sasl.kerberos.principal.to.local.rules"]))
+        except (ValueError, AuthenticationFailed) as error:
+            raise ConfigError(f"{login.principal} has no short name: {error}", SERVICE) from None
+        return BrokerLogin(mechanism, principal, partial(registered.begin, login))
 
     def _jaas(self, mechanism: str) -> str:
         return f"listener.name.{self._listener}.{mechanism.lower()}.{JAAS}"
 
-    def _options(self, values: MechanismSettings, mechanism: str) -> dict[str, str]:
-        setting, jaas = self._jaas(mechanism), values[JAAS]
+    def _login(self, mechanism: Mechanism, values: MechanismSettings) -> Login:
+        """Return the credentials in the settings. Raises ConfigError."""
+        setting, jaas = self._jaas(mechanism.name), values[JAAS]
         try:
-            return {} if jaas is None else parse_jaas(jaas).options
+            options = {} if jaas is None else dict(parse_jaas(jaas).options)
         except ValueError as error:
             raise ConfigError(f"{setting} is malformed: {error}", setting) from None
-
-    def _by_password(self, mechanism: str, options: dict[str, str]) -> BrokerLogin:
-        user, password = options.get("username", ""), options.get("password", "")
-        if not user or not password:
-            setting = self._jaas(mechanism)
-            raise ConfigError(
-                f"brokers authenticate at each other by {mechanism}: set {setting} with username and password", setting
-            )
-        algorithm = SCRAM_MECHANISMS.get(mechanism)
-
-        def begin(_host: str) -> ClientConversation:
-            return PlainClient(user, password) if algorithm is None else ScramClient(algorithm, user, password)
-
-        return BrokerLogin(mechanism, Principal(USER, user), begin)
-
-    def _by_token(self, values: MechanismSettings, options: dict[str, str]) -> BrokerLogin:
-        key = (values[_ENDPOINT] or "", *(options.get(name, "") for name in ("clientId", "clientSecret", "scope")))
-        if self._tokens is None or self._tokens[0] != key:
+        options.pop("tokenauth", None)  # brokers have no delegation tokens
+        properties = {name: values[name] or "" for name in (TOKEN_ENDPOINT, SERVICE)}
+        key = mechanism.name, options, properties
+        if self._made is None or self._made[0] != key:
             try:
-                self._tokens = key, token_source(*key)
+                self._made = key, mechanism.login(options, properties)
             except ValueError:
-                setting = self._jaas("OAUTHBEARER")
                 raise ConfigError(
-                    f"brokers authenticate at each other by OAUTHBEARER: set {_ENDPOINT} to a token endpoint, with "
-                    f"clientId and clientSecret in {setting}, or to a file: URL",
-                    _ENDPOINT,
+                    f"brokers authenticate at each other by {mechanism.name}: set {TOKEN_ENDPOINT} to a token "
+                    f"endpoint, with clientId and clientSecret in {setting}, or to a file: URL",
+                    TOKEN_ENDPOINT,
                 ) from None
-        tokens = self._tokens[1]
-        return BrokerLogin("OAUTHBEARER", None, lambda _host: OAuthBearerClient(tokens))
-
-    def _by_ticket(self, values: MechanismSettings, options: dict[str, str]) -> BrokerLogin:
-        keytab, principal = options.get("keyTab", ""), options.get("principal", "")
-        name, _, realm = principal.partition("@")
-        if not keytab or not realm:
-            setting = self._jaas("GSSAPI")
-            raise ConfigError(
-                f'brokers authenticate at each other by GSSAPI: set {setting} with keyTab="..." and '
-                'principal="kafka/host@REALM"',
-                setting,
-            )
-        service = values[_SERVICE] or options.get("serviceName") or name.partition("/")[0]
-        try:
-            short = LocalNames(list(values["sasl.kerberos.principal.to.local.rules"]), realm).short_name(principal)
-        except (ValueError, AuthenticationFailed) as error:
-            raise ConfigError(f"{principal} has no short name: {error}", _SERVICE) from None
-        return BrokerLogin(
-            "GSSAPI", Principal(USER, short), lambda host: LazyGssapiClient(service, host, keytab, principal)
-        )
+        return self._made[1]

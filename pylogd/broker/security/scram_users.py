@@ -29,10 +29,10 @@ from pylogd.credentials.scram import (
     SCRAM_MECHANISMS,
     Algorithm,
     ScramCredential,
+    ScramIdentity,
     decode_credential,
     encode_credential,
 )
-from pylogd.credentials.scram_server import ScramIdentity
 from pylogd.store.errors import NodeExists, NoNode
 from pylogd.store.interfaces import IMetadataStore
 from pylogd.store.paths import SCRAM_DECOY_SECRET

@@ -20,12 +20,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pylogd.base.errors import PylogdError
 from pylogd.client.aio.cluster import Cluster
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offset
 from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
-from pylogd.client.core.model import TopicPartition
 from pylogd.client.evented.consumer import EventedConsumer
 from pylogd.client.evented.face import ConsumerMethods
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
@@ -63,13 +61,7 @@ class Consumer(ConsumerMethods):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _make_group(self, on_event: Callable[[], None]) -> ConsumerGroup:
-        return BrokerGroup(
-            self.cluster.driver, self.options.member, stable=self.options.read_committed,
-            request_timeout=self.options.request_timeout, on_event=on_event, unheard=self._unheard,
-        )  # fmt: skip
-
-    def _unheard(self, partition: TopicPartition, error: PylogdError) -> None:
-        _log.warning("group %s: the offset of %s was not committed: %s", self.options.group_id, partition, error)
+        return BrokerGroup(self.cluster.driver, self.options, on_event, _log.warning)
 
     async def __aenter__(self) -> Consumer:
         return self

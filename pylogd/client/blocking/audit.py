@@ -39,7 +39,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -60,25 +60,28 @@ _JOURNAL_SECONDS: Final = 0.1  # the time between two entries of the thread in t
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class _Window:
-    """The messages that were sent to a topic within a window; `first` is the number of the first message."""
+    """The messages that were sent to a topic within a window.
 
-    __slots__ = (
-        "batches", "behind", "delivered", "end", "failed", "first", "journal", "outcomes", "settle_at", "start", "topic"
-    )  # fmt: skip
+    first: the number of the first message.
+    behind: the number after the window's last message, once there is a later window.
+    batches: the message numbers in each batch without a known result.
+    outcomes: the outcomes of the transactions of batches, if the producer is transactional.
+    journal: the window's number in the journal, if there is a journal.
+    """
 
-    def __init__(self, topic: str, start: int, end: int, first: int) -> None:
-        self.topic = topic
-        self.start = start
-        self.end = end
-        self.first = first
-        self.behind = -1  # the number after the window's last message, once there is a later window
-        self.batches: dict[Batch, list[range]] = {}  # the message numbers in each batch without a known result
-        self.outcomes: dict[Batch, TransactionOutcome] = {}  # for the batches of a transactional producer
-        self.delivered = 0
-        self.failed: list[int] = []
-        self.settle_at = _SETTLE_BATCHES
-        self.journal = 0  # the window's number in the journal, if there is a journal
+    topic: str
+    start: int
+    end: int
+    first: int
+    behind: int = -1
+    batches: dict[Batch, list[range]] = field(default_factory=dict)
+    outcomes: dict[Batch, TransactionOutcome] = field(default_factory=dict)
+    delivered: int = 0
+    failed: list[int] = field(default_factory=list)
+    settle_at: int = _SETTLE_BATCHES
+    journal: int = 0
 
     def settle(self, *, is_last: bool = False) -> bool:
         """Count the messages that have a result. Return whether all messages have one.

@@ -8,14 +8,15 @@ Rules: threads may share a cluster; they take turns. No Twisted.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pylogd.client.blocking.clock import Clock, SystemClock
 from pylogd.client.blocking.loop import PollLoop
 from pylogd.client.core.admin.calls import Question, question, refresh
+from pylogd.client.core.admin.offsets import find_end_offsets, find_offsets
 from pylogd.client.core.metadata import Metadata
-from pylogd.client.core.model import Broker, Partition, Topic, TopicPartition
+from pylogd.client.core.model import Broker, OffsetAndTime, Partition, Topic, TopicPartition
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.evented.cluster import EventedCluster
 
@@ -139,3 +140,21 @@ class Cluster:
         found = self.metadata.partition(partition)
         assert found is not None
         return found
+
+
+def list_offsets(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    timeout: float | None = None,
+    committed: bool = False,
+) -> dict[TopicPartition, OffsetAndTime]:
+    """Call `find_offsets`, and block until it is done."""
+    return cluster.run(find_offsets(cluster.evented, wanted, timeout, committed=committed))
+
+
+def end_offsets_for_epochs(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout: float | None = None
+) -> dict[TopicPartition, int | None]:
+    """Call `find_end_offsets`, and block until it is done."""
+    return cluster.run(find_end_offsets(cluster.evented, wanted, timeout))

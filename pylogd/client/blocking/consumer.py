@@ -17,11 +17,10 @@ import logging
 import os
 import re
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from pylogd.base.errors import PylogdError
 from pylogd.client.blocking.background import Background
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.streams import MessageStream, Streams
@@ -31,14 +30,17 @@ from pylogd.client.core.consumer.record_buffer import Chunk
 from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
 from pylogd.client.core.group.member_model import GroupMetadata
-from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
-from pylogd.client.evented.consumer import NO_ENDS, EventedConsumer
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.evented.consumer import NO_ENDS, EventedConsumer, Partitions
+from pylogd.client.evented.face import ConsumerMethods
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
-from pylogd.client.evented.offsets import Partitions
 from pylogd.wire.records import Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _FOREVER = 3600.0
 _CLOSE_SECONDS = 10.0
@@ -71,6 +73,18 @@ class _Consumer(EventedConsumer):
         return None
 
 
+def _blocking(
+    method: Callable[Concatenate[ConsumerMethods, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Consumer, P], T]:
+    """Return a coroutine method as a method that blocks until it is done."""
+
+    @wraps(method)
+    def blocking(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self._methods, *args, **kwargs))
+
+    return blocking
+
+
 class Consumer:
     """A consumer. It has its own connections, unless it is given a `Cluster`. `ConsumerOptions` lists the options."""
 
@@ -92,6 +106,7 @@ class Consumer:
         evented, self._loop = self.cluster.evented, self.cluster.loop
         make = None if self.options.group_id is None else self._make_group
         self._consumer = _Consumer(evented.driver, evented, self.options, make, _log.warning)
+        self._methods = ConsumerMethods(self._consumer)
         self._process = os.getpid()
         self._background: Background | None = None
         if self.options.group_id is not None or (self.options.prefetch and self._own_cluster):
@@ -101,15 +116,12 @@ class Consumer:
             weakref.finalize(self, self._background.let_end, close)
 
     def _make_group(self, on_event: Callable[[], None]) -> ConsumerGroup:
-        options, driver = self.options, self.cluster.evented.driver
+        options = self.options
         if options.coordinator == "zookeeper":  # imported only when it is needed, since it imports Twisted
             from pylogd.client.blocking.zookeeper_group import ZooKeeperGroup  # noqa: PLC0415
 
             return ZooKeeperGroup(options)
-        return BrokerGroup(
-            driver, options.member, stable=options.read_committed, request_timeout=options.request_timeout,
-            on_event=on_event, unheard=partial(_unheard, options.group_id),
-        )  # fmt: skip
+        return BrokerGroup(self.cluster.evented.driver, options, on_event, _log.warning)
 
     def __enter__(self) -> Consumer:
         return self
@@ -155,9 +167,7 @@ class Consumer:
         """The partitions that this consumer reads now."""
         return self._consumer.core.assignment
 
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic. Raises KafkaError if the topic does not exist."""
-        return self._loop.run(self._consumer.partitions(topic))
+    partitions = _blocking(ConsumerMethods.partitions)
 
     def assign(
         self, partitions: Partitions | Mapping[tuple[str, int], int], until: Mapping[tuple[str, int], int] = NO_ENDS
@@ -195,9 +205,7 @@ class Consumer:
         self._loop.wake()
         self._start()
 
-    def unsubscribe(self) -> None:
-        """Leave the group. The offsets of processed records are committed first."""
-        self._loop.run(self._consumer.unsubscribe())
+    unsubscribe = _blocking(ConsumerMethods.unsubscribe)
 
     def seek(self, partition: tuple[str, int], offset: Offset) -> None:
         """Continue at `offset` in an assigned partition. An `OffsetAndMetadata` with a leader epoch is checked against
@@ -206,23 +214,10 @@ class Consumer:
         with self._loop.lock:
             self._consumer.seek(partition, offset)
 
-    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Continue at the first available record, in these partitions, or in all assigned ones if none are given."""
-        self._loop.run(self._consumer.seek_to(partitions, first=True))
-
-    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Continue after the last record, in these partitions, or in all assigned ones if none are given."""
-        self._loop.run(self._consumer.seek_to(partitions, first=False))
-
-    def pause(self, *partitions: tuple[str, int]) -> None:
-        """Return no records of these partitions, or of all if none are given, until `resume`. Fetched records are kept
-        while the buffers have space for the records of other partitions.
-        """
-        self._loop.run(self._consumer.pause(partitions, True))
-
-    def resume(self, *partitions: tuple[str, int]) -> None:
-        """Return records of these partitions again, or of all if none are given."""
-        self._loop.run(self._consumer.pause(partitions, False))
+    seek_to_beginning = _blocking(ConsumerMethods.seek_to_beginning)
+    seek_to_end = _blocking(ConsumerMethods.seek_to_end)
+    pause = _blocking(ConsumerMethods.pause)
+    resume = _blocking(ConsumerMethods.resume)
 
     @property
     def paused(self) -> list[TopicPartition]:
@@ -230,32 +225,14 @@ class Consumer:
         with self._loop.lock:
             return self._consumer.core.paused()
 
-    def position(self, partition: tuple[str, int]) -> int:
-        """Return the offset of the next record that `poll` returns, whether it exists yet or not.
-
-        Raises ValueError for a partition that is not assigned, and RequestTimedOut.
-        """
-        return self._loop.run(self._consumer.position(partition))
+    position = _blocking(ConsumerMethods.position)
 
     # Offsets
 
-    def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """Return the log start offset of each partition."""
-        return self._loop.run(self._consumer.ends(partitions, first=True))
-
-    def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition: the offset of its next record."""
-        return self._loop.run(self._consumer.ends(partitions, first=False))
-
-    def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTime | None]:
-        """Return each partition's first offset at or after a time in milliseconds since 1970; None if there is none."""
-        return self._loop.run(self._consumer.offsets_for_times(times))
-
-    def committed(
-        self, partitions: Partitions, timeout: float = 30.0
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offset of each partition, or None if it has not committed any."""
-        return self._loop.run(self._consumer.committed(partitions, timeout))
+    beginning_offsets = _blocking(ConsumerMethods.beginning_offsets)
+    end_offsets = _blocking(ConsumerMethods.end_offsets)
+    offsets_for_times = _blocking(ConsumerMethods.offsets_for_times)
+    committed = _blocking(ConsumerMethods.committed)
 
     def commit(self, offsets: Offsets | None = None, *, wait: bool = True, timeout: float = 30.0) -> None:
         """Commit offsets, each the offset of the next record to read. By default, commit all records that were
@@ -287,11 +264,7 @@ class Consumer:
         with self._loop.lock:
             return self._consumer.offsets_to_send()
 
-    def seek_to_committed(self) -> None:
-        """Seek all assigned partitions to the group's committed offsets, after a transaction was aborted. Records that
-        were returned since then are read again. A partition without a committed offset starts as a new assignment does.
-        """
-        self._loop.run(self._consumer.seek_to_committed())
+    seek_to_committed = _blocking(ConsumerMethods.seek_to_committed)
 
     # Reading
 
@@ -411,10 +384,6 @@ class Consumer:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise ClientError("this consumer was made in another process; make a new one after the fork")
-
-
-def _unheard(group_id: str | None, partition: TopicPartition, error: PylogdError) -> None:
-    _log.warning("group %s: the offset of %s was not committed: %s", group_id, partition, error)
 
 
 def _nothing() -> None:

@@ -132,7 +132,7 @@ class PollLoop:
                         if self.turn(_LONG):
                             self.happened()
                 except BaseException as interrupt:
-                    self._after(interrupt)
+                    self._recover_from(interrupt)
                     error = interrupt
 
     def turn(self, longest: float) -> bool:
@@ -158,11 +158,11 @@ class PollLoop:
                 if not stopped.is_set() and self.turn(0.0):
                     self.happened()
             except BaseException as interrupt:
-                self._after(interrupt)
+                self._recover_from(interrupt)
                 raise
             finally:
                 self.lock.release()
 
-    def _after(self, interrupt: BaseException) -> None:
+    def _recover_from(self, interrupt: BaseException) -> None:
         if not isinstance(interrupt, PylogdError):
             self.recover()

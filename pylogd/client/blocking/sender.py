@@ -17,19 +17,93 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from enum import Enum
 
 from pylogd.base.errors import PylogdError
+from pylogd.base.machine import MachineTable
 from pylogd.client.blocking.clock import Clock
-from pylogd.client.blocking.driver import Driver
+from pylogd.client.blocking.sockets import Sockets
+from pylogd.client.core.effects import Close, Open, Work, Write
 from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.network import Network
-from pylogd.client.core.producer.accumulator import Batch, BatchResult
-from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.accumulator import Batch
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.client.core.producer.producer import PURPOSE, ProducerCore
+from pylogd.client.evented.loop import work
 
 _LONG = 60.0
 
 _log = logging.getLogger(__name__)
+
+
+class Driver:
+    """The sockets of one network."""
+
+    def __init__(self, network: Network, clock: Clock) -> None:
+        """Nothing is open yet."""
+        self.network = network
+        self._clock = clock
+        self._sockets = Sockets(clock)
+        self.wakeup = self._sockets.wakeup
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self.perform()
+        self._sockets.close()
+
+    def turn(self, until: float) -> None:
+        """Carry out effects, and wait for an event, at most until the clock says `until`."""
+        self.perform()
+        self.network.tick(self._clock.monotonic())
+        due = self.network.next_time()
+        self._sockets.wait(until if due is None else min(until, due))
+        self.network.tick(self._clock.monotonic())
+        self.perform()
+
+    def perform(self) -> None:
+        """Carry out the effects that the network has asked for."""
+        effects = self.network.effects
+        while effects:
+            effect = effects.popleft()
+            link = effect.link
+            if isinstance(effect, Write):
+                link.transport.write(effect.parts)
+            elif isinstance(effect, Open):
+                link.transport = self._sockets.open(link, link.connect_timeout)
+            elif isinstance(effect, Work):
+                work(effect, self._sockets.from_thread, self._clock.monotonic)
+            elif isinstance(effect, Close) and link.transport is not None:
+                link.transport.close()
+        if self.network.written:
+            self.network.count_written(self._clock.monotonic())
+
+
+class SenderState(Enum):
+    """What becomes of the batches that have no result."""
+
+    OPEN = "The thread delivers batches, and waits for more."
+    ENDING = "The thread delivers the batches that it has, then it ends."
+    ABANDONED = "No batch is delivered any more: all of them have failed."
+
+
+class SenderEvent(Enum):
+    """An event of the producer's thread."""
+
+    LET_END = "The producer was garbage-collected."
+    ABANDON = "The producer was closed, its thread failed, or the process is a fork."
+
+
+SENDER = MachineTable(
+    "Producer's thread",
+    "The thread of a blocking producer, which delivers its batches.",
+    SenderState.OPEN,
+    {
+        SenderState.OPEN: {SenderEvent.LET_END: SenderState.ENDING},
+        SenderState.ENDING: {SenderEvent.LET_END: SenderState.ENDING},
+        SenderState.ABANDONED: {SenderEvent.LET_END: SenderState.ABANDONED},
+    },
+    {SenderEvent.ABANDON: SenderState.ABANDONED},
+)
 
 
 class Sender:
@@ -52,8 +126,7 @@ class Sender:
         self._turned_at = float("-inf")  # the time of the last turn: later work is not done yet
         self._asleep_until: float | None = None
         self._called = False  # `start` was called since the last turn began
-        self._ending = False
-        self._abandoned = False
+        self._machine = SENDER.machine()
         self._telling = False
         self._untold: list[tuple[Batch, BatchResult]] = []
         _senders.add(self)
@@ -88,7 +161,7 @@ class Sender:
             left = _LONG if deadline is None else deadline - self._clock.monotonic()
             if left <= 0:
                 return False
-            if self._abandoned:
+            if self._machine.state is SenderState.ABANDONED:
                 assert self.core.failure is not None
                 raise self.core.failure
             if not awake:  # once is enough: the thread wakes all waiting callers in each turn
@@ -103,13 +176,13 @@ class Sender:
 
     def let_end(self) -> None:
         """End when every batch has its result. Takes no lock, since a thread that collects garbage may hold it."""
-        self._ending = True
+        self._machine.handle(SenderEvent.LET_END)
         self._rouse()
 
     def abandon(self, reason: PylogdError, timeout: float) -> None:
         """Give up every batch that has no result."""
         with self.lock:
-            self._abandoned = self._ending = True
+            self._machine.handle(SenderEvent.ABANDON)
             self.core.stop(reason)
             self._untold += self.core.take_results()
             self.changed.notify_all()
@@ -142,7 +215,8 @@ class Sender:
     def _turn(self, driver: Driver) -> bool:
         """Do the work that can be done now, then sleep. Return False when the thread has to end."""
         with self.lock:
-            if self._abandoned or (self._ending and not self.core.unfinished):
+            state = self._machine.state
+            if state is SenderState.ABANDONED or (state is SenderState.ENDING and not self.core.unfinished):
                 return False
             self._called = False
             now = self._turned_at = self._clock.monotonic()
@@ -160,7 +234,7 @@ class Sender:
 
     def _must_seal(self) -> bool:
         """Whether a caller waits for batches that have not lingered long enough."""
-        return bool(self.flushing or self._ending or self._starved())
+        return bool(self.flushing or self._machine.state is not SenderState.OPEN or self._starved())
 
     def _starved(self) -> bool:
         """Whether callers wait for space in the buffer, and only open batches can free it."""
@@ -171,7 +245,7 @@ class Sender:
         with self.lock:
             now = self._clock.monotonic()
             self._untold += self.core.take_results()
-            if self.core.accumulator.sealed or self._untold or self._abandoned or busy:
+            if self.core.accumulator.sealed or self._untold or self._machine.state is SenderState.ABANDONED or busy:
                 return now
             if self._called or (self.core.accumulator.open and self._must_seal()):
                 return now  # a caller began to wait after this turn had checked
@@ -202,7 +276,7 @@ class Sender:
         self.changed = threading.Condition(self.lock)
         if self._thread is not None:
             self.core.refuse(Closed("the producer was in use when the process forked: the child needs one of its own"))
-            self._abandoned = True
+            self._machine.handle(SenderEvent.ABANDON)
             self._thread = self._driver = None
 
 

@@ -24,7 +24,6 @@ from typing import Any
 
 from pylogd.base.errors import PylogdError
 from pylogd.client.blocking.clock import Clock
-from pylogd.client.blocking.wakeup import Wakeup
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.link import Link, LinkState
 from pylogd.client.evented.tls import context_of, tls_error
@@ -377,3 +376,38 @@ def _reason(error: OSError) -> str:
 
 def _os_text(code: int) -> str:
     return os.strerror(code)
+
+
+class Wakeup:
+    """A pipe whose reading end is polled with the sockets."""
+
+    def __init__(self) -> None:
+        """Open the pipe."""
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._closed = False
+        self._lock = threading.Lock()  # the descriptor may belong to another file as soon as it is closed
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        return self._read
+
+    def set(self) -> None:
+        """End the present wait, or else the next one. Any thread may call this."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes the reader too
+            if not self._closed:
+                os.write(self._write, b"\0")
+
+    def clear(self) -> None:
+        """Empty the pipe, so that the next wait does not end at once."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read, 4096)
+
+    def close(self) -> None:
+        """Close the pipe. Nobody may wait any more."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._read)
+                os.close(self._write)

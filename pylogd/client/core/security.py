@@ -11,14 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pylogd.credentials.conversation import ClientConversation
-from pylogd.credentials.gssapi import LazyGssapiClient
-from pylogd.credentials.oauthbearer import OAuthBearerClient
-from pylogd.credentials.plain import PlainClient
+from pylogd.credentials.mechanisms import MECHANISMS, Login
 from pylogd.credentials.scram import SCRAM_MECHANISMS
-from pylogd.credentials.scram_client import ScramClient
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", *SCRAM_MECHANISMS, "OAUTHBEARER", "GSSAPI")
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 
 
@@ -69,12 +65,9 @@ class SecurityOptions:
             if self.sasl_mechanism:
                 raise ValueError(f"sasl_mechanism needs protocol SASL_SSL or SASL_PLAINTEXT, not {self.protocol}")
             return
-        _check(self.sasl_mechanism, MECHANISMS, "sasl_mechanism")
-        if self.sasl_mechanism == "OAUTHBEARER":
-            if self.sasl_token is None:
-                raise ValueError("OAUTHBEARER needs sasl_token, a function that returns an access token")
-        elif self.sasl_mechanism != "GSSAPI" and not (self.sasl_username and self.sasl_password):
-            raise ValueError(f"{self.sasl_mechanism} needs sasl_username and sasl_password")
+        _check(self.sasl_mechanism, tuple(MECHANISMS), "sasl_mechanism")
+        if missing := MECHANISMS[self.sasl_mechanism].missing(self._login):
+            raise ValueError(f"{self.sasl_mechanism} needs {missing}")
         if self.sasl_delegation_token and self.sasl_mechanism not in SCRAM_MECHANISMS:
             raise ValueError("delegation tokens need SCRAM-SHA-256 or SCRAM-SHA-512")
 
@@ -91,22 +84,19 @@ class SecurityOptions:
     @property
     def waits(self) -> bool:
         """Whether an authentication step may block: it computes for milliseconds, or waits for another server."""
-        return self.sasl_mechanism != "PLAIN" or callable(self.sasl_password)
+        mechanism = MECHANISMS.get(self.sasl_mechanism)
+        return mechanism is None or mechanism.waits or callable(self.sasl_password)
+
+    @property
+    def _login(self) -> Login:
+        return Login(
+            self.sasl_username, self.sasl_password, self.sasl_delegation_token, self.sasl_token,
+            self.sasl_kerberos_service, self.sasl_kerberos_keytab, self.sasl_kerberos_principal,
+        )  # fmt: skip
 
     def conversation(self, host: str) -> ClientConversation:
         """Begin an authentication at the broker on `host`. Raises PylogdError if a package is missing."""
-        mechanism = self.sasl_mechanism
-        if mechanism == "PLAIN":
-            return PlainClient(self.sasl_username, self.sasl_password)
-        if mechanism == "OAUTHBEARER":
-            assert self.sasl_token is not None
-            return OAuthBearerClient(self.sasl_token)
-        if mechanism == "GSSAPI":
-            keytab, principal = self.sasl_kerberos_keytab or None, self.sasl_kerberos_principal or None
-            return LazyGssapiClient(self.sasl_kerberos_service, host, keytab, principal)
-        return ScramClient(
-            SCRAM_MECHANISMS[mechanism], self.sasl_username, self.sasl_password, token=self.sasl_delegation_token
-        )
+        return MECHANISMS[self.sasl_mechanism].begin(self._login, host)
 
 
 def _check(value: str, allowed: tuple[str, ...], name: str) -> None:

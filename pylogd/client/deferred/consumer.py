@@ -11,44 +11,27 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from twisted.internet.defer import Deferred, execute, succeed
 
-from pylogd.base.errors import PylogdError
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offset
 from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.deferred.cluster import Cluster
-from pylogd.client.deferred.tasks import Tasks
+from pylogd.client.deferred.tasks import Tasks, deferred
 from pylogd.client.evented.consumer import EventedConsumer
 from pylogd.client.evented.face import ConsumerMethods
 from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.client.evented.streams import MessageStream, Streams
 from pylogd.wire.records import Record
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 _CLOSE_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
-
-
-def _deferred(
-    method: Callable[Concatenate[ConsumerMethods, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Consumer, P], Deferred[T]]:
-    """Return a coroutine method as a method that returns a Deferred, which the caller may cancel."""
-
-    @wraps(method)
-    def deferred(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
-        return Deferred.fromCoroutine(method(self._methods, *args, **kwargs))
-
-    return deferred
 
 
 class Consumer:
@@ -84,13 +67,7 @@ class Consumer:
             from pylogd.client.deferred.zookeeper import ZooKeeperGroup  # noqa: PLC0415 - kazoo, only where it is meant
 
             return ZooKeeperGroup(self.cluster.reactor, options, on_event=on_event)
-        return BrokerGroup(
-            self.cluster.driver, options.member, stable=options.read_committed,
-            request_timeout=options.request_timeout, on_event=on_event, unheard=self._unheard,
-        )  # fmt: skip
-
-    def _unheard(self, partition: TopicPartition, error: PylogdError) -> None:
-        _log.warning("group %s: the offset of %s was not committed: %s", self.options.group_id, partition, error)
+        return BrokerGroup(self.cluster.driver, options, on_event, _log.warning)
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> Deferred[None]:
         """Stop reading and leave the group, within `timeout` seconds.
@@ -151,26 +128,26 @@ class Consumer:
         """
         return execute(self._consumer.seek, partition, offset)
 
-    partitions = _deferred(ConsumerMethods.partitions)
-    assign = _deferred(ConsumerMethods.assign)
-    unsubscribe = _deferred(ConsumerMethods.unsubscribe)
-    seek_to_beginning = _deferred(ConsumerMethods.seek_to_beginning)
-    seek_to_end = _deferred(ConsumerMethods.seek_to_end)
-    pause = _deferred(ConsumerMethods.pause)
-    resume = _deferred(ConsumerMethods.resume)
-    position = _deferred(ConsumerMethods.position)
+    partitions = deferred(ConsumerMethods.partitions)
+    assign = deferred(ConsumerMethods.assign)
+    unsubscribe = deferred(ConsumerMethods.unsubscribe)
+    seek_to_beginning = deferred(ConsumerMethods.seek_to_beginning)
+    seek_to_end = deferred(ConsumerMethods.seek_to_end)
+    pause = deferred(ConsumerMethods.pause)
+    resume = deferred(ConsumerMethods.resume)
+    position = deferred(ConsumerMethods.position)
 
     # Offsets
 
-    beginning_offsets = _deferred(ConsumerMethods.beginning_offsets)
-    end_offsets = _deferred(ConsumerMethods.end_offsets)
-    offsets_for_times = _deferred(ConsumerMethods.offsets_for_times)
-    committed = _deferred(ConsumerMethods.committed)
-    commit = _deferred(ConsumerMethods.commit)
+    beginning_offsets = deferred(ConsumerMethods.beginning_offsets)
+    end_offsets = deferred(ConsumerMethods.end_offsets)
+    offsets_for_times = deferred(ConsumerMethods.offsets_for_times)
+    committed = deferred(ConsumerMethods.committed)
+    commit = deferred(ConsumerMethods.commit)
 
     # Transactions
 
-    seek_to_committed = _deferred(ConsumerMethods.seek_to_committed)
+    seek_to_committed = deferred(ConsumerMethods.seek_to_committed)
 
     def group_metadata(self) -> GroupMetadata:
         """Return the group member and generation with which offsets are committed, for `Producer.send_offsets`.
@@ -188,9 +165,9 @@ class Consumer:
 
     # Reading
 
-    poll = _deferred(ConsumerMethods.poll)
-    poll_chunks = _deferred(ConsumerMethods.poll_chunks)
-    poll_columns = _deferred(ConsumerMethods.poll_columns)
+    poll = deferred(ConsumerMethods.poll)
+    poll_chunks = deferred(ConsumerMethods.poll_chunks)
+    poll_columns = deferred(ConsumerMethods.poll_columns)
 
     def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate over all records, as they are fetched, without end. Between two records the consumer reports to its

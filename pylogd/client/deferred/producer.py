@@ -9,9 +9,8 @@ Compression and encoding run on the reactor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall
@@ -20,13 +19,14 @@ from pylogd.client.core.consumer.options import Offsets
 from pylogd.client.core.errors import Closed, ProducerFailed
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.accumulator import Batch, BatchResult, check_timestamp
+from pylogd.client.core.producer.accumulator import Batch, check_timestamp
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
-from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.client.core.producer.transaction_model import OffsetsSource
 from pylogd.client.deferred.cluster import Cluster
+from pylogd.client.deferred.tasks import deferred
 from pylogd.client.evented import transactions as evented
 from pylogd.client.evented.producer import EventedProducer
 from pylogd.client.evented.transactions import TransactionMethods
@@ -52,22 +52,6 @@ class Delivery(Outcome):
         RequestTimedOut.
         """
         return self._producer.result(self, timeout)
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _deferred(
-    method: Callable[Concatenate[TransactionMethods, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Producer, P], Deferred[T]]:
-    """Return a coroutine method as a method that returns a Deferred."""
-
-    @wraps(method)
-    def deferred(self: Producer, /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
-        return Deferred.fromCoroutine(method(self._transactions, *args, **kwargs))
-
-    return deferred
 
 
 class Transaction(evented.Transaction):
@@ -103,7 +87,7 @@ class Producer:
         self._reactor = self.cluster.reactor
         self._now_ms = self.cluster.loop.now_ms
         self._producer: EventedProducer[Delivery] = EventedProducer(self.cluster.driver, self.options, self._deliver)
-        self._transactions = TransactionMethods(self._producer)
+        self._methods = TransactionMethods(self._producer)
         self._prepares = self._producer.prepares
         self._closed: Deferred[None] | None = None
 
@@ -202,11 +186,11 @@ class Producer:
         """
         return Transaction(self._producer, timeout)
 
-    init_transactions = _deferred(TransactionMethods.init_transactions)
-    begin_transaction = _deferred(TransactionMethods.begin_transaction)
-    send_offsets = _deferred(TransactionMethods.send_offsets)
-    commit_transaction = _deferred(TransactionMethods.commit_transaction)
-    abort_transaction = _deferred(TransactionMethods.abort_transaction)
+    init_transactions = deferred(TransactionMethods.init_transactions)
+    begin_transaction = deferred(TransactionMethods.begin_transaction)
+    send_offsets = deferred(TransactionMethods.send_offsets)
+    commit_transaction = deferred(TransactionMethods.commit_transaction)
+    abort_transaction = deferred(TransactionMethods.abort_transaction)
 
     # Waiting
 

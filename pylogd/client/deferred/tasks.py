@@ -1,15 +1,35 @@
-"""Coroutines that run in the background of a client."""
+"""Coroutines of a client as Deferreds: in the place of methods, and in the background."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
+M = TypeVar("M")
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
+
+
+def deferred(
+    method: Callable[Concatenate[M, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Deferred[T]]:
+    """Return a coroutine method as a method that returns a Deferred, which the caller may cancel.
+
+    The object with the new method has the object with the coroutine method in `_methods`.
+    """
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
+        return Deferred.fromCoroutine(method(self._methods, *args, **kwargs))
+
+    return call
 
 
 class Tasks:

@@ -41,10 +41,7 @@ from pylogd.client.core.metrics import StatisticsReporter
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.group import ConsumerGroup
-from pylogd.client.evented.loop import Promise
-from pylogd.client.evented.notifier import Notifier
-from pylogd.client.evented.offsets import OffsetMethods, Partitions
-from pylogd.client.evented.one_at_a_time import OneAtATime
+from pylogd.client.evented.loop import Notifier, OneAtATime, Promise
 from pylogd.client.evented.rebalancing import Rebalancing
 from pylogd.client.evented.streams import Streams
 from pylogd.wire.records import Record
@@ -52,7 +49,17 @@ from pylogd.wire.records import Record
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+from pylogd.base.errors import PylogdError
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
+from pylogd.client.core.consumer.options import Offsets
+from pylogd.client.core.consumer.reader import BatchChunk
+from pylogd.client.core.errors import RequestTimedOut
+from pylogd.client.core.group.member_model import GroupMetadata
+from pylogd.client.core.model import OffsetAndTime
+
 T = TypeVar("T")
+Partitions = Iterable[tuple[str, int]]
 
 #: for `assign`: partitions are read without end
 NO_ENDS: Final[Mapping[tuple[str, int], int]] = MappingProxyType({})
@@ -63,7 +70,7 @@ _SESSION_SECONDS = 1.0  # the time for brokers to answer that they have closed f
 _LOOK_SECONDS = 0.2  # seconds between checks for events of a group that does not wake a `poll`
 
 
-class EventedConsumer(OffsetMethods):
+class EventedConsumer:
     """See the module. Every method that waits is a coroutine; times are in seconds."""
 
     def __init__(
@@ -101,8 +108,8 @@ class EventedConsumer(OffsetMethods):
         self._woken = self._refused = self.closing = False
         self._polls = OneAtATime()
         self._look_at = self._yielded_at = 0.0
-        self._without_position = 0  # the number of partitions without a position at the last turn
-        self._has_found = False  # whether a position was found since the last turn
+        # The number of partitions without a position at the last turn; -1 if a position was found since.
+        self._without_position = 0
         driver.add(self)
 
     async def close(self, timeout: float, *, processed: bool = True) -> None:
@@ -272,6 +279,101 @@ class EventedConsumer(OffsetMethods):
             self.rebalancing.forget(partition)
         else:
             self.core.forget(partition)
+
+    # Offsets
+
+    async def ends(self, partitions: Partitions, *, first: bool) -> dict[TopicPartition, int]:
+        """Return the log start offset of each partition, or its end offset for the isolation level."""
+        wanted = {TopicPartition(*partition): EARLIEST if first else LATEST for partition in partitions}
+        found = await find_offsets(self._calls, wanted, committed=self.options.read_committed)
+        return {partition: answer.offset for partition, answer in found.items()}
+
+    async def offsets_for_times(
+        self, times: Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, OffsetAndTime | None]:
+        """Return each partition's first offset at or after a time in milliseconds since 1970; None if there is none."""
+        wanted = {TopicPartition(*partition): time for partition, time in times.items()}
+        found = await find_offsets(self._calls, wanted, committed=self.options.read_committed)
+        return {partition: (answer if answer.offset >= 0 else None) for partition, answer in found.items()}
+
+    async def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the group's committed offset of each partition, or None if it has not committed any."""
+        _, group = self.in_group()
+        promise: Promise[Any] = self._loop.promise()
+
+        def done(found: Any, error: PylogdError | None) -> None:
+            if error is not None:
+                promise.fail(error)
+            else:
+                promise.succeed(dict(found))
+
+        timer = self._loop.later(
+            timeout, lambda: promise.fail(RequestTimedOut(f"no committed offsets in {timeout:g} s"))
+        )
+        try:
+            group.look_up([TopicPartition(*partition) for partition in partitions], done)
+            found: dict[TopicPartition, OffsetAndMetadata | None] = await promise
+        finally:
+            timer.cancel()
+        return found
+
+    async def commit(self, offsets: Offsets | None, *, wait: bool, timeout: float) -> None:
+        """Commit these offsets, or those of all returned records; in an iteration, including the current record."""
+        assignment, group = self.in_group()
+        chosen = self._to_commit(assignment, offsets)
+        if not wait:
+            assignment.commit_soon(chosen)
+        elif chosen:
+            await group.commit(chosen, timeout)
+            assignment.note_committed(chosen)
+
+    def _to_commit(
+        self, assignment: GroupAssignment, offsets: Offsets | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return assignment.unsaved(self._progress(assignment))
+        return {
+            TopicPartition(*p): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            for p, offset in offsets.items()
+        }
+
+    def _progress(self, assignment: GroupAssignment) -> Mapping[TopicPartition, int]:
+        """Return the offsets after all returned records; in an iteration, including the current record.
+
+        With auto_commit "before", return the committed offsets, which are ahead of an iteration.
+        """
+        return assignment.progress() if self.options.auto_commit != "before" else self.core.reader.positions
+
+    # Transactions
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the group member with which offsets are committed now. Raises ValueError, Closed."""
+        return self.in_group()[1].metadata()
+
+    def offsets_to_send(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
+        """Return the offsets after the returned records, for a transaction to commit, and the group member that commits
+        them.
+        """
+        if self.options.auto_commit in ("after", "before"):
+            raise ValueError(
+                f'a consumer with auto_commit="{self.options.auto_commit}" commits by itself, also what a transaction '
+                f'then aborts: make it with auto_commit="transaction"'
+            )
+        assignment, group = self.in_group()
+        return assignment.with_epochs(self._progress(assignment)), group.metadata()
+
+    async def seek_to_committed(self) -> None:
+        """Seek all assigned partitions to the group's committed offsets: records returned since then are read again.
+
+        A partition without a committed offset starts as with a new assignment.
+        """
+        self.in_group()
+        # With auto_commit "before", records that were not handed out are committed already.
+        waiting = self.core.reader.buffer.positions() if self.options.auto_commit == "before" else {}
+        self.core.start_again([partition for partition in self.core.assignment if partition not in waiting])
+        for partition, offset in waiting.items():
+            self.core.rewind(partition, offset)
+        self._driver.soon()
 
     # Reading
 
@@ -470,7 +572,7 @@ class EventedConsumer(OffsetMethods):
     def _starts_found(
         self, committed: dict[TopicPartition, OffsetAndMetadata], reset: dict[TopicPartition, int]
     ) -> None:
-        self._has_found = True  # also for partitions that were added after the last turn
+        self._without_position = -1  # also for partitions that were added after the last turn
         if self.rebalancing is not None:
             self.rebalancing.note_start(committed, reset)
 
@@ -488,8 +590,8 @@ class EventedConsumer(OffsetMethods):
     def settle(self) -> None:
         """Wake waiting callers for whom something has changed."""
         waiting = len(self.core.starts.waiting)
-        found = self._has_found or waiting != self._without_position
-        self._has_found, self._without_position = False, waiting
+        found = waiting != self._without_position
+        self._without_position = waiting
         can_read = self.reader.ready and self._may_hand_out
         if can_read or found or self.core.has_error or self._has_event or self._woken or self.closing or self._refused:
             self._notifier.notify()
@@ -498,3 +600,18 @@ class EventedConsumer(OffsetMethods):
     def reset(self) -> None:
         """Drop all requests in flight: the connections are closed, and no answer will arrive."""
         self.core.reset()
+
+
+class BatchConsumer(EventedConsumer):
+    """Reads assigned partitions batch by batch. Call no other `poll` method of it, and give it no group."""
+
+    async def poll_batches(self, timeout: float, *, max_bytes: int) -> list[BatchChunk]:
+        """Return the next batches of each partition, with the position from which they were read, until `max_bytes`.
+
+        The first batch of a chunk may begin before the position. A chunk is empty if only the position moved, because
+        control batches and batches of aborted transactions are left out. Waits up to `timeout` seconds for the first
+        chunk. Raises CorruptRecords, and the errors of `poll`.
+        """
+        assert self.group is None
+        found = await self._alone(lambda: self._read(timeout, lambda: self.reader.gather_batches(max_bytes)))
+        return found or []

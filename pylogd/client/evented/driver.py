@@ -10,6 +10,7 @@ Rules: everything runs on the loop's thread. Turns do not nest: an event during 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, Protocol
 
 from pylogd.base.errors import PylogdError
@@ -18,8 +19,7 @@ from pylogd.client.core.effects import Close, Open, Work, Write
 from pylogd.client.core.errors import Closed, TlsFailed
 from pylogd.client.core.link import Link, LinkState
 from pylogd.client.core.network import Network
-from pylogd.client.evented.loop import Loop, Timer
-from pylogd.client.evented.worker import in_thread, work
+from pylogd.client.evented.loop import Loop, Timer, in_thread, work
 
 _MOST_ROUNDS = 100  # the most rounds of one turn; with more, a request fails again and again
 
@@ -44,6 +44,23 @@ class Machine(Protocol):
         ...
 
 
+class Phase(Enum):
+    """What a driver does now."""
+
+    IDLE = "Waits for an event or its timer."
+    TURNING = "Takes a turn. An event causes another round."
+    INTERRUPTED = "An exception from outside has ended a turn: the next turn begins with `recover`."
+    CLOSED = "Has closed all connections, and does nothing more."
+
+
+# A plain assignment changes the phase: a signal handler may raise in any call, also in one of a `MachineTable`, and the
+# driver would stay in its turn for ever.
+_IDLE: Phase = Phase.IDLE
+_TURNING: Phase = Phase.TURNING
+_INTERRUPTED: Phase = Phase.INTERRUPTED
+_CLOSED: Phase = Phase.CLOSED
+
+
 class Driver:
     """The machines of one client on one network."""
 
@@ -51,14 +68,23 @@ class Driver:
         """Nothing is driven yet."""
         self.network = network
         self.loop = loop
-        self.closed = False
         self._machines: list[Machine] = []
         self._unopened: list[Link] = []  # links that wait for certificates and keys to be read
         self._timer: Timer | None = None
         self._wakes_at = 0.0
         self._turned_at = float("-inf")  # the time of the last turn: later work is not done yet
-        self.turning = self._again = self._is_soon = False
-        self._interrupted = False  # whether an exception from outside has interrupted a turn
+        self._phase = _IDLE
+        self._again = False  # whether the present turn needs another round
+
+    @property
+    def closed(self) -> bool:
+        """Whether all connections are closed, for good."""
+        return self._phase is _CLOSED
+
+    @property
+    def turning(self) -> bool:
+        """Whether a turn is in progress."""
+        return self._phase is _TURNING
 
     def add(self, machine: Machine) -> None:
         """Drive a machine from now on."""
@@ -71,9 +97,9 @@ class Driver:
 
     def close(self, error: PylogdError | None = None) -> None:
         """Close all connections, and do nothing more."""
-        if self.closed:
+        if self._phase is _CLOSED:
             return
-        self.closed = True
+        self._phase = _CLOSED
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -89,7 +115,8 @@ class Driver:
 
     def recover(self) -> None:
         """Close the connections and start again, after an exception from outside (Ctrl-C) has interrupted a turn."""
-        self.turning = self._interrupted = False
+        if self._phase is not _CLOSED:
+            self._phase = _IDLE
         now = self.loop.now()
         for link in self.network.links:
             self.network.abandon_link(link, now)
@@ -100,20 +127,19 @@ class Driver:
 
     def soon(self) -> None:
         """Take a turn once the running code has returned."""
-        if self.turning:
+        if self._phase is _TURNING:
             self._again = True
-        elif not (self.closed or self._is_soon):
-            self._is_soon = True
+        elif self._phase is not _CLOSED:
             self._wake_at(self.loop.now())
 
     def turn(self) -> None:
         """Give every machine a turn, and set the timer for the next due work."""
-        if self.closed or self.turning:
+        if self._phase is _CLOSED or self._phase is _TURNING:
             self._again = True
             return
-        if self._interrupted:
+        if self._phase is _INTERRUPTED:
             self.recover()
-        self.turning, self._is_soon = True, False
+        self._phase = _TURNING
         try:
             for _ in range(_MOST_ROUNDS):
                 self._again = False
@@ -129,14 +155,14 @@ class Driver:
                 self._perform()
                 for machine in list(self._machines):
                     machine.settle()
-                if not self._again or self.closed:
+                if not self._again or self._phase is _CLOSED:
                     break
         except BaseException:
-            self._interrupted = True
+            if self._phase is _TURNING:
+                self._phase = _INTERRUPTED
             raise
-        finally:
-            self.turning = False
-        if not self.closed:
+        if self._phase is _TURNING:
+            self._phase = _IDLE
             self._set_timer()
 
     def _set_timer(self) -> None:

@@ -12,8 +12,7 @@ from pylogd.client.core.consumer.options import Offsets
 from pylogd.client.core.consumer.record_buffer import Chunk
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
-from pylogd.client.evented.consumer import NO_ENDS, EventedConsumer
-from pylogd.client.evented.offsets import Partitions
+from pylogd.client.evented.consumer import NO_ENDS, EventedConsumer, Partitions
 from pylogd.wire.records import Record
 
 if TYPE_CHECKING:

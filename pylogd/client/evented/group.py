@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.client.core.call import Call
+from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import Closed, CommitFailed, RequestTimedOut
 from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
-from pylogd.client.core.group.member_model import Event, GroupMetadata, MemberSettings
+from pylogd.client.core.group.member_model import Event, GroupMetadata
 from pylogd.client.core.group.membership import GroupMember
 from pylogd.client.core.group.participation import OffsetLookup, Offsets, Participation
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.evented.driver import Driver
-from pylogd.client.evented.notifier import Notifier
+from pylogd.client.evented.loop import Notifier
 
 
 class ConsumerGroup(Protocol):
@@ -106,23 +108,20 @@ class BrokerGroup:
     def __init__(
         self,
         driver: Driver,
-        settings: MemberSettings,
-        *,
-        stable: bool,
-        request_timeout: float,
+        options: ConsumerOptions,
         on_event: Callable[[], None],
-        unheard: Callable[[TopicPartition, PylogdError], None],
+        warn: Callable[..., None],
     ) -> None:
         """on_event: called when `next_event` has an event.
-        unheard: called with each commit that failed in the background.
-        stable: whether look-ups wait for offsets that a transaction may still change.
+        warn: logs a line, for each commit that failed in the background.
         """
         self._driver = driver
         self._loop = driver.loop
-        self._settings = settings
+        self._settings = options.member
         self._part = Participation(
-            settings, stable=stable, request_timeout=request_timeout, on_event=on_event, unheard=unheard
-        )
+            options.member, stable=options.read_committed, request_timeout=options.request_timeout, on_event=on_event,
+            unheard=partial(warn, "group %s: the offset of %s was not committed: %s", options.group_id),
+        )  # fmt: skip
         self._changed = Notifier(driver.loop)
         self._stopped = False
         driver.add(self)

@@ -20,7 +20,7 @@ from pylogd.base.errors import PylogdError
 from pylogd.client.core.call import Call
 from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_retriable
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.accumulator import Batch, BatchResult, as_new_records, check_timestamp
+from pylogd.client.core.producer.accumulator import Batch, as_new_records, check_timestamp
 from pylogd.client.core.producer.columns import (
     ColumnEncoder,
     EncodedBatch,
@@ -31,7 +31,7 @@ from pylogd.client.core.producer.columns import (
 from pylogd.client.core.producer.delivery import Deliveries, Outcome
 from pylogd.client.core.producer.interceptors import ProducerRecord
 from pylogd.client.core.producer.metrics import ProducerMetrics
-from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.client.core.producer.producer import PURPOSE, ProducerCore, check_partition, not_in_time
 from pylogd.client.core.producer.transaction_model import Operation
 from pylogd.client.core.producer.transactions import Transactions

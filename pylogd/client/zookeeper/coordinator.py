@@ -39,7 +39,14 @@ from pylogd.client.zookeeper.errors import NotOwner, RebalanceFailed, ZooKeeperU
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.lease import HEARTBEAT, Lease
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription
-from pylogd.client.zookeeper.states import COORDINATOR, CoordinatorState, Event
+from pylogd.client.zookeeper.states import (
+    CONNECTION,
+    COORDINATOR,
+    ConnectionEvent,
+    ConnectionState,
+    CoordinatorState,
+    Event,
+)
 from pylogd.client.zookeeper.view import GroupView
 from pylogd.client.zookeeper.waiting import Sleeper
 from pylogd.store.errors import SessionExpired, StoreError
@@ -119,8 +126,8 @@ class Coordinator:
         self._blocked: set[str] = set()
         self._collision: Collision | None = None
         self._tries = 0
-        self._closing = self._expired = self._reconnected = False
-        self._connected = True
+        self._closing = self._expired = False
+        self._connection = CONNECTION.machine()
         self._timers: dict[Callable[[], Coroutine[Any, Any, None]], IDelayedCall] = {}
         self._forget: Callable[[], None] | None = None
         self._registered: Deferred[None] | None = None
@@ -231,7 +238,7 @@ class Coordinator:
         if self._expired:
             self._expired = False
             return Event.EXPIRED
-        return Event.CUT if self._reconnected else event
+        return Event.CUT if self._connection.state is ConnectionState.RECONNECTED else event
 
     async def _join(self) -> Event:
         await self._claims.register(self._subscription, wall_ms())
@@ -299,11 +306,11 @@ class Coordinator:
         return Event.AGAIN
 
     async def _resume(self) -> Event:
-        if not self._reconnected:
+        if self._connection.state is not ConnectionState.RECONNECTED:
             await self._sleeper.sleep(self._backoff())
-        if not self._connected:
+        if not self._connection.allows(ConnectionEvent.NOTICED):
             return Event.CUT
-        self._reconnected = False
+        self._connection.handle(ConnectionEvent.NOTICED)
         self._view.forget()
         await self._claims.settle()
         return Event.RESUMED
@@ -335,7 +342,8 @@ class Coordinator:
     # -- events between the steps
 
     def _session(self, state: SessionState) -> None:
-        self._connected = self._reconnected = state is SessionState.CONNECTED
+        connected = state is SessionState.CONNECTED
+        self._connection.handle(ConnectionEvent.CONNECTED if connected else ConnectionEvent.LOST)
         if state is SessionState.EXPIRED:
             self._expired = True
             self._claims.forget()

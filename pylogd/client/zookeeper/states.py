@@ -52,6 +52,34 @@ class Event(Enum):
     CRASHED = "An error of the program."
 
 
+class ConnectionState(Enum):
+    """The connection with ZooKeeper, as far as the member has taken notice of it."""
+
+    CONNECTED = "The member is connected, and knows what became of its writes."
+    RECONNECTED = "The connection is new: the outcome of the last writes has to be found out."
+    LOST = "The member is not connected."
+
+
+class ConnectionEvent(Enum):
+    """An event that changes the connection."""
+
+    CONNECTED = "The session is connected again."
+    LOST = "The connection was lost, or the session has expired."
+    NOTICED = "The member begins to find out the outcome of its last writes."
+
+
+CONNECTION = MachineTable(
+    "Connection of a member with ZooKeeper",
+    "Whether a consumer whose group is in ZooKeeper is connected.",
+    ConnectionState.CONNECTED,
+    {
+        ConnectionState.CONNECTED: {ConnectionEvent.NOTICED: ConnectionState.CONNECTED},
+        ConnectionState.RECONNECTED: {ConnectionEvent.NOTICED: ConnectionState.CONNECTED},
+        ConnectionState.LOST: {},
+    },
+    {ConnectionEvent.CONNECTED: ConnectionState.RECONNECTED, ConnectionEvent.LOST: ConnectionState.LOST},
+)
+
 #: Events in every state of a member.
 _ALWAYS = {
     Event.UNREGISTERED: CoordinatorState.JOINING,

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pylogd.client import Admin, Consumer
-from pylogd.client.blocking.offsets import end_offsets_for_epochs, list_offsets
+from pylogd.client.blocking.cluster import end_offsets_for_epochs, list_offsets
 from pylogd.client.core.admin.offsets import LATEST as END
 from pylogd.client.core.model import OffsetAndTime, Topic, TopicPartition
 from pylogd.lake.spark.errors import DataLoss, OptionError, PlanError

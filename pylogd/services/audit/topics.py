@@ -36,7 +36,7 @@ from pylogd.client.core.errors import CorruptRecords
 from pylogd.client.core.model import Topic, TopicPartition
 from pylogd.client.core.security import SecurityOptions
 from pylogd.client.deferred import Admin, Cluster
-from pylogd.client.evented.batches import BatchConsumer
+from pylogd.client.evented.consumer import BatchConsumer
 from pylogd.services.audit.batches import Batches, Progress, count_batches
 from pylogd.services.audit.counting import Counted
 from pylogd.services.audit.ledger import Ledger

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from pylogd.base.errors import ErrorCode, KafkaError, error_for
-from pylogd.client.core.admin.acl_operations import Acl, AclFilter
+from pylogd.client.core.admin.access_operations import Acl, AclFilter
 from pylogd.client.core.admin.calls import ask
 from pylogd.client.deferred import Admin
 from pylogd.services.mirror.cluster_topics import ClusterTopics

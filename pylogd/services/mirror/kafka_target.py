@@ -16,7 +16,7 @@ from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.errors import RequestTimedOut
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.options import ClientOptions
-from pylogd.client.core.producer.accumulator import BatchResult
+from pylogd.client.core.producer.options import BatchResult
 from pylogd.client.deferred import Admin, Producer
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.services.mirror.batches import BatchCopy, copy_of

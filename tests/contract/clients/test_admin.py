@@ -13,8 +13,8 @@ from pylogd.client import (
     KafkaError,
     NewTopic,
 )
+from pylogd.client.core.admin.access_operations import QuotaEntity
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
-from pylogd.client.core.admin.quota_operations import QuotaEntity
 from tests.contract.clients.helpers import T, eventually, fill, name, places
 from tests.faces import Face, poll_until
 

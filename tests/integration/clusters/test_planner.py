@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 
 from pylogd.client import Admin, NewTopic
-from pylogd.client.core.admin.throttle_settings import RATES, THROTTLED
+from pylogd.client.core.admin.move_operations import RATES, THROTTLED
 from tests.clusters import BrokerCluster
 from tests.commands import Outcome, run_command
 from tests.integration.clusters.test_reassignment import fill

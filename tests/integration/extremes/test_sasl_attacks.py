@@ -14,8 +14,7 @@ from confluent_kafka import Producer
 from pylogd.base.errors import ErrorCode
 from pylogd.credentials.oauthbearer import OAuthBearerClient
 from pylogd.credentials.plain import PlainClient
-from pylogd.credentials.scram import SCRAM_SHA_512
-from pylogd.credentials.scram_client import ScramClient
+from pylogd.credentials.scram import SCRAM_SHA_512, ScramClient
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from pylogd.wire.messages.metadata import MetadataRequest

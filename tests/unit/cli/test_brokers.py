@@ -9,7 +9,7 @@ from pylogd.cli.configs import _as_text, _changes
 from pylogd.cli.debug import hide_secrets
 from pylogd.cli.logdirs import add_up
 from pylogd.client import TopicPartition
-from pylogd.client.core.admin.cordons import cordon_value
+from pylogd.client.core.admin.move_operations import cordon_value
 from pylogd.client.core.model import Broker, ConfigEntry, LogDir
 
 

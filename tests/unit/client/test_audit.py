@@ -16,7 +16,8 @@ from pylogd.client.blocking.audit import AuditedProducer
 from pylogd.client.blocking.producer import Producer
 from pylogd.client.core.audit import HEADER, NotStamped, Stamp
 from pylogd.client.core.errors import BufferFull
-from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Accumulator, Batch
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.wire.records import decode_records, encode_records
 
 
@@ -35,10 +36,11 @@ class ListProducer(Producer):
 
     def __init__(self, batch_records: int = 1) -> None:
         super().__init__("nowhere:1")
-        self._accumulator = Accumulator(
-            batch_bytes=1 << 20, batch_records=batch_records, linger=1.0, delivery_timeout=9.0, partitioner="murmur2",
-            monotonic=lambda: 0.0, buffer_memory=1 << 30,
+        options = ProducerOptions(
+            batch_bytes=1 << 20, batch_records=batch_records, linger_ms=1000, delivery_timeout=9.0,
+            buffer_memory=1 << 30,
         )  # fmt: skip
+        self._accumulator = Accumulator(options, lambda: 0.0)
         self._sender.nudge = lambda batch: None  # type: ignore[method-assign]
         self.reports: list[dict[str, Any]] = []
         self._add = self.add

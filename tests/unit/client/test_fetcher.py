@@ -10,8 +10,7 @@ import pytest
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client import CorruptRecords, TopicPartition
 from pylogd.client.core.call import Call
-from pylogd.client.core.consumer.aborted_transactions import AbortedTransactions
-from pylogd.client.core.consumer.fetcher import Fetcher, FetchSettings
+from pylogd.client.core.consumer.fetcher import AbortedTransactions, Fetcher, FetchSettings
 from pylogd.client.core.consumer.reader import Reader
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.metadata import Metadata

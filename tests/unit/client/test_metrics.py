@@ -14,8 +14,9 @@ from pylogd.client.core.consumer.partitions import PartitionsCore
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metrics import ClientMetrics, NetworkMeters, StatisticsReporter, Window
-from pylogd.client.core.producer.accumulator import Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Batch
 from pylogd.client.core.producer.metrics import ProducerMeters
+from pylogd.client.core.producer.options import BatchResult
 from tests.fakes.links import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

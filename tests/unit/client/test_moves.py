@@ -9,9 +9,14 @@ import pytest
 
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.base.placement.layout import Assigned, Layout
-from pylogd.client.core.admin.cordons import CORDONED
-from pylogd.client.core.admin.move_operations import ClusterLayout, MoveOperations, MovesRefused
-from pylogd.client.core.admin.throttle_settings import RATES, THROTTLED
+from pylogd.client.core.admin.move_operations import (
+    CORDONED,
+    RATES,
+    THROTTLED,
+    ClusterLayout,
+    MoveOperations,
+    MovesRefused,
+)
 from pylogd.client.core.model import Broker, ClusterDescription, ConfigEntry, LogDir, TopicPartition
 
 T = TypeVar("T")

@@ -10,6 +10,7 @@ from pylogd.client.core.errors import BrokerUnavailable, DeliveryTimedOut
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import MAX_SEQUENCE, OBJECT_OVERHEAD, Accumulator, Batch
 from pylogd.client.core.producer.idempotence import MAX_EPOCH, Numbering, ProducerId
+from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.partitioner import Partitioner
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
 
@@ -21,10 +22,10 @@ class Time:
 def make(
     time: Time, partitioner: str | Partitioner = "murmur2", idempotent: bool = False
 ) -> tuple[Accumulator, SendQueue]:
-    accumulator = Accumulator(
-        batch_bytes=1000, batch_records=4, linger=0.5, delivery_timeout=10, partitioner=partitioner,
-        monotonic=lambda: time.now, rng=random.Random(3),
-    )  # fmt: skip
+    options = ProducerOptions(
+        batch_bytes=1000, batch_records=4, linger_ms=500, delivery_timeout=10, partitioner=partitioner
+    )
+    accumulator = Accumulator(options, lambda: time.now, rng=random.Random(3))
     queue = SendQueue(
         accumulator, idempotent=idempotent, retry=True, max_request_bytes=300, backoff=lambda: Backoff(0.1, 0.1)
     )

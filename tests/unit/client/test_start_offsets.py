@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.start_offsets import Committed, StartOffsets
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, OffsetAndMetadata, Partition, Topic, TopicPartition
@@ -29,8 +30,8 @@ class Starts:
         metadata.brokers = {1: Broker(1, "h", 1)}
         metadata.topics = {"t": Topic("t", ZERO_UUID, False, (Partition(0, 1, 0, (1,), (1,), ()),))}
         self.starts = StartOffsets(
-            metadata, "earliest", self.look_up if group else None, read_committed=False, request_timeout=30.0,
-            patience=None, on_found=lambda committed, reset: self.found.append((committed, reset)),
+            ConsumerOptions(auto_offset_reset="earliest"), metadata, self.look_up if group else None,
+            lambda committed, reset: self.found.append((committed, reset)),
         )  # fmt: skip
 
     def look_up(self, partitions: list[TopicPartition], done: Done) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch
-from pylogd.client.core.producer.sticky import STICKY_BYTES, StickyPartitions
+from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.partitioner import STICKY_BYTES, StickyPartitions
 
 ROUNDS = 4000
 
@@ -83,11 +84,9 @@ class Time:
     now = 0.0
 
 
-def accumulate(time: Time, **options: object) -> Accumulator:
-    return Accumulator(
-        batch_bytes=1000, batch_records=1, linger=0.5, delivery_timeout=10, partitioner="murmur2",
-        monotonic=lambda: time.now, rng=random.Random(7), **options,  # type: ignore[arg-type]
-    )  # fmt: skip
+def accumulate(time: Time, **settings: object) -> Accumulator:
+    given = {"batch_bytes": 1000, "batch_records": 1, "linger_ms": 500, "delivery_timeout": 10, **settings}
+    return Accumulator(ProducerOptions.of(None, given), lambda: time.now, rng=random.Random(7))
 
 
 def add(accumulator: Accumulator, partition: int | None = None) -> Batch:
@@ -115,7 +114,7 @@ def test_the_accumulator_counts_batches_without_a_result() -> None:
 
 def test_the_accumulator_avoids_a_partition_that_keeps_a_batch_waiting() -> None:
     time = Time()
-    accumulator = accumulate(time, adaptive=False, availability_timeout=2.0)
+    accumulator = accumulate(time, partitioner_adaptive=False, partitioner_availability_timeout=2.0)
     waiting = add(accumulator, 1)
     time.now = 2.4  # it has lingered for 0.5 and then waited for 1.9
     assert {add(accumulator).partition.partition for _ in range(100)} == {0, 1, 2}

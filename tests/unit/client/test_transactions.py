@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call, Endpoint
 from pylogd.client.core.errors import (
     AuthenticationFailed,
@@ -21,6 +20,7 @@ from pylogd.client.core.errors import (
 )
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.transaction_states import TransactionState
 from pylogd.client.core.producer.transactions import Transactions
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -58,9 +58,8 @@ class Rig:
         self.dropped: list[PylogdError] = []
         self.numbered = False
         self.made = Transactions(
-            self, "me", timeout=60.0, request_timeout=30.0, features=lambda: self.features,
-            backoff=lambda: Backoff(0.1, 1.0), guard=nullcontext(),
-        )  # fmt: skip
+            self, ProducerOptions(transactional_id="me"), features=lambda: self.features, guard=nullcontext()
+        )
         if ready:
             operation = self.made.prepare()
             self.find()

@@ -22,15 +22,16 @@ from pylogd.credentials.scram import (
     SCRAM_SHA_256,
     SCRAM_SHA_512,
     Algorithm,
+    ScramClient,
     ScramCredential,
+    ScramIdentity,
+    ScramMechanism,
     decode_credential,
     encode_credential,
     make_credential,
     read_client_first,
     write_client_final,
 )
-from pylogd.credentials.scram_client import ScramClient
-from pylogd.credentials.scram_server import ScramIdentity, ScramMechanism
 
 #: RFC 5802's examples use this hash, which pylogd does not offer.
 SHA_1 = Algorithm("SCRAM-SHA-1", 0, "sha1", 20)
@@ -235,7 +236,7 @@ def test_librdkafka_before_2_6_1_repeats_its_nonce(
 ) -> None:
     """The broker's own nonce has to be there, at the end, and the proof has to be right for what was sent."""
     monkeypatch.setattr(
-        "pylogd.credentials.scram_client.write_client_final",
+        "pylogd.credentials.scram.write_client_final",
         lambda header, nonce: write_client_final(header, prefix + nonce + suffix),
     )
     client = ScramClient(SCRAM_SHA_256, "alice", "secret", nonce=lambda: "abc")

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, RequestTimedOut
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, RequestTimedOut, UnsupportedByBroker
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Target
 from pylogd.client.core.errors import is_retriable
@@ -190,3 +190,50 @@ async def change(calls: Calls, request: Any, codes: Callable[[Any], Iterable[int
         return await calls.call(attempt)
     except Uncertain as uncertain:
         raise uncertain.error from None
+
+
+class Answers:
+    """The answers of brokers to one operation.
+
+    silent: brokers that did not answer, during this operation or before it.
+    missed: the silent brokers that this operation needed.
+    """
+
+    def __init__(self, calls: Calls, silent: Iterable[int], timeout: float | None) -> None:
+        """Do not ask `silent` brokers. Wait `timeout` seconds for answers; None means the client's timeout."""
+        self.silent = set(silent)
+        self.missed: set[int] = set()
+        self._calls = calls
+        self._timeout = timeout
+
+    async def of(self, questions: Sequence[tuple[int, Question]]) -> list[Any]:
+        """Return the answer to each question. Each has a broker's id and the request.
+
+        The answer is None if the broker does not answer, and is silent from now on, or if it does not know the API.
+        """
+        silent = set(self.silent)
+        asked = [one for node, one in questions if node not in silent]
+        answers = iter(await self._calls.send_all(asked, self._timeout) if asked else [])
+        found = []
+        for node, _ in questions:
+            answer = None if node in silent else next(answers)
+            if isinstance(answer, PylogdError):
+                if not isinstance(answer, (KafkaError, UnsupportedByBroker)):
+                    self.silent.add(node)
+                answer = None
+            if node in self.silent:
+                self.missed.add(node)
+            found.append(answer)
+        return found
+
+    async def of_first(self, nodes: Iterable[int], ask: Callable[[int], Sequence[Question]]) -> list[Any] | None:
+        """Return the answers of the first broker that answers all questions; None if no broker does.
+
+        ask: returns the questions for a broker.
+        """
+        for node in nodes:
+            if node not in self.silent:
+                answers = await self.of([(node, one) for one in ask(node)])
+                if all(answer is not None for answer in answers):
+                    return answers
+        return None

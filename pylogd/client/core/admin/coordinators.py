@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pylogd.base.errors import KafkaError, error_for
-from pylogd.client.core.admin.answers import Answers
-from pylogd.client.core.admin.calls import Calls, Question, send
+from pylogd.client.core.admin.calls import Answers, Calls, Question, send
 from pylogd.client.core.metadata import check
 from pylogd.client.core.model import Broker
 from pylogd.client.core.producer.transaction_requests import GROUP_KEY, find_coordinator, find_coordinators

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pylogd.base.errors import ErrorCode, KafkaError, error_for
-from pylogd.client.core.admin.answers import Answers
-from pylogd.client.core.admin.calls import Question, question
+from pylogd.client.core.admin.calls import Answers, Question, question
 from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.group.commits import NAMES_UNTIL, all_offsets_request, fetched_of_group
 from pylogd.client.core.group.consumer_protocol import decode_assignment, decode_subscription

@@ -1,5 +1,9 @@
 """The administrator's operations on consumer groups, for all faces (see `operations`).
 
+Strategy: to describe many groups, or to add up their members and lag, all coordinators are asked at the same time, each
+for all of its groups at once (`group_answers`); then the ends of the logs of committed offsets are looked up. So the
+number of requests depends on brokers, not on groups. A broker that has not answered is not asked again.
+
 Rules: each try looks up the coordinator of each group again, because it may have moved. A group that has members
 refuses changes of its committed offsets: NON_EMPTY_GROUP, GROUP_SUBSCRIBED_TO_TOPIC, or UNKNOWN_MEMBER_ID.
 """
@@ -11,11 +15,10 @@ from contextlib import suppress
 from typing import Any
 
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
-from pylogd.client.core.admin import group_totals
-from pylogd.client.core.admin.calls import Calls, question, refresh
-from pylogd.client.core.admin.coordinators import ask_coordinator, coordinator_of
-from pylogd.client.core.admin.group_answers import description, is_missing, missing
-from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
+from pylogd.client.core.admin.calls import Answers, Calls, question, refresh
+from pylogd.client.core.admin.coordinators import ask_coordinator, coordinator_of, coordinators_of
+from pylogd.client.core.admin.group_answers import GroupAnswers, description, is_missing, missing
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST, EndSearch, find_offsets
 from pylogd.client.core.group import commits
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.metadata import check, error_text
@@ -23,6 +26,7 @@ from pylogd.client.core.model import (
     GroupDescription,
     GroupListing,
     GroupsDescribed,
+    GroupTotal,
     GroupTotals,
     OffsetAndMetadata,
     OffsetSpec,
@@ -39,8 +43,7 @@ Offset = int | OffsetAndMetadata
 class GroupOperations:
     """Operations that list, describe, delete and reset groups."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    _calls: Calls
 
     async def list_groups(self, states: Sequence[str] = ()) -> list[GroupListing]:
         """Return all groups of all brokers, by id, or those in some states (as the protocol names states).
@@ -106,7 +109,21 @@ class GroupOperations:
 
         silent: brokers that did not answer earlier, and are not asked again.
         """
-        return await group_totals.add_up_groups(self._calls, groups, silent, timeout)
+        answers, found, ends = await _begin(self._calls, silent, timeout)
+        by_node: dict[int, list[str]] = {}
+        for group in groups:
+            by_node.setdefault(group.coordinator, []).append(group.group_id)
+        await found.ask(by_node)
+        committed = {partition for offsets in found.offsets.values() for partition in offsets}
+        await ends.find(committed, sorted(by_node), timeout)
+        totals = {
+            name: GroupTotal(_members(found, name), _lag(found, ends, name))
+            for names in by_node.values()
+            for name in names
+            if name not in found.errors or found.errors[name].code is not ErrorCode.GROUP_ID_NOT_FOUND
+        }
+        errors = {name: error for name, error in found.errors.items() if name in totals}
+        return GroupTotals(totals, tuple(sorted(answers.silent)), errors)
 
     async def describe_group(self, group_id: str) -> GroupDescription:
         """Return a group, its members and their assignments. Raises KafkaError: GROUP_ID_NOT_FOUND.
@@ -151,7 +168,26 @@ class GroupOperations:
 
         silent: brokers that have not answered before, and are not asked.
         """
-        return await group_totals.describe_groups(self._calls, list(dict.fromkeys(group_ids)), silent, timeout)
+        names = list(dict.fromkeys(group_ids))
+        answers, found, ends = await _begin(self._calls, silent, timeout)
+
+        async def attempt() -> None:
+            """Ask for the groups that are not known yet. Raises KafkaError if another try may find more."""
+            left = [name for name in names if name not in found.described or name in found.errors]
+            by_node, errors = await coordinators_of(self._calls, answers, left)
+            await found.ask(by_node)
+            found.errors.update(errors)
+            for name in left:
+                if name in found.errors and found.errors[name].retriable:
+                    raise found.errors[name]
+
+        with suppress(KafkaError):  # the error is in `found`
+            await self._calls.call(attempt, timeout)
+        groups = {name: description(*found.described[name]) for name in names if name in found.described}
+        partitions = {at for name in groups for at in found.offsets.get(name, ())}
+        partitions.update(at for group in groups.values() for member in group.members for at in member.assignment)
+        await ends.find(partitions, sorted(self._calls.metadata.brokers), timeout)
+        return GroupsDescribed(groups, found.offsets, ends.found, tuple(sorted(answers.missed)), found.errors)
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, and its committed offsets. Raises KafkaError."""
@@ -289,3 +325,31 @@ def _listings(node: int, answer: list_groups.ListGroupsResponse | PylogdError) -
     if answer.error_code:
         return KafkaError(error_for(answer.error_code))
     return [GroupListing(one.group_id, one.group_state, one.protocol_type, node) for one in answer.groups]
+
+
+async def _begin(calls: Calls, silent: Iterable[int], timeout: float | None) -> tuple[Answers, GroupAnswers, EndSearch]:
+    """Return the objects that collect answers of brokers, answers about groups, and the ends of logs.
+
+    If no broker is known, ask for the brokers first.
+    """
+    if not calls.metadata.brokers:
+        await calls.call(lambda: refresh(calls))
+    answers = Answers(calls, silent, timeout)
+    return answers, GroupAnswers(answers), EndSearch(calls, answers)
+
+
+def _members(found: GroupAnswers, name: str) -> int | None:
+    return len(found.described[name][1].members) if name in found.described else None
+
+
+def _lag(found: GroupAnswers, ends: EndSearch, name: str) -> int | None:
+    """Return the lag of a group; None if its offsets, or the end of a log that still exists, are not known."""
+    if name not in found.offsets:
+        return None
+    lag = 0
+    for partition, committed in found.offsets[name].items():
+        if partition not in ends.deleted:
+            if partition not in ends.found:
+                return None
+            lag += max(0, ends.found[partition] - committed.offset)
+    return lag

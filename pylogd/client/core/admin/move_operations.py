@@ -1,33 +1,45 @@
-"""The administrator's operations that move replicas, for all faces (see `operations`).
+"""The administrator's operations on the leaders and replicas of partitions, for all faces (see `operations`).
 
 Strategy: `layout` reads everything that a plan depends on, and `placement` makes the plan. `begin_moves` checks the
 whole plan by the same rule as the brokers, and only then sets the cordon, the throttles and the assignments. If a
 broker refuses a part of the plan because the cluster has changed meanwhile, all changes are undone.
 
 Rules: a refused plan has changed nothing. Setting or removing a cordon ends when all live brokers know of it, so that
-the next plan takes it into account.
+the next plan takes it into account. For maintenance, all data directories of a broker are cordoned, so that it gets no
+new replicas. The broker becomes the last replica of the partitions that prefer it as their leader
+(`placement.leading`); then the preferred leaders are elected. Its replicas stay on the broker.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
-from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.base.placement.checks import refusals
 from pylogd.base.placement.errors import PlacementImpossible
 from pylogd.base.placement.layout import Assigned, Layout
-from pylogd.client.core.admin.calls import refresh
-from pylogd.client.core.admin.cluster_operations import ClusterOperations
-from pylogd.client.core.admin.config_operations import ConfigOperations, ResourceKind
-from pylogd.client.core.admin.cordons import CORDONED, cordon_value
-from pylogd.client.core.admin.label_operations import LabelOperations
-from pylogd.client.core.admin.partition_operations import PartitionOperations
-from pylogd.client.core.admin.throttle_settings import ALL_REPLICAS, RATES, THROTTLED
-from pylogd.client.core.admin.visibility import cordoning, until_shown
-from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.admin.calls import Calls, ask, change, refresh, send
+from pylogd.client.core.admin.cluster_operations import ClusterOperations, ResourceKind
+from pylogd.client.core.admin.offsets import leader_of
+from pylogd.client.core.admin.visibility import (
+    Probe,
+    TopicState,
+    configured,
+    cordoning,
+    tells,
+    topics_probe,
+    until_shown,
+)
+from pylogd.client.core.metadata import check
+from pylogd.client.core.model import ActiveProducer, EligibleReplicas, Reassignment, TopicPartition
+from pylogd.wire.messages import alter_partition_reassignments as alter
+from pylogd.wire.messages import describe_producers as producers
+from pylogd.wire.messages import describe_topic_partitions as describe
+from pylogd.wire.messages import elect_leaders as elect
+from pylogd.wire.messages import list_partition_reassignments as listing
 
 ClusterLayout = Layout[TopicPartition]
 
@@ -46,8 +58,26 @@ class MovesRefused(PylogdError):
         self.summary = f"{len(reasons)} of {count} moves are not possible. Nothing was changed"
 
 
-class MoveOperations(ConfigOperations, ClusterOperations, PartitionOperations, LabelOperations):
-    """Operations that move replicas."""
+PartitionOutcome = dict[TopicPartition, KafkaError | None]
+_PREFERRED, _UNCLEAN = 0, 1
+_PAGE = 2000  # the most partitions in an answer
+_TOPIC, _OWN, _LABEL = 2, 1, "placement.label"  # the topics' setting for labels, and its codes
+#: The setting of a broker that lists its data directories which get no new replicas.
+CORDONED: Final = "cordoned.log.dirs"
+#: The value of `CORDONED` that means all data directories.
+EVERY_DIRECTORY: Final = "*"
+#: Settings of brokers: the bytes per second that each may send and copy.
+RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+#: Settings of topics: the replicas that are throttled.
+THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+#: The value of `THROTTLED` for all replicas.
+ALL_REPLICAS: Final = "*"
+
+
+class MoveOperations(ClusterOperations):
+    """Operations on the leaders and replicas of partitions."""
+
+    _timeout_ms: int
 
     async def layout(self, topics: Iterable[str] | None = None) -> ClusterLayout:
         """Return the live brokers, and the replicas and labels of topics, or of all with the internal ones.
@@ -205,9 +235,212 @@ class MoveOperations(ConfigOperations, ClusterOperations, PartitionOperations, L
                     usable = [one for one in found if one.error is None]
                     await self._until_cordoned(node, bool(usable) and all(one.cordoned for one in usable))
 
+    async def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> PartitionOutcome:
+        """Elect the preferred replica as the leader of partitions, or of all partitions with None.
+
+        Return the outcome of each partition; with None, of each partition that needed an election.
+
+        unclean: whether to elect any live replica where a partition has no leader; committed records may be lost.
+        """
+        asked = None
+        if partitions is not None:
+            asked = [elect.TopicPartitions(topic, indexes) for topic, indexes in _by_topic(partitions).items()]
+        kind = _UNCLEAN if unclean else _PREFERRED
+        request = elect.ElectLeadersRequest(kind, asked, timeout_ms=self._timeout_ms)
+        response: elect.ElectLeadersResponse = await change(self._calls, request, lambda r: [r.error_code])
+        check(response.error_code)
+        outcome = {
+            TopicPartition(topic.topic, one.partition_id): _error(one.error_code, one.error_message)
+            for topic in response.replica_election_results
+            for one in topic.partition_result
+        }
+        elected = [at for at, error in outcome.items() if error is None]
+        if elected:
+            await until_shown(self._calls, _led(self._calls, elected))
+        return outcome
+
+    async def eligible_replicas(self, topics: Iterable[str]) -> dict[TopicPartition, EligibleReplicas]:
+        """Return the eligible leader replicas (KIP-966) of the partitions of topics; partitions without any are left
+        out. Raises KafkaError; UnsupportedByBroker if the broker does not support them.
+        """
+        found: dict[TopicPartition, EligibleReplicas] = {}
+        cursor = None
+        asked = [describe.TopicRequest(name) for name in sorted(topics)]
+        while asked:
+            request = describe.DescribeTopicPartitionsRequest(asked, _PAGE, cursor)
+            response: describe.DescribeTopicPartitionsResponse = await ask(self._calls, request)
+            for topic in response.topics:
+                check(topic.error_code, topic.name)
+                for one in topic.partitions:
+                    eligible = tuple(one.eligible_leader_replicas or ()), tuple(one.last_known_elr or ())
+                    if any(eligible):
+                        found[TopicPartition(topic.name or "", one.partition_index)] = EligibleReplicas(*eligible)
+            after = response.next_cursor
+            if after is None:
+                break
+            cursor = describe.Cursor(after.topic_name, after.partition_index)
+        return found
+
+    async def describe_producers(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, list[ActiveProducer]]:
+        """Return the idempotent producers that the leader of each partition remembers, by producer id. Raises
+        KafkaError for the first partition that has an error.
+        """
+        wanted = [TopicPartition(*one) for one in partitions]
+        found: dict[TopicPartition, list[ActiveProducer]] = {}
+
+        async def attempt() -> None:
+            by_leader: dict[int, list[tuple[str, int]]] = {}
+            for one in wanted:
+                if one not in found:
+                    by_leader.setdefault(await leader_of(self._calls, one), []).append(one)
+            for leader, led in by_leader.items():
+                named = [producers.TopicRequest(topic, indexes) for topic, indexes in _by_topic(led).items()]
+                response: producers.DescribeProducersResponse = await send(
+                    self._calls, producers.DescribeProducersRequest(named), leader
+                )
+                found.update(_producers(response))
+
+        await self._calls.call(attempt)
+        return found
+
+    async def reassign(
+        self,
+        targets: Mapping[tuple[str, int], Sequence[int] | None] | Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        latest_wait: float | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> PartitionOutcome:
+        """Start to move each partition's replicas to these brokers, the preferred leader first. None cancels the move
+        in progress and restores the earlier replicas. Return the outcome of each partition.
+
+        `latest_wait` (only pylogd): new replicas do not copy existing records. They start at the latest offset. They
+        join the in-sync set when every consumer group has read up to that offset, or after `latest_wait` seconds.
+
+        `labels` (only pylogd): new labels of topics, by name; "" for no label. A topic's label changes together with
+        the moves. All of its partitions must be on, or be moved to, brokers that carry the label. Otherwise each of
+        them has an error, none is moved, and the label is unchanged.
+        """
+        topics = [
+            alter.ReassignableTopic(topic, [
+                alter.ReassignablePartition(index, None if brokers is None else list(brokers))
+                for (name, index), brokers in targets.items() if name == topic
+            ], placement_label=(labels or {}).get(topic))
+            for topic in _by_topic(targets)
+        ]  # fmt: skip
+        request = alter.AlterPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
+        if latest_wait is not None:
+            request.latest_wait_ms = int(latest_wait * 1000)
+        response: alter.AlterPartitionReassignmentsResponse = await change(
+            self._calls, request, lambda r: [r.error_code]
+        )
+        check(response.error_code, response.error_message)
+        outcome = {
+            TopicPartition(topic.name, one.partition_index): _error(one.error_code, one.error_message)
+            for topic in response.responses
+            for one in topic.partitions
+        }
+        begun = [at for at, error in outcome.items() if error is None]
+        if begun:
+            await until_shown(self._calls, _moving(begun))
+        for name in {at.topic for at in begun} & set(labels or ()):
+            await until_shown(self._calls, configured(_TOPIC, name, [_LABEL], _OWN, ()))
+        return outcome
+
+    async def reassignments(
+        self, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """Return the reassignments in progress, of all partitions or of some."""
+        asked = None
+        if partitions is not None:
+            named = _by_topic(partitions)
+            asked = [listing.ListPartitionReassignmentsTopics(topic, indexes) for topic, indexes in named.items()]
+        request = listing.ListPartitionReassignmentsRequest(self._timeout_ms, asked)
+        response: listing.ListPartitionReassignmentsResponse = await ask(self._calls, request)
+        check(response.error_code, response.error_message)
+        return {
+            TopicPartition(topic.name, one.partition_index): Reassignment(
+                tuple(one.replicas), tuple(one.adding_replicas), tuple(one.removing_replicas)
+            )
+            for topic in response.topics
+            for one in topic.partitions
+        }
+
 
 def _is_refusal(error: PylogdError) -> bool:
     """Return whether an error tells for certain what was done, or that nothing was done."""
     if isinstance(error, KafkaError):
         return error.code is not ErrorCode.REQUEST_TIMED_OUT
     return isinstance(error, MovesRefused)
+
+
+def _led(calls: Calls, partitions: Iterable[TopicPartition]) -> Probe:
+    """Return the probe that shows elected leaders."""
+    wanted = _by_topic(partitions)
+
+    def expected(name: str, state: TopicState) -> bool:
+        return all(index < len(state.leaders) and state.leaders[index] >= 0 for index in wanted.get(name, ()))
+
+    return topics_probe(calls, wanted, expected)
+
+
+def _moving(partitions: Iterable[TopicPartition]) -> Probe:
+    """Return the probe that shows that reassignments have begun, have ended, or were cancelled."""
+    asked = [listing.ListPartitionReassignmentsTopics(name, indexes) for name, indexes in _by_topic(partitions).items()]
+    request = listing.ListPartitionReassignmentsRequest(topics=asked)
+
+    def read(
+        response: listing.ListPartitionReassignmentsResponse,
+    ) -> dict[TopicPartition, tuple[tuple[int, ...], ...]] | None:
+        if not tells(response.error_code):
+            return None
+        return {
+            TopicPartition(topic.name, one.partition_index): (
+                tuple(one.replicas), tuple(one.adding_replicas), tuple(one.removing_replicas)
+            )
+            for topic in response.topics
+            for one in topic.partitions
+        }  # fmt: skip
+
+    return Probe(listing.ListPartitionReassignmentsRequest, lambda _: request, read)
+
+
+def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        found.setdefault(topic, []).append(index)
+    return found
+
+
+def _producers(response: producers.DescribeProducersResponse) -> Iterator[tuple[TopicPartition, list[ActiveProducer]]]:
+    for topic in response.topics:
+        for answer in topic.partitions:
+            check(answer.error_code, answer.error_message)
+            yield TopicPartition(topic.name, answer.partition_index), sorted(map(_active, answer.active_producers))
+
+
+def _active(one: producers.ProducerState) -> ActiveProducer:
+    return ActiveProducer(
+        one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp, one.coordinator_epoch,
+        one.current_txn_start_offset, one.awaited_until_ms,
+    )  # fmt: skip
+
+
+def _error(code: int, message: str | None) -> KafkaError | None:
+    return KafkaError(error_for(code), message) if code else None
+
+
+def cordon_value(directories: Mapping[str, bool], chosen: Collection[str], cordoned: bool) -> str:
+    """Return the value of `CORDONED` after a change.
+
+    directories: whether each of the broker's directories is cordoned now.
+    chosen: the directories to change; empty for all.
+    cordoned: whether they are cordoned afterwards.
+    """
+    if not chosen:
+        return EVERY_DIRECTORY if cordoned else ""
+    after = {**directories, **dict.fromkeys(chosen, cordoned)}
+    return ",".join(sorted(path for path, holds in after.items() if holds))

@@ -11,17 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from pylogd.base.errors import ErrorCode, KafkaError, error_for
-from pylogd.client.core.admin.acl_operations import AclOperations
-from pylogd.client.core.admin.answers import Answers
-from pylogd.client.core.admin.calls import Calls, ask, change, refresh
-from pylogd.client.core.admin.feature_operations import FeatureOperations
+from pylogd.client.core.admin.access_operations import AccessOperations
+from pylogd.client.core.admin.calls import Answers, Calls, ask, change, refresh
 from pylogd.client.core.admin.group_operations import GroupOperations, Outcome
-from pylogd.client.core.admin.log_ends import EndSearch
 from pylogd.client.core.admin.move_operations import MoveOperations
-from pylogd.client.core.admin.offsets import find_offsets, leader_of
-from pylogd.client.core.admin.quota_operations import QuotaOperations
+from pylogd.client.core.admin.offsets import EndSearch, find_offsets, leader_of
 from pylogd.client.core.admin.transaction_operations import TransactionOperations
-from pylogd.client.core.admin.user_operations import UserOperations
 from pylogd.client.core.admin.visibility import created, deleted, grown, until_shown
 from pylogd.client.core.metadata import check, error_text
 from pylogd.client.core.model import LogEnds, NewTopic, OffsetAndTime, Topic, TopicPartition
@@ -30,17 +25,14 @@ from pylogd.wire.messages import create_partitions, create_topics, delete_record
 _NAMES_UNTIL = 5  # a version of DeleteTopics
 
 
-class Operations(
-    GroupOperations, MoveOperations, TransactionOperations, AclOperations, QuotaOperations, UserOperations,
-    FeatureOperations,
-):  # fmt: skip
+class Operations(GroupOperations, MoveOperations, TransactionOperations, AccessOperations):
     """The operations on a cluster; the `Admin` of each face has them as its own methods.
 
     An operation that changes something returns when all brokers that answer show the change (see `visibility`).
     """
 
     def __init__(self, calls: Calls, request_timeout: float) -> None:
-        super().__init__(calls)
+        self._calls = calls
         self._timeout_ms = int(request_timeout * 1000)
 
     # Topics

@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
-from pylogd.client.core.consumer.aborted_transactions import AbortedTransactions
 from pylogd.client.core.consumer.fetch_session import (
     FINAL_EPOCH,
     SESSION_ERRORS,
@@ -43,7 +43,7 @@ from pylogd.wire.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
-from pylogd.wire.records import BatchHeader, iter_batches
+from pylogd.wire.records import BatchHeader, ControlType, control_type, decode_batch, iter_batches
 from pylogd.wire.values import ZERO_UUID
 
 TOPIC_IDS_FROM = 13  # since this version of Fetch
@@ -497,3 +497,28 @@ def _forgotten(partitions: Iterable[PartitionKey]) -> list[ForgottenTopic]:
             entry = topics[topic] = ForgottenTopic(topic) if isinstance(topic, str) else ForgottenTopic(topic_id=topic)
         entry.partitions.append(index)
     return list(topics.values())
+
+
+class AbortedTransactions:
+    """Tells which batches of an answer belong to aborted transactions (KIP-98)."""
+
+    def __init__(self, transactions: Iterable[Any]) -> None:
+        """`transactions` are those of the answer: producer ids, and the first offsets of their transactions."""
+        self._ahead = deque(sorted((t.first_offset, t.producer_id) for t in transactions))
+        self._producers: set[int] = set()
+
+    def skips(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Return whether to skip a batch of an aborted transaction. Batches must be passed in order.
+
+        Raises InvalidRecordBatch.
+        """
+        while self._ahead and self._ahead[0][0] <= header.last_offset:
+            self._producers.add(self._ahead.popleft()[1])
+        if header.producer_id not in self._producers:
+            return False
+        if header.is_control:
+            records = decode_batch(batch, header)
+            if records and control_type(records[0]) == ControlType.ABORT:
+                self._producers.discard(header.producer_id)
+            return True
+        return header.is_transactional

@@ -62,10 +62,7 @@ class PartitionsCore:
             self.fetcher, self._take, check_crcs=options.check_crcs,
             deserializer=RecordDeserializer(options.key_deserializer, options.value_deserializer),
         )  # fmt: skip
-        self.starts = StartOffsets(
-            metadata, options.auto_offset_reset, look_up, read_committed=options.read_committed,
-            request_timeout=options.request_timeout, patience=options.retry_timeout, on_found=self._found,
-        )  # fmt: skip
+        self.starts = StartOffsets(options, metadata, look_up, self._found)
         self.validator = PositionValidator(
             metadata, options.request_timeout, on_valid=self._validated, on_truncated=self._truncated,
             on_error=self._validation_failed,

@@ -18,7 +18,7 @@ from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, offsets_request, read_offsets
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
-from pylogd.client.core.consumer.options import ResetTo
+from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.errors import RequestTimedOut, is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
@@ -41,29 +41,22 @@ class StartOffsets:
     """The assigned partitions without a position. Times are in seconds.
 
     on_found: called as `on_found(committed, reset)` with the committed and with the other positions.
-    error: an error that is not retriable, or was retried for `patience` seconds; its reader sets it to None.
+    error: an error that is not retriable, or was retried for `retry_timeout` seconds; its reader sets it to None.
     """
 
     def __init__(
         self,
+        options: ConsumerOptions,
         metadata: Metadata,
-        reset_to: ResetTo,
         look_up: LookUp | None,
-        *,
-        read_committed: bool,
-        request_timeout: float,
-        patience: float | None,
         on_found: OnFound,
     ) -> None:
         """`look_up` asks the group; it is None for a consumer without one."""
         self.waiting: set[TopicPartition] = set()
         self.error: PylogdError | None = None
         self._metadata = metadata
-        self._reset_to = reset_to
+        self._options = options
         self._look_up = look_up
-        self._read_committed = read_committed
-        self._timeout = request_timeout
-        self._patience = patience
         self._on_found = on_found
         self._assignments = 0
         self._assignment: dict[TopicPartition, int] = {}  # the number of the assignment for which each partition waits
@@ -142,13 +135,13 @@ class StartOffsets:
 
     def _ask_leaders(self, now: float) -> list[Call]:
         ready = sorted(self._uncommitted - self._in_flight)
-        if ready and self._reset_to == "none":
+        if ready and self._options.auto_offset_reset == "none":
             self.error = KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"{ready[0]}: no committed offset, and no reset policy"
             )
             return []
         by_leader: dict[int, dict[TopicPartition, int]] = {}
-        when = EARLIEST if self._reset_to == "earliest" else LATEST
+        when = EARLIEST if self._options.auto_offset_reset == "earliest" else LATEST
         for partition in ready:
             try:
                 found = self._metadata.partition(partition)
@@ -166,10 +159,10 @@ class StartOffsets:
         epochs = self._metadata.leader_epochs(wanted)
         return Call(
             ListOffsetsRequest,
-            lambda _: offsets_request(wanted, epochs, committed=self._read_committed),
+            lambda _: offsets_request(wanted, epochs, committed=self._options.read_committed),
             lambda response, now: self._answered(numbers, response, now),
             lambda error, now: self._failed(wanted, error, now),
-            self._timeout,
+            self._options.request_timeout,
             leader,
         )
 
@@ -198,7 +191,8 @@ class StartOffsets:
     def failing(self, error: PylogdError, now: float) -> None:
         """Record that a position could not be found: retry later, or report the error."""
         self._failing_since = now if self._failing_since is None else self._failing_since
-        if not is_retriable(error) or (self._patience is not None and now - self._failing_since >= self._patience):
+        patience = self._options.retry_timeout
+        if not is_retriable(error) or (patience is not None and now - self._failing_since >= patience):
             self._failing_since = None
             self.error = error
         else:

@@ -21,8 +21,12 @@ from pylogd.client.core.group import classic_states as states
 from pylogd.client.core.group import requests as group_requests
 from pylogd.client.core.group.assignors import Assignor
 from pylogd.client.core.group.classic_states import MEMBER, MemberInput, MemberState
-from pylogd.client.core.group.consumer_protocol import NO_GENERATION, Subscription, decode_assignment
-from pylogd.client.core.group.leader import Leadership
+from pylogd.client.core.group.consumer_protocol import (
+    NO_GENERATION,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+)
 from pylogd.client.core.group.member_model import (
     AFTER_JOIN,
     AFTER_OTHERS,
@@ -357,3 +361,57 @@ class ClassicMember(GroupMember):
         self._leading.end()
         if self.state is MemberState.OUT and (self._topics or self._pattern is not None):
             self._rejoin("the consumer subscribed again")
+
+
+class Leadership:
+    """The members and topics of a group that this member leads. It is false if another member leads the group.
+
+    A member whose subscription can't be decoded gets no partitions. After an assignment the leader watches the topics,
+    as long as it leads: partitions that are added later have to be assigned too.
+    """
+
+    def __init__(self) -> None:
+        """Another member leads."""
+        self.shares: dict[str, list[TopicPartition]] = {}
+        self._members: dict[str, Subscription] = {}
+        self._counts: dict[str, int] = {}  # the number of partitions of each topic at the last assignment
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    def begin(self, members: Iterable[Any]) -> None:
+        """Lead these members, from the answer to JoinGroup."""
+        self._members = {member.member_id: _read_subscription(member) for member in members}
+
+    def end(self) -> None:
+        """End the leadership. `shares` stay, for SyncGroup."""
+        self._members = {}
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that the members subscribe to."""
+        return tuple(sorted({topic for member in self._members.values() for topic in member.topics}))
+
+    def misses(self, counts: Mapping[str, int]) -> bool:
+        """Return whether the number of partitions of a topic is missing."""
+        return any(topic not in counts for topic in self.topics)
+
+    def differs(self, counts: Mapping[str, int]) -> bool:
+        """Return whether the numbers of partitions have changed since the last assignment."""
+        return self._of_topics(counts) != self._counts
+
+    def share_out(self, assignor: Assignor, counts: Mapping[str, int]) -> None:
+        """Make `shares`, the assignment of each member. `counts` has the number of partitions of each topic."""
+        self._counts = self._of_topics(counts)
+        self.shares = assignor.assign(self._members, self._counts)
+
+    def _of_topics(self, counts: Mapping[str, int]) -> dict[str, int]:
+        wanted = self.topics
+        return {topic: count for topic, count in counts.items() if topic in wanted}
+
+
+def _read_subscription(member: Any) -> Subscription:
+    try:
+        return decode_subscription(member.metadata, member.group_instance_id)
+    except InvalidReply:
+        return Subscription((), instance_id=member.group_instance_id)

@@ -99,8 +99,7 @@ class Participation:
         # Answers to JoinGroup and SyncGroup wait for other members, and a connection answers in order. So each member
         # has its own connection, and never waits for another member of the same client.
         self._joining = f"joining {next(_NUMBERS)}"
-        self._last_poll = 0.0
-        self._polling = False
+        self._last_poll: float | None = 0.0  # None while the application polls
 
     # What the application wants
 
@@ -114,7 +113,8 @@ class Participation:
         else:
             self.member.subscribe(topics, now)
         self.subscribed = True
-        self._last_poll = now
+        if self._last_poll is not None:
+            self._last_poll = now
 
     def leave(self, now: float) -> None:
         """Leave the group. The application has given up all its partitions."""
@@ -124,8 +124,7 @@ class Participation:
 
     def polled(self, polling: bool, now: float) -> None:
         """Record that the application is alive; while `polling`, it counts as alive continuously."""
-        self._last_poll = now
-        self._polling = polling
+        self._last_poll = None if polling else now
 
     def next_event(self) -> Event | None:
         """Return the next event for the application, or None. Call `done` when the application has handled it."""
@@ -179,7 +178,7 @@ class Participation:
         """Return the calls to send now."""
         member = self.member
         if self.subscribed:
-            member.polled(now if self._polling else self._last_poll)
+            member.polled(now if self._last_poll is None else self._last_poll)
         committing = (due := self._commit_due()) is not None and now >= due
         lookups = [lookup for lookup in self._lookups if not lookup.in_flight and now >= lookup.not_before]
         if member.coordinator is None and (committing or lookups):

@@ -2,10 +2,9 @@
 
 Strategy: each partition has at most one open batch. It is sealed when it is full in bytes or records, or has lingered
 long enough. Then it belongs to the send queue (`send_queue.py`), which sends and retries it until it has a result.
-Records without a key go to one partition for some batches (`sticky.py`).
+Records without a key go to one partition for some batches (`partitioner.StickyPartitions`).
 
-    accumulator = Accumulator(batch_bytes=..., batch_records=..., linger=..., delivery_timeout=..., partitioner=...,
-                              monotonic=clock)
+    accumulator = Accumulator(options, monotonic=clock)
     batch = accumulator.add(topic, partitions, partition, key, value, now_ms, headers)
     index = len(batch.records) - 1      # of this record
     accumulator.seal_due(now)           # or seal(batch), seal_all()
@@ -19,15 +18,20 @@ threads. `buffered` includes Python's objects, so that a limit on it limits memo
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from pylogd.base.errors import PylogdError
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner, murmur2_partitioner, positive_murmur2
-from pylogd.client.core.producer.sticky import StickyPartitions
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
+from pylogd.client.core.producer.partitioner import (
+    PARTITIONERS,
+    StickyPartitions,
+    murmur2_partitioner,
+    positive_murmur2,
+)
 from pylogd.wire.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -99,62 +103,50 @@ def as_new_records(records: Iterable[NewRecord | tuple[Any, Any]], now_ms: int) 
     return found
 
 
-class BatchResult(NamedTuple):
-    """The result of a batch. `base_offset` is the offset of the first record. It is -1 if the offset is unknown: after
-    an error, with acks=0, or if the broker had the batch already.
-    """
-
-    partition: TopicPartition
-    records: int
-    base_offset: int
-    log_append_time_ms: int
-    error: PylogdError | None
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Records for one partition, from the first `send` to a result.
 
-    maybe_written: whether the batch was sent, and no answer told if it was written.
-    out_of_order: whether the broker's last answer was an error of the sequence number.
-    error: the error of the last attempt.
+    number: orders batches.
+    due: the time at which the batch has lingered long enough.
     atomic: whether the batch is a set, which must not be split.
     parts: the batches that it was split into because it was too large for the broker, each with the index of its first
     record.
+    parent: the split batch of which this is a part.
+    spacing: the distance to the number of the next batch.
+    count: the number of records, once sealed.
+    size: an upper bound of the bytes before compression.
+    held: the bytes that count as buffered, once sealed.
+    stamp: the producer id, epoch and sequence in `encoded`; None if another producer encoded the batch.
+    maybe_written: whether the batch was sent, and no answer told if it was written.
+    out_of_order: whether the broker's last answer was an error of the sequence number.
+    error: the error of the last attempt.
+    listeners: deliveries, each followed by its callback. Tuples of both would keep the garbage collector busy. If a
+    delivery is None, the callback gets the result.
     """
 
-    __slots__ = (
-        "atomic", "count", "deadline", "due", "encoded", "epoch", "error", "held", "listeners", "maybe_written",
-        "number", "out_of_order", "parent", "partition", "parts", "producer_id", "records", "result", "sequence",
-        "size", "spacing", "stamp",
-    )  # fmt: skip
-
-    def __init__(self, partition: TopicPartition, number: float, due: float, deadline: float) -> None:
-        """Make an empty batch. `number` orders batches; `due` is the time at which it has lingered long enough."""
-        self.atomic = False
-        self.parts: list[tuple[int, Batch]] = []
-        self.parent: Batch | None = None  # the split batch of which this is a part
-        self.spacing = 1.0  # the distance to the number of the next batch
-        self.partition = partition
-        self.number = number
-        self.due = due
-        self.deadline = deadline
-        self.records: list[Fields] = []
-        self.count = 0  # the number of records, once sealed
-        self.size = 0  # an upper bound of the bytes before compression
-        self.held = 0  # bytes that count as buffered, once sealed
-        self.encoded: bytes | memoryview = b""
-        #: the producer id, epoch and sequence in `encoded`; None: encoded by another producer
-        self.stamp: tuple[int, int, int] | None = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
-        self.producer_id = NO_PRODUCER_ID
-        self.epoch = NO_PRODUCER_EPOCH
-        self.sequence = NO_SEQUENCE
-        self.maybe_written = False
-        self.out_of_order = False
-        self.error: PylogdError | None = None
-        self.result: BatchResult | None = None
-        #: deliveries, each followed by its callback: tuples of both would keep the garbage collector busy. If a
-        #: delivery is None, the callback gets the result
-        self.listeners: list[Any] = []
+    partition: TopicPartition
+    number: float
+    due: float
+    deadline: float
+    atomic: bool = False
+    parts: list[tuple[int, Batch]] = field(default_factory=list)
+    parent: Batch | None = None
+    spacing: float = 1.0
+    records: list[Fields] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+    held: int = 0
+    encoded: bytes | memoryview = b""
+    stamp: tuple[int, int, int] | None = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+    producer_id: int = NO_PRODUCER_ID
+    epoch: int = NO_PRODUCER_EPOCH
+    sequence: int = NO_SEQUENCE
+    maybe_written: bool = False
+    out_of_order: bool = False
+    error: PylogdError | None = None
+    result: BatchResult | None = None
+    listeners: list[Any] = field(default_factory=list)
 
     def calls(self) -> Iterator[tuple[Any, Callable[[Any], None]]]:
         """Return the deliveries with a callback, each with the function to call when it is done.
@@ -187,50 +179,39 @@ class Accumulator:
     """Open and sealed batches of one producer.
 
     buffered: the number of buffered bytes.
-    limit: with more buffered bytes, callers wait or fail; -1 once the producer is closed.
+    limit: with more buffered bytes (at first `buffer_memory`), callers wait or fail; -1 once the producer is closed.
     unfinished: all batches without a result, by number.
     next_number: the number of the next batch.
     """
 
     def __init__(
         self,
-        *,
-        batch_bytes: int,
-        batch_records: int,
-        linger: float,
-        delivery_timeout: float,
-        partitioner: str | Partitioner,
+        options: ProducerOptions,
         monotonic: Callable[[], float],
-        buffer_memory: float = math.inf,
-        adaptive: bool = True,
-        availability_timeout: float = 0.0,
         with_leader: Callable[[str], Sequence[int] | None] = lambda _topic: None,
         rng: random.Random | None = None,
     ) -> None:
-        """Times are in seconds. A record that is larger than `batch_bytes` gets its own batch.
-
-        buffer_memory: the first `limit`.
-        adaptive, with_leader: see `StickyPartitions`.
-        availability_timeout: records without a key avoid partitions with a batch that has waited this long; 0: never.
-        """
-        self._batch_bytes = batch_bytes
-        self._batch_records = batch_records
-        self._linger = linger
-        self._delivery_timeout = delivery_timeout
+        """A record that is larger than `batch_bytes` gets its own batch. with_leader: see `StickyPartitions`."""
+        self._batch_bytes = options.batch_bytes
+        self._batch_records = options.batch_records
+        self._linger = options.linger_ms / 1000
+        self._delivery_timeout = options.delivery_timeout
+        partitioner = options.partitioner
         self._partition_for = PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner
         self._asks_keyless = self._partition_for not in PARTITIONERS.values()  # built-in ones give None
         self._is_murmur2 = self._partition_for is murmur2_partitioner
         self._monotonic = monotonic
-        self._availability_timeout = availability_timeout
+        self._availability_timeout = options.partitioner_availability_timeout
         self._queued: dict[TopicPartition, int] = {}  # the number of batches without a result
         self._sticky: dict[str, Batch] = {}  # the open batch for records without a key
         self._sticky_partitions = StickyPartitions(
-            self._queued, adaptive=adaptive, with_leader=with_leader, late=self._late, rng=rng or random.Random()
-        )
+            self._queued, adaptive=options.partitioner_adaptive, with_leader=with_leader, late=self._late,
+            rng=rng or random.Random(),
+        )  # fmt: skip
         self.open: dict[TopicPartition, Batch] = {}
         self.sealed: list[Batch] = []
         self.buffered = 0
-        self.limit = buffer_memory
+        self.limit: float = options.buffer_memory
         self.unfinished: dict[float, Batch] = {}
         self.next_number = 0
 

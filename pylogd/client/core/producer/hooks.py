@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 
 from pylogd.client.core.interceptors import changed_by, overridden, tell
-from pylogd.client.core.producer.accumulator import Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Batch
 from pylogd.client.core.producer.interceptors import ProducerInterceptor, ProducerRecord, RecordMetadata
-from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.client.core.serialization import RecordSerializer
 from pylogd.wire.records import NewRecord
 

@@ -26,14 +26,14 @@ queue (`send_queue.py`) calls this module.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.producer.accumulator import MAX_SEQUENCE, Batch
+from pylogd.client.core.producer.options import MAX_IN_FLIGHT
 from pylogd.wire.records import NO_PRODUCER_ID, NO_SEQUENCE
 
 MAX_EPOCH = (1 << 15) - 1
-#: With more batches of a partition in flight, the broker would not recognize a retry of the first.
-MAX_IN_FLIGHT = 5
 
 OUT_OF_ORDER = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED})
@@ -73,6 +73,7 @@ def may_be_written(error: PylogdError) -> bool:
     return not (isinstance(error, KafkaError) and error.code in _NOT_WRITTEN)
 
 
+@dataclass(slots=True, eq=False)
 class ProducerId:
     """The producer id that was received last.
 
@@ -80,13 +81,10 @@ class ProducerId:
     transactional: whether a coordinator gives the ids and the epochs.
     """
 
-    __slots__ = ("epoch", "producer_id", "transactional", "wanted")
-
-    def __init__(self, *, transactional: bool = False) -> None:
-        self.producer_id = NO_PRODUCER_ID
-        self.epoch = 0
-        self.transactional = transactional
-        self.wanted = True
+    transactional: bool = field(default=False, kw_only=True)
+    producer_id: int = NO_PRODUCER_ID
+    epoch: int = 0
+    wanted: bool = True
 
     def given(self, producer_id: int, epoch: int) -> None:
         """Store the answer to InitProducerId."""

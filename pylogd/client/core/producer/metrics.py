@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from pylogd.client.core.metrics import ClientMetrics, NetworkMeters, Statistics, Window
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.accumulator import Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Batch
+from pylogd.client.core.producer.options import BatchResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from pylogd.base.errors import PylogdError
 from pylogd.client.core.interceptors import check_interceptors
+from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.options import ClientOptions
-from pylogd.client.core.producer.accumulator import BatchResult
-from pylogd.client.core.producer.idempotence import MAX_IN_FLIGHT
 from pylogd.client.core.producer.interceptors import ProducerInterceptor
 from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner
 from pylogd.client.core.serialization import Serializer, check_converter
@@ -17,6 +17,22 @@ from pylogd.wire.compression import CompressionType
 
 Acks = Literal["all", 0, 1, -1]
 _ACKS = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
+
+
+#: With more batches of a partition in flight, the broker would not recognize a retry of the first.
+MAX_IN_FLIGHT = 5
+
+
+class BatchResult(NamedTuple):
+    """The result of a batch. `base_offset` is the offset of the first record. It is -1 if the offset is unknown: after
+    an error, with acks=0, or if the broker had the batch already.
+    """
+
+    partition: TopicPartition
+    records: int
+    base_offset: int
+    log_append_time_ms: int
+    error: PylogdError | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,20 +26,28 @@ from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metadata_updater import MetadataUpdater
 from pylogd.client.core.metrics import NetworkMeters, StatisticsReporter
 from pylogd.client.core.model import Topic, TopicPartition
-from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Accumulator, Batch
 from pylogd.client.core.producer.hooks import ProducerHooks
 from pylogd.client.core.producer.metrics import ProducerMeters, ProducerMetrics
-from pylogd.client.core.producer.options import ProducerOptions
-from pylogd.client.core.producer.requests import complete, highest_version, produce_request
+from pylogd.client.core.producer.options import BatchResult, ProducerOptions
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
 from pylogd.client.core.producer.transactions import Transactions
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from pylogd.wire.messages.produce import ProduceRequest
+from pylogd.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from pylogd.wire.records import TRANSACTIONAL, Header, NewRecord
+from pylogd.wire.values import ZERO_UUID
 
 PURPOSE = "produce"
 #: InitProducerId requires a timeout, which has no meaning without transactions
 TRANSACTION_TIMEOUT_MS = 60_000
+_TOPIC_IDS_FROM = 13
+BatchesByPartition = dict[tuple[str | bytes, int], Batch]  # by topic (name or id) and partition
 
 
 class ProducerCore:
@@ -70,7 +78,7 @@ class ProducerCore:
         network = NetworkMeters(options.client_id, options.metrics_sample_window) if meters is None else meters
         self.meters = ProducerMeters(network, options.buffer_memory)
         self.statistics = StatisticsReporter(options.statistics_interval, options.on_statistics, self.metrics)
-        self.accumulator = self._make_accumulator(monotonic)
+        self.accumulator = Accumulator(options, monotonic, self._with_leader)
         self._guard = guard if guard is not None else nullcontext()
         self._transactions = self._make_transactions(features)
         self.queue = SendQueue(
@@ -101,25 +109,7 @@ class ProducerCore:
         if options.transactional_id is None:
             return None
         self.accumulator.limit = -1  # no records are accepted until a transaction is open
-        return Transactions(
-            self, options.transactional_id, timeout=options.transaction_timeout,
-            request_timeout=options.request_timeout, features=features, backoff=options.backoff, guard=self._guard,
-        )  # fmt: skip
-
-    def _make_accumulator(self, monotonic: Callable[[], float]) -> Accumulator:
-        options = self.options
-        return Accumulator(
-            batch_bytes=options.batch_bytes,
-            batch_records=options.batch_records,
-            linger=options.linger_ms / 1000,
-            delivery_timeout=options.delivery_timeout,
-            buffer_memory=options.buffer_memory,
-            partitioner=options.partitioner,
-            adaptive=options.partitioner_adaptive,
-            availability_timeout=options.partitioner_availability_timeout,
-            with_leader=self._with_leader,
-            monotonic=monotonic,
-        )
+        return Transactions(self, options, features=features, guard=self._guard)
 
     # Records
 
@@ -429,3 +419,70 @@ def check_partition(topic: str, partition: int, count: int) -> None:
 def not_in_time(topic: str) -> RequestTimedOut:
     """Return the error for a topic whose metadata did not arrive within `max_block`."""
     return RequestTimedOut(f"no metadata of topic {topic!r} came within max_block")
+
+
+def highest_version(topic_ids: Mapping[str, bytes], until: int | None = None) -> int | None:
+    """Return the highest version for topics with these ids, at most `until`; None for any.
+
+    Versions with ids need the ids of all topics.
+    """
+    return _TOPIC_IDS_FROM - 1 if until is None and ZERO_UUID in topic_ids.values() else until
+
+
+def produce_request(
+    batches: Sequence[Batch], topic_ids: Mapping[str, bytes], version: int, options: ProducerOptions
+) -> tuple[ProduceRequest, BatchesByPartition]:
+    """Return the request with encoded batches, and the batches by topic and partition as an answer names them."""
+    topics: dict[str, TopicProduceData] = {}
+    by_partition: BatchesByPartition = {}
+    for batch in batches:
+        name, index = batch.partition
+        key: Any = topic_ids[name] if version >= _TOPIC_IDS_FROM else name
+        if name not in topics:
+            topics[name] = TopicProduceData(**{"topic_id" if version >= _TOPIC_IDS_FROM else "name": key})
+        topics[name].partition_data.append(PartitionProduceData(index=index, records=batch.encoded))
+        by_partition[key, index] = batch
+    timeout_ms = int(options.request_timeout * 1000)
+    request = ProduceRequest(options.transactional_id, options.required_acks, timeout_ms, list(topics.values()))
+    return request, by_partition
+
+
+def complete(
+    queue: SendQueue,
+    by_partition: BatchesByPartition,
+    response: ProduceResponse | None,
+    error: PylogdError | None,
+    now: float,
+) -> list[PylogdError]:
+    """Report the result of each batch to the queue: from the response; from `error` if the whole request failed; or,
+    with neither, as written (acks=0). Return the errors, which may mean that metadata is outdated.
+    """
+    if response is None:
+        for batch in by_partition.values():
+            if error is None:
+                queue.written(batch, -1)
+            else:
+                queue.failed(batch, error, now)
+        return [] if error is None else [error]
+    errors: list[PylogdError] = []
+    left = dict(by_partition)
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            key = (topic.name or topic.topic_id, answer.index)
+            if key not in left:
+                continue
+            batch = left.pop(key)
+            if answer.error_code:
+                errors.append(_error(batch, answer))
+                queue.failed(batch, errors[-1], now)
+            else:
+                queue.written(batch, answer.base_offset, answer.log_append_time_ms)
+    for batch in left.values():
+        errors.append(RequestTimedOut(f"{batch.partition}: the broker's reply leaves the partition out"))
+        queue.failed(batch, errors[-1], now)
+    return errors
+
+
+def _error(batch: Batch, answer: PartitionProduceResponse) -> KafkaError:
+    code = error_for(answer.error_code)
+    return KafkaError(code, f"{batch.partition}: {answer.error_message or code.text}")

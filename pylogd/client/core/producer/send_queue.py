@@ -27,8 +27,9 @@ from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
 from pylogd.client.core.errors import DeliveryFailed, DeliveryTimedOut, is_retriable
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Accumulator, Batch
 from pylogd.client.core.producer.idempotence import Numbering, ProducerId, may_be_written
+from pylogd.client.core.producer.options import BatchResult
 from pylogd.client.core.producer.transactions import Transactions
 from pylogd.wire.records import NO_SEQUENCE
 

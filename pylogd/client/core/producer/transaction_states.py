@@ -69,6 +69,37 @@ TRANSACTION = MachineTable(
     {_Input.FAILED: _State.FAILED},
 )
 
+
+class CoordinatorKnowledge(Enum):
+    """Whether the coordinator knows of the transaction that is open or being ended."""
+
+    NONE = "No request of the transaction was made: there is nothing to end."
+    POSSIBLE = "A request was made that has no answer yet, or batches were sent."
+    CERTAIN = "A request of the transaction was answered without an error."
+
+
+class CoordinatorEvent(Enum):
+    """An event that changes what the coordinator knows."""
+
+    ASKED = "A request was made, or batches are sent."
+    CONFIRMED = "A request was answered without an error."
+    ENDED = "The transaction has ended."
+
+
+_Known, _Event = CoordinatorKnowledge, CoordinatorEvent
+
+KNOWLEDGE = MachineTable(
+    "Knowledge of the transaction coordinator",
+    "Whether the coordinator knows of a producer's current transaction.",
+    _Known.NONE,
+    {
+        _Known.NONE: {_Event.ASKED: _Known.POSSIBLE},
+        _Known.POSSIBLE: {_Event.ASKED: _Known.POSSIBLE},
+        _Known.CERTAIN: {_Event.ASKED: _Known.CERTAIN},
+    },
+    {_Event.CONFIRMED: _Known.CERTAIN, _Event.ENDED: _Known.NONE},
+)
+
 #: A transaction is open or being ended: the application has to end it, or to wait for its end.
 UNFINISHED = frozenset({_State.OPEN, _State.COMMITTING, _State.BROKEN, _State.ABORTING, _State.RENEWING})
 #: Batches may be sent. This is a tuple, which is searched by identity, because it is used for each batch.

@@ -36,6 +36,7 @@ from pylogd.client.core.errors import (
 from pylogd.client.core.group.member_model import GroupMetadata
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.core.producer import transaction_requests as requests
+from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.transaction_model import (
     FENCED,
     FINAL_FOR_BATCHES,
@@ -47,7 +48,15 @@ from pylogd.client.core.producer.transaction_model import (
     action_for,
 )
 from pylogd.client.core.producer.transaction_requests import ProducerIdentity
-from pylogd.client.core.producer.transaction_states import SENDING, TRANSACTION, TransactionInput, TransactionState
+from pylogd.client.core.producer.transaction_states import (
+    KNOWLEDGE,
+    SENDING,
+    TRANSACTION,
+    CoordinatorEvent,
+    CoordinatorKnowledge,
+    TransactionInput,
+    TransactionState,
+)
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from pylogd.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from pylogd.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -70,23 +79,19 @@ class Transactions:
     def __init__(
         self,
         owner: TransactionOwner,
-        transactional_id: str,
+        options: ProducerOptions,
         *,
-        timeout: float,
-        request_timeout: float,
         features: Callable[[], Mapping[str, int]],
-        backoff: Callable[[], Backoff],
         guard: AbstractContextManager[Any],
     ) -> None:
-        """timeout: seconds after which the coordinator aborts a transaction.
-
+        """options: those of a transactional producer.
         features: returns the features of the cluster.
         """
-        self.transactional_id = transactional_id
+        assert options.transactional_id is not None
+        self.transactional_id = options.transactional_id
         self.error: TransactionError | None = None
         self._owner = owner
-        self._timeout_ms = int(timeout * 1000)
-        self._request_timeout = request_timeout
+        self._options = options
         self._features = features
         self._guard = guard
         self._machine = TRANSACTION.machine()
@@ -95,11 +100,12 @@ class Transactions:
         self._coordinators: dict[tuple[int, str], Endpoint] = {}
         self._in_flight = False
         self._not_before = 0.0
-        self._backoff = backoff()
+        self._backoff = options.backoff()
         self._concurrent = Backoff(_CONCURRENT_FIRST, _CONCURRENT_MOST)
         self._ready = Operation(done=True)  # the operation that waits for a producer id
         self._ending: tuple[bool, Operation] = (False, Operation(done=True))  # whether to commit; who waits
-        self._to_drop = False
+        self._drop_reason: TransactionError | None = None  # why the queued batches have to be dropped, at the next turn
+        self._knowledge = KNOWLEDGE.machine()
         #: the outcome of the transaction that is open, or was open last
         self.outcome = TransactionOutcome(committed=False)
         self._clear()
@@ -109,8 +115,7 @@ class Transactions:
         self._partitions: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._offsets: deque[PendingOffsets] = deque()
-        self._begun = False  # whether the coordinator may know of the transaction
-        self._confirmed = False  # whether it certainly does
+        self._knowledge.handle(CoordinatorEvent.ENDED)
         self._renew = False  # whether sequence numbers have gaps, so that the next transaction needs another epoch
 
     @property
@@ -220,7 +225,7 @@ class Transactions:
 
     def sending(self) -> None:
         """Record that batches are being sent: the coordinator will know of the transaction."""
-        self._begun = True
+        self._knowledge.handle(CoordinatorEvent.ASKED)
 
     def batch_failed(self, error: PylogdError) -> None:
         """Record that a batch will not be written: the transaction can't be committed."""
@@ -239,10 +244,9 @@ class Transactions:
         wanted: the partitions for which there are batches.
         unfinished: returns the number of batches without a result.
         """
-        if self._to_drop:
-            self._to_drop = False
-            assert self.error is not None
-            self._renew |= self._owner.drop_batches(self.error)
+        if (reason := self._drop_reason) is not None:
+            self._drop_reason = None
+            self._renew |= self._owner.drop_batches(reason)
         if self._in_flight or now < self._not_before:
             return []
         call = self._next(wanted, unfinished)
@@ -263,7 +267,7 @@ class Transactions:
                 return self._offsets_call(self._offsets[0])
         if state not in (_State.COMMITTING, _State.ABORTING) or unfinished():
             return None
-        if self._begun:
+        if self._knowledge.state is not CoordinatorKnowledge.NONE:
             return self._at_coordinator(self._end_call)
         self._ended()
         return None if self.state is _State.READY else self._next(wanted, unfinished)
@@ -319,7 +323,7 @@ class Transactions:
 
         build = message if api is not None else lambda _: message
         return Call(
-            kind, build, answered, failed, self._request_timeout, endpoint, "" if endpoint is None else PURPOSE,
+            kind, build, answered, failed, self._options.request_timeout, endpoint, "" if endpoint is None else PURPOSE,
             highest=highest,
         )  # fmt: skip
 
@@ -337,15 +341,17 @@ class Transactions:
         )
 
     def _init_call(self, coordinator: Endpoint) -> Call:
-        message = InitProducerIdRequest(self.transactional_id, self._timeout_ms, self._producer_id, self._epoch)
+        message = InitProducerIdRequest(
+            self.transactional_id, int(self._options.transaction_timeout * 1000), self._producer_id, self._epoch
+        )
         return self._call(message, coordinator, requests.error_code, self._id_given)
 
     def _partitions_call(self, new: list[TopicPartition], coordinator: Endpoint) -> Call:
         def added(_: object) -> None:
             self._partitions.update(new)
-            self._confirmed = True
+            self._knowledge.handle(CoordinatorEvent.CONFIRMED)
 
-        self._begun = True
+        self._knowledge.handle(CoordinatorEvent.ASKED)
         message = requests.add_partitions(self._identity(), new)
         assert isinstance(message, AddPartitionsToTxnRequest)
         return self._call(
@@ -354,7 +360,7 @@ class Transactions:
 
     def _offsets_call(self, pending: PendingOffsets) -> Call:
         group = pending.group
-        self._begun = True
+        self._knowledge.handle(CoordinatorEvent.ASKED)
         if self._level == 1 and group.group_id not in self._groups:
             return self._at_coordinator(partial(self._group_call, group.group_id))
         return self._at_coordinator(
@@ -364,7 +370,7 @@ class Transactions:
     def _group_call(self, group_id: str, coordinator: Endpoint) -> Call:
         def added(_: object) -> None:
             self._groups.add(group_id)
-            self._confirmed = True
+            self._knowledge.handle(CoordinatorEvent.CONFIRMED)
 
         message = AddOffsetsToTxnRequest(self.transactional_id, self._producer_id, self._epoch, group_id)
         return self._call(message, coordinator, requests.error_code, added)
@@ -379,7 +385,7 @@ class Transactions:
             return [found.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in pending.left]
 
         def done(_: object) -> None:
-            self._confirmed = True
+            self._knowledge.handle(CoordinatorEvent.CONFIRMED)
             if pending in self._offsets:
                 self._offsets.remove(pending)
             pending.operation.end()
@@ -430,7 +436,8 @@ class Transactions:
 
     def _refused(self, api: type[Any], endpoint: Endpoint | None, errors: list[ErrorCode], now: float) -> None:
         """React to the most severe of the error codes in an answer."""
-        actions = {code: action_for(code, api, self.state, confirmed=self._confirmed) for code in errors}
+        confirmed = self._knowledge.state is CoordinatorKnowledge.CERTAIN
+        actions = {code: action_for(code, api, self.state, confirmed=confirmed) for code in errors}
         order = list(Action)
         code = max(actions, key=lambda code: order.index(actions[code]))
         action, error = actions[code], KafkaError(code)
@@ -468,7 +475,7 @@ class Transactions:
 
     def _break_off(self, error: TransactionError) -> None:
         """Fail the waiting operations with `error`."""
-        self.error, self._to_drop = error, True
+        self.error = self._drop_reason = error
         while self._offsets:
             self._offsets.popleft().operation.end(error)
 

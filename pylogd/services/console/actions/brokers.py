@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.base.placement.layout import Assigned, Layout
 from pylogd.base.placement.leading import leads_again, led_by_others
-from pylogd.client.core.admin.cordons import CORDONED, EVERY_DIRECTORY
+from pylogd.client.core.admin.move_operations import CORDONED, EVERY_DIRECTORY
 from pylogd.client.core.model import ClusterDescription, TopicPartition
 from pylogd.services.console.actions.steps import Field, Plan, command
 from pylogd.services.console.answers import PageRequest, Refused

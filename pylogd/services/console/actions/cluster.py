@@ -11,9 +11,16 @@ from typing import Final
 from pylogd.base.errors import KafkaError
 from pylogd.base.placement.errors import PlacementImpossible
 from pylogd.base.placement.moves import spread
-from pylogd.client.core.admin.acl_operations import CLUSTER_NAME, OPERATIONS, RESOURCES, Acl, AclFilter
-from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
-from pylogd.client.core.admin.throttle_settings import RATES, THROTTLED
+from pylogd.client.core.admin.access_operations import (
+    CLUSTER_NAME,
+    DEFAULT_ENTITY,
+    OPERATIONS,
+    RESOURCES,
+    Acl,
+    AclFilter,
+    QuotaEntity,
+)
+from pylogd.client.core.admin.move_operations import RATES, THROTTLED
 from pylogd.client.core.model import TopicPartition
 from pylogd.services.console.actions.steps import Field, Plan, command, number
 from pylogd.services.console.answers import PageRequest, Refused

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pylogd.base.errors import PylogdError
 from pylogd.base.threads import ThreadPool
-from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntity
+from pylogd.client.core.admin.access_operations import DEFAULT_ENTITY, QuotaEntity
 from pylogd.client.core.model import Reassignment, TopicPartition
 from pylogd.client.registry.api_client import RegistryApi, path_of
 from pylogd.services.console import asking

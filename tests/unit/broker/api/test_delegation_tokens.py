@@ -17,9 +17,7 @@ from pylogd.broker.metadata.delegation_tokens import DelegationToken, decode_tok
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.credentials.conversation import AuthenticationFailed, Challenge, Success
 from pylogd.credentials.principal import ANONYMOUS, USER, Principal
-from pylogd.credentials.scram import SCRAM_SHA_256, SCRAM_SHA_512, Algorithm
-from pylogd.credentials.scram_client import ScramClient
-from pylogd.credentials.scram_server import ScramMechanism
+from pylogd.credentials.scram import SCRAM_SHA_256, SCRAM_SHA_512, Algorithm, ScramClient, ScramMechanism
 from pylogd.store.errors import CorruptMetadata
 from pylogd.store.paths import DELEGATION_TOKENS
 from pylogd.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest

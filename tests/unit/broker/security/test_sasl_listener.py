@@ -18,8 +18,7 @@ from pylogd.broker.security.principal_builder import Authentication
 from pylogd.config import Settings
 from pylogd.credentials.plain import PlainClient
 from pylogd.credentials.principal import ANONYMOUS, USER, Principal
-from pylogd.credentials.scram import SCRAM_SHA_256, make_credential
-from pylogd.credentials.scram_client import ScramClient
+from pylogd.credentials.scram import SCRAM_SHA_256, ScramClient, make_credential
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest

@@ -6,6 +6,7 @@ import pytest
 
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch
+from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.wire.records import HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, batch_crc_ok, encode_batch, parse_header
 
 T0 = TopicPartition("t", 0)
@@ -16,10 +17,8 @@ FOUND = encode_batch(
 
 
 def copied() -> tuple[Accumulator, Batch]:
-    accumulator = Accumulator(
-        batch_bytes=100, batch_records=5, linger=9.0, delivery_timeout=60.0, partitioner="murmur2",
-        monotonic=lambda: 0.0,
-    )  # fmt: skip
+    options = ProducerOptions(batch_bytes=100, batch_records=5, linger_ms=9000, delivery_timeout=60.0)
+    accumulator = Accumulator(options, lambda: 0.0)
     return accumulator, accumulator.add_copy(T0, memoryview(FOUND), 9)
 
 

@@ -19,7 +19,7 @@ from pylogd.client import (
     Producer,
     UnsupportedByBroker,
 )
-from pylogd.client.blocking.driver import Driver
+from pylogd.client.blocking.sender import Driver
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.init_producer_id import InitProducerIdResponse
 from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponseTopic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pylogd.client.core.admin.acl_operations import Acl
+from pylogd.client.core.admin.access_operations import Acl
 from pylogd.services.mirror.following import TopicFollower, followed_acls
 from pylogd.services.mirror.names import TopicPatterns
 from pylogd.services.mirror.settings import RouteSettings
