@@ -2,7 +2,7 @@
 
 A mechanism says how a listener offers it, which credentials its client side needs, where these stand in a login module
 (`sasl.jaas.config`) and in properties, and how an authentication begins. To add a mechanism, write its conversations
-(`conversation`), register it here, and add its name to the choices in `config/sasl.py`.
+(`conversation`), register it here, and add its name to the choices in `config/broker.toml`.
 
 Rules: what only a broker needs is imported when it is used, because clients import this module. An error names the
 setting to change, and has no credentials.
