@@ -27,12 +27,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.harness import json_text
 from bench.machine import machine
 from bench.peers import running
 from pylogd.client import Consumer, Producer, aio
 from pylogd.client.core.producer.options import ProducerOptions
-from tests.pages import write_page
+from tests.pages import json_text, write_page
 
 HERE = Path(__file__).parent
 TOPIC = "bench"

@@ -26,7 +26,7 @@ import confluent_kafka
 
 from bench import controller_change, failed_directory, failover
 from bench.failover import wait_until
-from bench.harness import json_text, say
+from bench.harness import say
 from bench.loads.base import TOPIC, Said, run_all
 from bench.loads.kafka import CLIENT, build
 from bench.machine import machine
@@ -34,7 +34,7 @@ from bench.memory import warm_pages
 from bench.peers.base import process_seconds
 from pylogd.client import Admin, NewTopic
 from pylogd.local.cluster import LocalCluster
-from tests.pages import write_page
+from tests.pages import json_text, write_page
 
 HERE = Path(__file__).parent
 BROKERS = 3

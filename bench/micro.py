@@ -19,10 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.harness import json_text
 from bench.machine import machine
 from bench.memory import warm_pages
 from tests.hotpath import HotPath, cases, cost
+from tests.pages import json_text
 
 BASELINE = Path(__file__).with_name("micro.json")
 _LOOPS, _REPEATS = 500, 9

@@ -28,7 +28,7 @@ from typing import Final
 
 import confluent_kafka
 
-from bench.harness import interval, json_text
+from bench.harness import interval
 from bench.machine import machine
 from bench.peers.base import end, process_seconds
 from conformance import java_tools
@@ -38,7 +38,7 @@ from pylogd.client.core.model import TopicPartition
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.local.launch import bound
 from tests.mirrors import write_file
-from tests.pages import write_page
+from tests.pages import json_text, write_page
 
 HERE: Final = Path(__file__).parent
 RESULTS, PAGE = HERE / "mirror.json", HERE / "MIRROR.md"

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.experiments import Experiment
-from bench.harness import json_text
+from tests.pages import json_text
 
 
 @dataclass(slots=True)

@@ -26,13 +26,12 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import frames
-from bench.harness import json_text
 from bench.loads.kafka import CLIENT, build
 from bench.machine import machine
 from bench.memory import warm_pages
 from bench.peers import HighestResident, Peer, Pylogd, running
 from bench.smoke_report import Results, Sample, Workload, tables
-from tests.pages import write_page
+from tests.pages import json_text, write_page
 
 HERE = Path(__file__).parent
 TOPIC = "t"

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import spark_batches
-from bench.harness import json_text, say
+from bench.harness import say
 from bench.spark_report import report
 from conformance.checks import Missing
 from conformance.spark_source import jars
@@ -40,7 +40,7 @@ from pylogd.client import Admin, Consumer, Producer
 from pylogd.lake.spark.load import LoadPlan, load
 from pylogd.lake.spark.opening import open_table
 from pylogd.local.broker import BrokerProcess
-from tests.pages import write_page
+from tests.pages import json_text, write_page
 from tests.sparks import running_spark
 
 HERE = Path(__file__).resolve().parent

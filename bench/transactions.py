@@ -39,7 +39,7 @@ import confluent_kafka
 
 from bench import transactions_visible
 from bench.failover import in_sync, wait_until
-from bench.harness import interval, json_text
+from bench.harness import interval
 from bench.loads.transact import ClientEnded, Load, NothingCommitted, Turn, turn
 from bench.machine import machine
 from bench.peers.base import Peer, unwind_on_sigterm
@@ -48,7 +48,7 @@ from bench.peers.kafka_protocol import Kafka, Pylogd
 from bench.plots import Bar, bars
 from conformance import java_tools
 from pylogd.client import Admin, NewTopic
-from tests.pages import write_page
+from tests.pages import json_text, write_page
 
 HERE: Final = Path(__file__).parent
 RESULTS: Final = HERE / "transactions.json"

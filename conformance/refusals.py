@@ -8,7 +8,6 @@ the name of the check.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from conformance.refused.model import (
 from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.metadata import MetadataRequest
+from tests.pages import json_text
 from tests.rawclient import RawClient, create_topic, wait_until
 
 CASES: Final = (
@@ -109,7 +109,7 @@ def suite(folder: Path) -> list[Check]:
         with kafka(kafka_folder, defined) as peer:
             theirs.update(answers(peer, cases))
     kept = {one.title: {"pylogd": ours[one.title], "Apache Kafka": theirs[one.title]} for one in CASES}
-    _ANSWERS.write_text(json.dumps(kept, indent=1) + "\n")
+    _ANSWERS.write_text(json_text(kept))
     return list(_checks(ours, theirs))
 
 

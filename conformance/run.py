@@ -50,7 +50,7 @@ from conformance import (
 )
 from conformance.brokers import say
 from conformance.checks import FAILED, HERE, MISSING, PASSED, SKIPPED, Check, Missing
-from tests.pages import write_page
+from tests.pages import json_text, write_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +281,8 @@ def main() -> int:
     kept = folder / f"{options.peer}.json"
     found: Results = json.loads(kept.read_text()) if kept.exists() else {}
     found.update(ran)
-    text = json.dumps({name: found[name] for name in SUITES if name in found}, indent=1)
-    kept.write_text(text.replace(f"{HERE.parent}/", "") + "\n")  # keeps paths of this machine out of the results
+    text = json_text({name: found[name] for name in SUITES if name in found})
+    kept.write_text(text.replace(f"{HERE.parent}/", ""))  # keeps paths of this machine out of the results
 
     everything = {
         peer: json.loads((folder / f"{peer}.json").read_text()) for peer in PEERS if (folder / f"{peer}.json").exists()

@@ -1,7 +1,8 @@
-"""Pages of results that a program writes, with notes that people add."""
+"""Pages of results that a program writes, with notes that people add; and results as JSON."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -21,6 +22,20 @@ def write_page(path: Path, lines: Sequence[str]) -> None:
     if NOTES in before:
         text += "\n" + "\n".join(before[before.index(NOTES) :]) + "\n"
     path.write_text(text, encoding="utf-8")
+
+
+def json_text(value: object, indent: str = "") -> str:
+    """Return a value as JSON: lists and objects with others in them have a line for each, others one for the whole."""
+    deeper = indent + " "
+    match value:
+        case dict() if any(isinstance(one, dict | list | tuple) and one for one in value.values()):
+            lines = [f"{deeper}{json.dumps(str(key))}: {json_text(one, deeper)}" for key, one in value.items()]
+            text = "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+        case list() | tuple() if any(isinstance(one, dict | list | tuple) and one for one in value):
+            text = "[\n" + ",\n".join(deeper + json_text(one, deeper) for one in value) + f"\n{indent}]"
+        case _:
+            text = json.dumps(value)
+    return text if indent else text + "\n"
 
 
 def commit_id() -> str:

@@ -19,10 +19,10 @@ from typing import Any
 
 from bench.end_to_end.arms import LOADERS, ArmOptions, run_arm
 from bench.end_to_end.page import draw, lines
-from bench.harness import json_text, say
+from bench.harness import say
 from bench.machine import machine
 from pylogd.base.clock import wall_ms
-from tests.pages import write_page
+from tests.pages import json_text, write_page
 
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "end_to_end.json"

@@ -25,7 +25,7 @@ from tests.alerts.drill import FILLED, brokers
 from tests.alerts.mirror_drill import mirror
 from tests.alerts.prometheus import AUDIT, BROKERS, FASTER, MIRROR, Prometheus, Rules, waits
 from tests.alerts.scene import Fault, Scene
-from tests.pages import circumstances, write_page
+from tests.pages import circumstances, json_text, write_page
 
 #: What runs, by the name for `--of`.
 SCENES: Final[Mapping[str, Callable[[Path], AbstractContextManager[Scene]]]] = {
@@ -132,7 +132,7 @@ def keep(file: Path, outcome: Outcome, scene: Scene) -> list[Outcome]:
     found[outcome.about] = outcome
     current = [found[fault.about] for fault in scene.faults if fault.about in found]
     ordered = [one for rules in ALL_RULES for one in (current if rules is scene.rules else _of(rules, found.values()))]
-    file.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json_text(ordered), encoding="utf-8")
     return ordered
 
 

@@ -33,12 +33,12 @@ from pylogd.client.registry.avro import AvroSerializer, SchemaRegistryClient
 from pylogd.lake.tables.opening import open_table
 from pylogd.local.broker import BrokerProcess
 from tests.fakes.registered import record
-from tests.integration.services.test_schema_registry import RegistryProcess
 from tests.kills.comparing import LakeFault
 from tests.kills.outcomes import tell
 from tests.kills.page import Section, write_section
 from tests.kills.processes import Loader, kill, python_version
 from tests.pages import circumstances
+from tests.registries import RegistryProcess
 from tests.tables import read_files
 
 FORMATS = ("parquet", "iceberg", "delta")

@@ -21,8 +21,8 @@ from pylogd.credentials.passwords import add_user
 from pylogd.local.broker import BrokerProcess
 from tests.consoles import ConsoleProcess, Visitor
 from tests.extreme.access import Access
-from tests.integration.services.test_schema_registry import AT_ONCE, RegistryProcess
 from tests.rawclient import memory, reset_peak
+from tests.registries import AT_ONCE, RegistryProcess
 from tests.strangers.crowds import Attack, Crowd, connect, until_closed
 from tests.strangers.probes import Probe, page, pairs
 

@@ -28,7 +28,7 @@ from tests.audits import ServedAudit
 from tests.commands import Outcome, run_command
 from tests.consoles import ConsoleProcess, Visitor
 from tests.faces import FACES, Face, poll_until
-from tests.integration.services.test_schema_registry import FLIGHT, RegistryProcess
+from tests.registries import FLIGHT, RegistryProcess
 from tests.secured import WAYS, Secured
 
 pytestmark = pytest.mark.timeout(600)

@@ -15,8 +15,8 @@ from pylogd.client import Admin, AuditedProducer, NewTopic, Producer
 from pylogd.local.broker import BrokerProcess
 from tests.audits import ServedAudit
 from tests.consoles import ConsoleProcess, Visitor
-from tests.integration.services.test_schema_registry import AT_ONCE, RegistryProcess
 from tests.mirrors import MirrorProcess, write_table_file
+from tests.registries import AT_ONCE, RegistryProcess
 
 _AVRO = {"type": "record", "name": "Flight", "fields": [{"name": "carrier", "type": "string"},
                                                        {"name": "delay", "type": "int"}]}  # fmt: skip

@@ -13,7 +13,7 @@ from pylogd.client import Admin, Producer
 from pylogd.client.registry.avro import SchemaRegistryClient
 from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
 from tests.fakes.registered import record
-from tests.integration.services.test_schema_registry import RegistryProcess
+from tests.registries import RegistryProcess
 
 SECONDS = 120.0
 

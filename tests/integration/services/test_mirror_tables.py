@@ -19,8 +19,8 @@ from pylogd.lake.tables.opening import open_table
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.fakes.registered import record
 from tests.fakes.s3 import S3Server, environment
-from tests.integration.services.test_schema_registry import RegistryProcess
 from tests.mirrors import MirrorProcess, committed, until, write_table_file
+from tests.registries import RegistryProcess
 from tests.tables import read_files
 
 PARTITIONS = 3

@@ -16,8 +16,8 @@ from pylogd.local.broker import BrokerProcess
 from pylogd.services.registry.appending import PRODUCER_ID
 from pylogd.wire.records import encode_batch
 from tests.integration.conftest import StartBroker
-from tests.integration.services.test_schema_registry import AT_ONCE, SECONDS, RegistryProcess, ask, made
 from tests.rawclient import RawClient, produce, wait_until
+from tests.registries import AT_ONCE, SECONDS, RegistryProcess, ask, made
 
 SCHEMAS = 40
 SESSION = 2.0

@@ -15,8 +15,8 @@ import pytest
 
 from pylogd.local.broker import BrokerProcess
 from tests.integration.conftest import StartBroker
-from tests.integration.services.test_schema_registry import AT_ONCE, RegistryProcess, ask, made
 from tests.rawclient import memory, reset_peak
+from tests.registries import AT_ONCE, RegistryProcess, ask, made
 
 MEMORY_CAP = 30.0  # MiB by which the process may grow
 

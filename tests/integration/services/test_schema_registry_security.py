@@ -26,7 +26,7 @@ from joserfc import jwk, jwt
 from pylogd.client.registry.avro import SchemaRegistryClient, SchemaRegistryError
 from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.integration.conftest import StartBroker
-from tests.integration.services.test_schema_registry import AT_ONCE, RegistryProcess
+from tests.registries import AT_ONCE, RegistryProcess
 
 SECONDS = 120
 BASIC = {"basic.auth.credentials.source": "USER_INFO", "basic.auth.user.info": "ada:secret of ada"}

@@ -33,7 +33,7 @@ from google.protobuf.message_factory import GetMessageClass
 from pylogd.client import Consumer
 from pylogd.local.broker import BrokerProcess
 from tests.commands import run_command
-from tests.integration.services.test_schema_registry import AT_ONCE, SECONDS, RegistryProcess, ask
+from tests.registries import AT_ONCE, SECONDS, RegistryProcess, ask
 
 CARRIER = '{"type":"record","name":"Carrier","namespace":"air","fields":[{"name":"code","type":"string"}]}'
 FLIGHT = '{"type":"record","name":"Flight","namespace":"air","fields":[{"name":"carrier","type":"air.Carrier"}]}'

@@ -16,7 +16,7 @@ from pylogd.credentials.passwords import add_user
 from pylogd.lake.spark.avro import from_avro, spark_type, to_avro
 from pylogd.lake.spark.errors import OptionError
 from tests.integration.conftest import Address
-from tests.integration.services.test_schema_registry import FLIGHT, LATER, RegistryProcess
+from tests.registries import FLIGHT, LATER, RegistryProcess
 
 pytestmark = pytest.mark.timeout(600)
 ALL = {

@@ -28,8 +28,8 @@ from tests.docs.blocks import Block
 from tests.docs.console import Console, commands
 from tests.docs.kinds import blocks_of_kind
 from tests.integration.conftest import Address
-from tests.integration.services.test_schema_registry import RegistryProcess
 from tests.integration.spark.lake.lakes import Command
+from tests.registries import RegistryProcess
 
 pytestmark = pytest.mark.timeout(600)
 FLIGHT = {"type": "record", "name": "Flight", "fields": [{"name": "tail", "type": "string"}]}

@@ -15,7 +15,7 @@ from pylogd.cli.main import pylogd
 from pylogd.client import Admin, AuditedProducer, Cluster, NewTopic, Producer
 from pylogd.credentials.passwords import add_user
 from pylogd.lake.spark.avro import from_avro, to_avro
-from tests.integration.services.test_schema_registry import FLIGHT, RegistryProcess
+from tests.registries import FLIGHT, RegistryProcess
 from tests.secured import Secured
 from tests.sparks import retried
 

@@ -26,8 +26,8 @@ from tests.docs.console import commands
 from tests.docs.kinds import blocks_of_kind
 from tests.fakes.registered import record
 from tests.integration.conftest import Address
-from tests.integration.services.test_schema_registry import RegistryProcess
 from tests.integration.spark.lake.lakes import Command, documents
+from tests.registries import RegistryProcess
 
 pytestmark = pytest.mark.timeout(600)
 OLD = record(("id", "int"), ("timestamp", {"type": "long", "logicalType": "timestamp-millis"}), name="Trip")
