@@ -224,7 +224,7 @@ class BoundedServer(ListeningSite):
     def __init__(self, reactor: Any, endpoint: str, tls: Any, refusals: RefusalForm) -> None:
         """tls: a `tls.ReloadedTls`; None for plain HTTP."""
         self.site: Any = BoundedSite(None, reactor, refusals)
-        factory = self.site
+        factory: Any = self.site
         if tls is not None:
             from twisted.protocols.tls import TLSMemoryBIOFactory  # noqa: PLC0415 - needs pyOpenSSL, an extra
 

@@ -14,12 +14,11 @@ from pylogd.base.threads import ThreadPool
 from pylogd.client import SecurityOptions
 from pylogd.client.deferred import Admin, Cluster
 from pylogd.services.console.decoding import Decoder
-from pylogd.services.console.figures import Figures
+from pylogd.services.console.groups import ZooKeeperGroups
 from pylogd.services.console.mirrors import MirrorReader, Mirrors
 from pylogd.services.console.periodic_reads import PeriodicReads
-from pylogd.services.console.sampler import ClusterSampler
+from pylogd.services.console.sampler import ClusterSampler, Figures
 from pylogd.services.console.tables import TableOptions, TableReader, TableState
-from pylogd.services.console.zookeeper_groups import ZooKeeperGroups
 
 if TYPE_CHECKING:
     from pylogd.services.console.audits import Audited

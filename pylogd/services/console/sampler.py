@@ -8,15 +8,20 @@ data directories is requested with each sample.
 
 Rules: a broker that fails is not asked again in the same sample; its data is unknown, and recorded as a gap. If a
 sample fails as a whole, the last one stays, with the reason.
+
+Connections and the reactor's lag are not in the Kafka protocol. They come from the brokers' metrics pages: each page is
+read in a thread, with limits on size and time, and only needed lines are parsed. The lag is the mean between the last
+two reads.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -26,20 +31,82 @@ from twisted.python.failure import Failure
 from pylogd.base.deferreds import all_run
 from pylogd.base.errors import PylogdError, error_for
 from pylogd.base.steps import in_steps
+from pylogd.base.threads import ThreadPool
 from pylogd.client.core.admin.calls import Calls, refresh
 from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, judge
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.admin.operations import Operations
 from pylogd.client.core.model import LogDir
 from pylogd.services.console import asking
-from pylogd.services.console.figures import Figures
-from pylogd.services.console.gaps import Gaps
-from pylogd.services.console.groups import GroupSampler
-from pylogd.services.console.sample import BrokerState, Directory, Nodes, Sample, TopicState
+from pylogd.services.console.groups import GroupSampler, ZooKeeperGroups
+from pylogd.services.console.sample import BrokerState, Directory, Gaps, Nodes, Sample, TopicState
 from pylogd.services.console.series import POINTS, UNKNOWN, TopicSeries
-from pylogd.services.console.zookeeper_groups import ZooKeeperGroups
+from pylogd.web.client import open_url, read_body
 
 log = Logger()
+
+_SECONDS: Final = 5.0
+_MOST_BYTES: Final = 32 << 20
+_NODE: Final = re.compile(r'^pylogd_build_info\{[^}]*\bnode="(\d+)"', re.MULTILINE)
+_CONNECTIONS: Final = re.compile(r"^pylogd_connections\{[^}]*\} (\S+)", re.MULTILINE)
+_LAG: Final = re.compile(r"^pylogd_reactor_lag_seconds_(sum|count) (\S+)", re.MULTILINE)
+
+
+class _Lag(NamedTuple):
+    total: float
+    fired: float
+
+
+class Figures:
+    """Reads the brokers' metrics pages.
+
+    last: the figures of each broker by its id, as of the last `read`.
+    """
+
+    def __init__(self, reactor: Any, urls: Sequence[str]) -> None:
+        self._urls = urls
+        self._pool = ThreadPool(reactor, 2, "console-figures")
+        self._lags: dict[int, _Lag] = {}
+        self.last: dict[int, Mapping[str, float]] = {}
+
+    def stop(self) -> None:
+        """End the threads that read the pages, once the present reads have ended."""
+        self._pool.stop()
+
+    async def read(self) -> list[str]:
+        """Read the metrics pages of all brokers. Return a line for each that could not be read, with the reason."""
+        problems = []
+        found: dict[int, Mapping[str, float]] = {}
+        for url in self._urls:
+            try:
+                text = await self._pool.defer(_fetch, url)
+                node, figures = self.parse(text)
+                found[node] = figures
+            except (OSError, ValueError) as error:
+                problems.append(f"the metrics at {url} are not known: {error}")
+        self.last = found
+        return problems
+
+    def parse(self, text: str) -> tuple[int, Mapping[str, float]]:
+        """Return a broker's id and figures. Raises ValueError if it is not a broker's page."""
+        named = _NODE.search(text)
+        if named is None:
+            raise ValueError("it is not a page of a pylogd broker")
+        node = int(named[1])
+        figures = {"connections": sum(float(value) for value in _CONNECTIONS.findall(text))}
+        parts = dict(_LAG.findall(text))
+        if len(parts) == 2:
+            now, before = _Lag(float(parts["sum"]), float(parts["count"])), self._lags.get(node)
+            self._lags[node] = now
+            if before is not None and now.fired > before.fired:
+                figures["reactor lag"] = (now.total - before.total) / (now.fired - before.fired)
+        return node, figures
+
+
+def _fetch(url: str) -> str:
+    with open_url(url, _SECONDS) as answer:
+        return read_body(answer, _MOST_BYTES).decode("utf-8", "replace")
+
 
 _SLOW_EVERY: Final = 6
 _BUSY_FACTOR: Final = 2.0

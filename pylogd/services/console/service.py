@@ -11,12 +11,9 @@ from typing import Any, Final
 from twisted.internet import defer
 
 from pylogd.base.clock import wall_ms
-from pylogd.services.console import static_files
-from pylogd.services.console.actions.every import actions
-from pylogd.services.console.actions.log import ActionLog
-from pylogd.services.console.actions.steps import ActionPages
+from pylogd.services.console.actions import all_actions
+from pylogd.services.console.actions.steps import ActionLog, ActionPages
 from pylogd.services.console.clusters import ClusterOptions, WatchedCluster
-from pylogd.services.console.events import EventStreams
 from pylogd.services.console.login import Login
 from pylogd.services.console.masking import Masking, MaskingRule
 from pylogd.services.console.pages.access import Access
@@ -24,13 +21,13 @@ from pylogd.services.console.pages.administration import Administration
 from pylogd.services.console.pages.brokers import Brokers
 from pylogd.services.console.pages.groups import Groups
 from pylogd.services.console.pages.messages import MessagePages
-from pylogd.services.console.pages.overview import Overview
+from pylogd.services.console.pages.overview import EventStreams, Overview
 from pylogd.services.console.pages.services import ServicePages
 from pylogd.services.console.pages.topics import Topics
 from pylogd.services.console.reading import Messages
 from pylogd.services.console.sessions import Sessions
 from pylogd.services.console.tailing import Tails
-from pylogd.services.console.view import View
+from pylogd.services.console.view import View, load_static_files
 from pylogd.services.console.web import ConsoleResource
 from pylogd.web.bodies import BoundedServer, RefusalForm
 
@@ -130,7 +127,7 @@ class ConsoleService:
         """Return the HTTP resource that answers all paths."""
         options = self._options
         view = View(
-            self.clusters, static_files.load(), allow_writes=options.allow_writes, login_needed=self._login.needed
+            self.clusters, load_static_files(), allow_writes=options.allow_writes, login_needed=self._login.needed
         )
         root = ConsoleResource(
             view, Sessions(self._reactor.seconds), self._login, allow_writes=options.allow_writes,
@@ -146,7 +143,7 @@ class ConsoleService:
         parts = (
             access, Overview(view, self._events), Topics(view), Groups(view), Brokers(view),
             MessagePages(view, self._messages, self._tails), self._administered, ServicePages(view),
-            ActionPages(view, self._actions, actions(self._messages, self._masking)),
+            ActionPages(view, self._actions, all_actions(self._messages, self._masking)),
         )  # fmt: skip
         for part in parts:
             root.add(part.routes())

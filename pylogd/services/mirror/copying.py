@@ -29,12 +29,9 @@ from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.zookeeper.waiting import Sleeper
 from pylogd.services.mirror.batches import BatchCopy
 from pylogd.services.mirror.errors import MirrorError, NotAMember, TopicRecreated
-from pylogd.services.mirror.feeds import CopiedRoute, RouteFeed
-from pylogd.services.mirror.figures import RouteFigures, figures_of
-from pylogd.services.mirror.lag import LagMark
+from pylogd.services.mirror.feeds import ByteRateLimit, CopiedRoute, RouteFeed, RouteFigures, figures_of
 from pylogd.services.mirror.membership import SESSION_ENDED
-from pylogd.services.mirror.partition_copy import PartitionCopy, PartitionRoute
-from pylogd.services.mirror.rate_limit import ByteRateLimit
+from pylogd.services.mirror.partition_copy import LagMark, PartitionCopy, PartitionRoute
 from pylogd.services.mirror.starting import SourceState, start_of
 from pylogd.services.mirror.target import Checkpoint, SourcePartition, Target
 from pylogd.wire.exceptions import InvalidRecordBatch

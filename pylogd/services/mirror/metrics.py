@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pylogd.services.mirror.copying import Copier
-from pylogd.services.mirror.figures import RouteFigures
+from pylogd.services.mirror.feeds import RouteFigures
 
 _GAUGES: Final = (
     ("lag", "lag_records", "Records of the source that are not committed at the target yet"),

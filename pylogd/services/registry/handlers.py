@@ -16,9 +16,8 @@ from twisted.internet.defer import Deferred
 
 from pylogd import __version__
 from pylogd.services.registry.api_request import ApiRequest
-from pylogd.services.registry.checking import SchemaChecker
+from pylogd.services.registry.checking import SchemaChecker, SchemaReader
 from pylogd.services.registry.contexts import WILDCARD, beside, context_named
-from pylogd.services.registry.contracts import rule_types
 from pylogd.services.registry.errors import (
     IncompatibleSchema,
     InvalidSchema,
@@ -28,9 +27,8 @@ from pylogd.services.registry.errors import (
 )
 from pylogd.services.registry.lookups import documents
 from pylogd.services.registry.model import KINDS, Comparison, NotCompared, Schema, TopicRecord, Version
-from pylogd.services.registry.modes import Mode
-from pylogd.services.registry.reading import SchemaReader
 from pylogd.services.registry.registry import Registry
+from pylogd.services.registry.settings import Mode, rule_types
 from pylogd.services.registry.store import SchemaStore
 
 #: The most comparisons of a registration, which is compared again if other versions were registered meanwhile.

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from pylogd.services.registry.contexts import DEFAULT, EVERY, WILDCARD, QualifiedSubject, beside, context_of, prefix
-from pylogd.services.registry.contracts import completed
 from pylogd.services.registry.errors import (
     ConfigNotFound,
     IncompatibleSchema,
@@ -30,8 +29,7 @@ from pylogd.services.registry.model import (
     Version,
     definitions_of,
 )
-from pylogd.services.registry.modes import Mode
-from pylogd.services.registry.settings import Settings
+from pylogd.services.registry.settings import Mode, Settings, completed
 from pylogd.services.registry.state import MAX_NUMBER, RegistryState
 
 LATEST = "latest"

@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Any
 
 from pylogd.services.registry.contexts import DEFAULT, EVERY, context_of, prefix
-from pylogd.services.registry.contracts import notes_version
 from pylogd.services.registry.errors import (
     ConfigNotFound,
     ContextNotEmpty,
@@ -36,8 +35,7 @@ from pylogd.services.registry.errors import (
 )
 from pylogd.services.registry.lookups import LATEST, Lookups, version_number
 from pylogd.services.registry.model import Comparison, NotCompared, Schema, TopicRecord, Version
-from pylogd.services.registry.modes import Mode
-from pylogd.services.registry.settings import Settings, refuse_missing
+from pylogd.services.registry.settings import Mode, Settings, notes_version, refuse_missing
 from pylogd.services.registry.state import (
     MAX_NUMBER,
     TAKEOVER,

@@ -12,10 +12,9 @@ from pylogd.client import SecurityOptions
 from pylogd.client.deferred import Cluster
 from pylogd.services.registry.authentication import Authenticator
 from pylogd.services.registry.checking import SchemaChecker
-from pylogd.services.registry.election import LeaderElection
+from pylogd.services.registry.election import Identity, LeaderElection
 from pylogd.services.registry.errors import BodyTooLarge, Overloaded
 from pylogd.services.registry.forwarding import Forwarder
-from pylogd.services.registry.group_protocol import Identity
 from pylogd.services.registry.handlers import Handlers
 from pylogd.services.registry.model import Compatibility
 from pylogd.services.registry.registry import Registry

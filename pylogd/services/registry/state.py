@@ -10,6 +10,11 @@ Rules:
 - A deletion writes tombstones for all keys with the same meaning, whatever bytes other programs wrote (`completed`).
 - A record that can't be decoded is skipped. Ids that are found in it are not given to other schemas. Must not know:
   HTTP, brokers, which changes are allowed.
+
+Compaction compares bytes: `{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}` and the same with blanks, or in
+another order, are two keys, and a tombstone for one key does not remove the record of the other. Other registries, and
+other versions of them, write keys differently. So a permanent deletion has to write a tombstone for each key in the
+topic that means the deleted thing.
 """
 
 from __future__ import annotations
@@ -17,18 +22,67 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from pylogd.services.registry.contexts import DEFAULT, context_of, normalized
 from pylogd.services.registry.errors import RegistryError
-from pylogd.services.registry.keys import RecordKeys, identity_of
 from pylogd.services.registry.model import AVRO, Identity, Schema, TopicRecord, Version, extras_of, references_of
-from pylogd.services.registry.modes import Mode
-from pylogd.services.registry.settings import Settings
+from pylogd.services.registry.settings import Mode, Settings
 
 _log = logging.getLogger(__name__)
+
+#: The kind of a record, and the other values that distinguish its key.
+KeyIdentity = tuple[str, str | None, int]
+
+
+def identity_of(name: Any) -> KeyIdentity | None:
+    """Return the meaning of a key (a JSON document); None for kinds that are not deleted. Raises if it is malformed."""
+    kind, subject = name["keytype"], name.get("subject")
+    if kind == "SCHEMA":
+        return kind, normalized(subject), int(name["version"])
+    if kind in ("CONFIG", "MODE"):
+        return kind, subject, 0
+    return (kind, str(name["context"]), 0) if kind == "CONTEXT" else None
+
+
+class RecordKeys:
+    """The keys of the topic that have a value, by their meaning."""
+
+    def __init__(self) -> None:
+        self._live: dict[KeyIdentity, set[bytes]] = {}
+        self._left: set[KeyIdentity] = set()  # deletions that wrote a tombstone for only one of the keys
+
+    def note(self, identity: KeyIdentity, key: bytes, *, deleted: bool) -> None:
+        """Record the topic's next record."""
+        keys = self._live.setdefault(identity, set())
+        if not deleted:
+            keys.add(key)
+            self._left.discard(identity)
+            return
+        keys.discard(key)
+        if keys:
+            self._left.add(identity)
+        else:
+            del self._live[identity]
+            self._left.discard(identity)
+
+    def tombstones(self, records: Iterable[TopicRecord]) -> list[TopicRecord]:
+        """Return the tombstones that the records of a change need for other keys with the same meaning.
+
+        They include keys that an earlier deletion left.
+        """
+        written: set[KeyIdentity] = set()
+        deleted = set(self._left)
+        for record in records:
+            identity = identity_of(json.loads(record.key))
+            if identity is not None:
+                (deleted.add if record.value is None else written.add)(identity)
+        own = {record.key for record in records}
+        keys = {key for identity in deleted - written for key in self._live.get(identity, ())}
+        return [TopicRecord(key, None) for key in sorted(keys - own)]
+
 
 MAX_NUMBER: Final = 2**31 - 1  # the largest version, and the largest id, which has four bytes in messages
 _TAKEOVER: Final = "WRITER"
@@ -52,7 +106,7 @@ class RegistryState:
         self._keys = RecordKeys()
 
     def completed(self, records: list[TopicRecord]) -> list[TopicRecord]:
-        """Return the records of a change, with tombstones for all keys of the deleted things (`keys`)."""
+        """Return the records of a change, with tombstones for all keys of the deleted things (`RecordKeys`)."""
         return [*self._keys.tombstones(records), *records] if records else []
 
     def apply(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
@@ -215,5 +269,5 @@ def as_bytes(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-#: A record that changes nothing. A registry writes it to take over the topic (see `appending`).
+#: A record that changes nothing. A registry writes it to take over the topic (see `store`).
 TAKEOVER: Final = TopicRecord(as_bytes({"keytype": _TAKEOVER, "magic": 0}), b"{}")

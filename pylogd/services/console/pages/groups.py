@@ -14,7 +14,7 @@ from pylogd.services.console.sample import GroupState
 from pylogd.services.console.series import UNKNOWN
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
-from pylogd.store.registered_groups import ZOOKEEPER
+from pylogd.store.consumers import ZOOKEEPER
 
 COLUMNS: Final = {
     "group": Column("Group", lambda one: one.group_id),

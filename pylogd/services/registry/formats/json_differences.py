@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pylogd.client.registry.pattern_engines import Untranslatable
 from pylogd.client.registry.patterns import InvalidPattern, for_python
-from pylogd.services.registry.formats.changes import Changes
+from pylogd.services.registry.formats import Changes
 from pylogd.services.registry.formats.json_nodes import COMBINED, Kind, Node, same
 
 #: Keywords that limit a value: a change is compatible if it loosens the limit.

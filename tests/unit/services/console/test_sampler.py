@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 
 from pylogd.client.core.admin.health import Verdict
-from pylogd.services.console.zookeeper_groups import ZooKeeperGroups
+from pylogd.services.console.groups import ZooKeeperGroups
 from pylogd.store.errors import NoNode, StoreError
 from pylogd.store.interfaces import Node, NodeStat
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest

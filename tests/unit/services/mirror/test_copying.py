@@ -13,10 +13,9 @@ from pylogd.client.core.errors import LogTruncation, UnknownTopic
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.services.mirror.copying import CommitPace, Copier
 from pylogd.services.mirror.errors import NotAMember, TopicRecreated
+from pylogd.services.mirror.feeds import ByteRateLimit, RouteMeter
 from pylogd.services.mirror.offset_map import Run
 from pylogd.services.mirror.partition_copy import PartitionRoute
-from pylogd.services.mirror.rate_limit import ByteRateLimit
-from pylogd.services.mirror.route_meter import RouteMeter
 from pylogd.services.mirror.source import OnError
 from pylogd.services.mirror.starting import LogRange, SourceState, StartAt
 from pylogd.services.mirror.target import SourcePartition

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from pylogd.services.registry.checking import given_schema
 from pylogd.services.registry.formats import compare, format_of
 from pylogd.services.registry.model import AVRO, Reference, Schema, TopicRecord
-from pylogd.services.registry.reading import given_schema
 from pylogd.services.registry.registry import Registry
 
 

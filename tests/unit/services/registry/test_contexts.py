@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from pylogd.services.registry.checking import given_schema
 from pylogd.services.registry.contexts import EVERY
-from pylogd.services.registry.contracts import rule_types
 from pylogd.services.registry.errors import (
     ContextNotEmpty,
     IncompatibleSchema,
@@ -17,9 +17,8 @@ from pylogd.services.registry.errors import (
     SchemaNotFound,
 )
 from pylogd.services.registry.model import JSON, Compatibility, Reference
-from pylogd.services.registry.modes import Mode
-from pylogd.services.registry.reading import given_schema
 from pylogd.services.registry.registry import Registry
+from pylogd.services.registry.settings import Mode, rule_types
 from tests.unit.services.registry.registries import Fixture, conflicts, read, record_of
 
 

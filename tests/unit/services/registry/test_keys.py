@@ -10,8 +10,8 @@ import pytest
 
 from pylogd.services.registry.errors import ConfigNotFound, ModeNotFound, SubjectNotFound
 from pylogd.services.registry.model import TopicRecord
-from pylogd.services.registry.modes import Mode
 from pylogd.services.registry.registry import Registry
+from pylogd.services.registry.settings import Mode
 from tests.unit.services.registry.registries import CARRIER, DELAY_DEFAULT, Fixture, record_of
 
 Rewrite = Callable[[dict[str, object]], bytes]

@@ -27,8 +27,8 @@ from pylogd.services.registry.errors import (
 )
 from pylogd.services.registry.formats import format_of
 from pylogd.services.registry.model import AVRO, Compatibility, Definition, NotCompared, Reference
-from pylogd.services.registry.modes import Mode
 from pylogd.services.registry.registry import Registry
+from pylogd.services.registry.settings import Mode
 from tests.unit.services.registry.registries import CARRIER, DELAY, DELAY_DEFAULT, Fixture, conflicts, read, record_of
 
 

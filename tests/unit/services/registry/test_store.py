@@ -14,11 +14,17 @@ from twisted.internet.testing import MemoryReactorClock
 from pylogd.broker.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.broker.log.producers import Producers
 from pylogd.client.core.admin.calls import Question
-from pylogd.services.registry.appending import PRODUCER_ID, BatchSequence, ConcurrentAppend, TopicAppender, stamp_of
 from pylogd.services.registry.errors import StoreTimedOut
 from pylogd.services.registry.model import Schema, TopicRecord
 from pylogd.services.registry.registry import Registry
-from pylogd.services.registry.store import SchemaStore
+from pylogd.services.registry.store import (
+    PRODUCER_ID,
+    BatchSequence,
+    ConcurrentAppend,
+    SchemaStore,
+    TopicAppender,
+    stamp_of,
+)
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
