@@ -94,15 +94,15 @@ class RegistryState:
     """The state described above."""
 
     def __init__(self) -> None:
-        self._subjects: dict[str, dict[int, Version]] = {}
-        self._uses: dict[tuple[str, int], dict[tuple[str, int], Version]] = {}  # by context and id
-        self._guids: dict[str, dict[tuple[str, int], Version]] = {}  # by guid, then by context and id
-        self._ids: dict[tuple[str, Identity], int] = {}
-        self._settings: dict[str | None, Settings] = {}
-        self._modes: dict[str | None, Mode] = {}
-        self._used: dict[str, int] = {}  # the largest version so far, by subject
-        self._last_ids: dict[str, int] = {}  # the largest id so far, by context
-        self._contexts: set[str] = set()
+        self.subjects: dict[str, dict[int, Version]] = {}
+        self.uses: dict[tuple[str, int], dict[tuple[str, int], Version]] = {}  # by context and id
+        self.guids: dict[str, dict[tuple[str, int], Version]] = {}  # by guid, then by context and id
+        self.ids: dict[tuple[str, Identity], int] = {}
+        self.settings: dict[str | None, Settings] = {}
+        self.modes: dict[str | None, Mode] = {}
+        self.last_versions: dict[str, int] = {}  # the largest version so far, by subject
+        self.last_ids: dict[str, int] = {}  # the largest id so far, by context
+        self.contexts: set[str] = set()
         self._keys = RecordKeys()
 
     def completed(self, records: list[TopicRecord]) -> list[TopicRecord]:
@@ -139,10 +139,10 @@ class RegistryState:
         elif kind == "MODE":
             self._apply_mode(subject, document)
         elif kind == "CONTEXT":
-            change = self._contexts.discard if document is None else self._contexts.add
+            change = self.contexts.discard if document is None else self.contexts.add
             change(str(name["context"]))
         elif kind == "DELETE_SUBJECT" and document is not None:
-            for version in list(self._subjects.get(subject or "", {}).values()):
+            for version in list(self.subjects.get(subject or "", {}).values()):
                 if version.version <= int(document["version"]):
                     self._put(replace(version, deleted=True))
         elif kind == "NOOP":
@@ -164,7 +164,7 @@ class RegistryState:
             str(document.get("guid") or schema.guid),
         )  # fmt: skip
         context = context_of(subject)
-        named = next(iter(self._uses.get((context, version.id), {}).values()), None)
+        named = next(iter(self.uses.get((context, version.id), {}).values()), None)
         if named is not None and named.schema.identity != schema.identity:
             _log.error(
                 "the record at offset %d of the schemas topic gives id %d to a second schema (%s version %d); id %d "
@@ -176,45 +176,45 @@ class RegistryState:
     def _put(self, version: Version) -> None:
         subject, number, context = version.subject, version.version, context_of(version.subject)
         identity = version.schema.identity  # raises for an invalid schema, before anything has changed
-        before = self._subjects.get(subject, {}).get(number)
+        before = self.subjects.get(subject, {}).get(number)
         if before is not None and before.id != version.id:
             self._remove(subject, number)
-        self._subjects.setdefault(subject, {})[number] = version
-        self._used[subject] = max(self._used.get(subject, 0), number)
-        self._uses.setdefault((context, version.id), {})[subject, number] = version
-        self._guids.setdefault(version.guid, {})[context, version.id] = version
+        self.subjects.setdefault(subject, {})[number] = version
+        self.last_versions[subject] = max(self.last_versions.get(subject, 0), number)
+        self.uses.setdefault((context, version.id), {})[subject, number] = version
+        self.guids.setdefault(version.guid, {})[context, version.id] = version
         self._note_id(context, version.id)
-        self._ids.setdefault((context, identity), version.id)
+        self.ids.setdefault((context, identity), version.id)
         if context != DEFAULT:
-            self._contexts.add(context)
+            self.contexts.add(context)
 
     def _remove(self, subject: str, number: int) -> None:
-        versions = self._subjects.get(subject, {})
+        versions = self.subjects.get(subject, {})
         version = versions.pop(number, None)
         if version is None:
             return
         if not versions:
-            del self._subjects[subject]
+            del self.subjects[subject]
         context = context_of(subject)
-        uses = self._uses[context, version.id]
+        uses = self.uses[context, version.id]
         del uses[subject, number]
         if not uses:
-            del self._uses[context, version.id]
-            self._guids[version.guid].pop((context, version.id), None)
-            if self._ids.get((context, version.schema.identity)) == version.id:
-                del self._ids[context, version.schema.identity]
+            del self.uses[context, version.id]
+            self.guids[version.guid].pop((context, version.id), None)
+            if self.ids.get((context, version.schema.identity)) == version.id:
+                del self.ids[context, version.schema.identity]
 
     def _apply_settings(self, subject: str | None, document: Mapping[str, Any] | None) -> None:
         if document is None:
-            self._settings.pop(subject, None)
+            self.settings.pop(subject, None)
         else:
-            self._settings[subject] = Settings().changed(document, "compatibilityLevel")
+            self.settings[subject] = Settings().changed(document, "compatibilityLevel")
 
     def _apply_mode(self, subject: str | None, document: Mapping[str, Any] | None) -> None:
         if document is None:
-            self._modes.pop(subject, None)
+            self.modes.pop(subject, None)
         else:
-            self._modes[subject] = Mode.named(document["mode"])
+            self.modes[subject] = Mode.named(document["mode"])
 
     def _apply_last_ids(self, document: Mapping[str, Any]) -> None:
         self._note_id(DEFAULT, int(document.get("lastId", 0)))
@@ -222,15 +222,15 @@ class RegistryState:
             self._note_id(str(context), int(last))
 
     def _note_id(self, context: str, schema_id: int) -> None:
-        self._last_ids[context] = max(self._last_ids.get(context, 0), schema_id)
+        self.last_ids[context] = max(self.last_ids.get(context, 0), schema_id)
 
-    def _all_versions(self) -> Iterator[Version]:
-        return (version for versions in self._subjects.values() for version in versions.values())
+    def all_versions(self) -> Iterator[Version]:
+        return (version for versions in self.subjects.values() for version in versions.values())
 
     def last_ids_record(self) -> TopicRecord:
         """Return the record of the largest ids that were given."""
-        last = {context: last for context, last in self._last_ids.items() if context != DEFAULT}
-        document: dict[str, Any] = {"lastId": self._last_ids.get(DEFAULT, 0)}
+        last = {context: last for context, last in self.last_ids.items() if context != DEFAULT}
+        document: dict[str, Any] = {"lastId": self.last_ids.get(DEFAULT, 0)}
         return TopicRecord(
             as_bytes({"keytype": "NOOP", "magic": 0}), as_bytes(document | ({"lastIds": last} if last else {}))
         )

@@ -249,7 +249,7 @@ class SchemaStore:
         deadline = self._reactor.seconds() + self._timeout
         while True:
             result, changes = work()
-            records = self.registry.completed(changes)
+            records = self.registry.state.completed(changes)
             if not records or await self._append(records):
                 return result
             if self._reactor.seconds() >= deadline:
@@ -362,7 +362,7 @@ class SchemaStore:
                 )
                 self._token_read = self._token_read or stamp.token == self._token
             try:
-                self.registry.apply(record.key, record.value, record.offset)
+                self.registry.state.apply(record.key, record.value, record.offset)
             except Exception:
                 log.failure(
                     "Unexpected error: skipping the record at offset {offset} of {topic}",
