@@ -1,4 +1,4 @@
-"""The state of one partition that is being copied, and its next checkpoint."""
+"""Partitions that are being copied: their state, their next checkpoints, and when those are committed."""
 
 from __future__ import annotations
 
@@ -108,3 +108,52 @@ class PartitionCopy:
         """Record that the checkpoint is committed."""
         self.checkpoint = checkpoint
         self.runs.clear()
+
+
+class CommitPace(NamedTuple):
+    """A commit is due this many seconds after the first uncommitted batch, or when this many bytes were appended."""
+
+    seconds: float
+    bytes: int = 512 << 20
+
+
+class Uncommitted:
+    """The partitions with batches that are appended and not committed, and the time of their commit."""
+
+    def __init__(self, pace: CommitPace) -> None:
+        self._pace = pace
+        self._copies: dict[PartitionCopy, None] = {}
+        self._bytes, self._began = 0, 0.0
+
+    def __contains__(self, copy: PartitionCopy) -> bool:
+        return copy in self._copies
+
+    def __bool__(self) -> bool:
+        return bool(self._copies)
+
+    def add(self, copy: PartitionCopy, now: float) -> None:
+        """Record that a partition has advanced."""
+        if not self._copies:
+            self._began = now
+        self._copies[copy] = None
+
+    def appended(self, size: int) -> None:
+        """Count appended bytes."""
+        self._bytes += size
+
+    def make_due(self) -> None:
+        """Let the commit be due now."""
+        self._began = float("-inf")
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a commit is due."""
+        return bool(self._copies) and (now >= self._began + self._pace.seconds or self._bytes >= self._pace.bytes)
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until a commit is due."""
+        return max(0.0, self._began + self._pace.seconds - now)
+
+    def take(self) -> list[PartitionCopy]:
+        """Return the partitions, and begin anew."""
+        copies, self._copies, self._bytes = list(self._copies), {}, 0
+        return copies
