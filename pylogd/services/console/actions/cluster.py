@@ -16,7 +16,7 @@ from pylogd.client.core.admin.quota_operations import DEFAULT_ENTITY, QuotaEntit
 from pylogd.client.core.admin.throttle_settings import RATES, THROTTLED
 from pylogd.client.core.model import TopicPartition
 from pylogd.credentials.scram import SCRAM_MECHANISMS
-from pylogd.services.console.actions.steps import Field, Plan, command, number
+from pylogd.services.console.actions.steps import Action, Field, Plan, command, number
 from pylogd.services.console.answers import PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.pages.administration import entity_text
@@ -29,26 +29,10 @@ _QUOTAS: Final = (
 )  # fmt: skip
 
 
-class OnCluster:
-    """The fields that these actions share.
-
-    heading: the heading of their pages.
-    after: the page to show afterwards.
-    """
+class OnCluster(Action):
+    """The section that these actions share."""
 
     section = "admin"
-    secret = False
-    role: Role = Role.OPERATOR
-    heading = ""
-    after = "/admin"
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return self.heading
-
-    def back(self, asked: PageRequest) -> str:
-        """Return the path, below the cluster's, of the page that the outcome links to."""
-        return self.after
 
 
 class MoveReplicas(OnCluster):

@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from twisted.logger import Logger
 
@@ -120,37 +122,41 @@ class Plan:
     logged: str = ""
 
 
-class Action(Protocol):
+class Action(ABC):
     """An action.
 
-    path: the path below the cluster's path.
+    path: the path below the cluster's path, with parts in braces.
     name: the name in the log.
+    heading: the heading of its pages; it may have the parts of the path.
+    after: the path, below the cluster's, of the page that the outcome links to; it may have the parts too.
     section: the section of the navigation.
+    role: the lowest role that may carry the action out.
+    secret: whether the form has secrets, which no other page may have: then no plan is shown before it is carried out.
     """
 
-    path: str
-    name: str
-    section: str
-    #: the lowest role that may carry the action out
-    role: Role
-    #: whether the form has secrets, which no other page may have: then no plan is shown before it is carried out
-    secret: bool
+    path = ""
+    name = ""
+    heading = ""
+    after = ""
+    section = ""
+    role: Role = Role.OPERATOR
+    secret = False
 
     def title(self, asked: PageRequest) -> str:
         """Return the heading of its pages."""
-        ...
-
-    def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
-        """Return the form's fields, filled with known values. Raises Refused."""
-        ...
-
-    async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return the plan. Raises Refused for invalid input, PylogdError."""
-        ...
+        return self.heading.format(**asked.parts)
 
     def back(self, asked: PageRequest) -> str:
         """Return the path, below the cluster's, of the page that the outcome links to."""
-        ...
+        return self.after.format(**{name: quote(part, safe="") for name, part in asked.parts.items()})
+
+    @abstractmethod
+    def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
+        """Return the form's fields, filled with known values. Raises Refused."""
+
+    @abstractmethod
+    async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
+        """Return the plan. Raises Refused for invalid input, PylogdError."""
 
 
 @dataclass
