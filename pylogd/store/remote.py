@@ -24,22 +24,17 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.store.call_queue import notify
+from pylogd.store.calls import MultiStore, notify
 from pylogd.store.errors import ConnectionLost, StoreClosed, StoreError, StoreFailure
 from pylogd.store.frames import FramedConnection, decode_error, encode_operations, make_node
 from pylogd.store.interfaces import (
-    ANY_VERSION,
-    Create,
-    Delete,
     EventType,
     IMetadataStore,
     Node,
     NodeStat,
     Operation,
     Result,
-    SessionListener,
     SessionState,
-    SetData,
     Watch,
     WatchEvent,
 )
@@ -151,20 +146,20 @@ def unix_endpoint(reactor: Any, path: str) -> IStreamClientEndpoint:
 
 
 @implementer(IMetadataStore)
-class RemoteStore:
+class RemoteStore(MultiStore):
     """`IMetadataStore` on the store of another process."""
 
     def __init__(
         self, endpoint: IStreamClientEndpoint, clock: Any, *, session_timeout_ms: int, connection_timeout_ms: int
     ) -> None:
         """`start` connects by `endpoint`, and fails if this takes longer than `connection_timeout_ms`."""
+        super().__init__()
         self._endpoint = endpoint
         self._clock = clock
         self._timeout_ms = session_timeout_ms
         self._patience = connection_timeout_ms / 1000
         self._connection: _Connection | None = None
         self._closed = True
-        self._listeners: list[SessionListener] = []
         self.session_id = 0
         self.vital: Callable[[], bool] = lambda: True
 
@@ -213,31 +208,14 @@ class RemoteStore:
 
         return self._call("children_data", {"path": path}).addCallback(nodes)
 
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> Deferred[str]:
-        """See `IMetadataStore`."""
-        return self.multi([Create(path, data, ephemeral, sequence)]).addCallback(lambda results: str(results[0]))
-
     def ensure(self, path: str) -> Deferred[None]:
         """See `IMetadataStore`."""
         return self._call("ensure", {"path": path}).addCallback(lambda _: None)
-
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Deferred[int]:
-        """See `IMetadataStore`."""
-        return self.multi([SetData(path, data, version)]).addCallback(lambda results: int(results[0] or 0))
-
-    def delete(self, path: str, version: int = ANY_VERSION) -> Deferred[None]:
-        """See `IMetadataStore`."""
-        return self.multi([Delete(path, version)]).addCallback(lambda _: None)
 
     def multi(self, operations: Sequence[Operation]) -> Deferred[Sequence[Result]]:
         """See `IMetadataStore`."""
         words, blobs = encode_operations(operations)
         return self._call("multi", {"operations": words}, blobs).addCallback(lambda got: list(got[0]["results"]))
-
-    def on_session(self, listener: SessionListener) -> Callable[[], None]:
-        """See `IMetadataStore`."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
 
     # -- the connection
 
@@ -252,7 +230,7 @@ class RemoteStore:
                     raise StoreFailure(f"the metadata store does not answer at its socket: {error}") from error
                 await deferLater(self._clock, _RETRY_SECONDS)
             else:
-                self._tell(SessionState.CONNECTED)
+                self.tell(SessionState.CONNECTED)
                 return
 
     async def _connect(self) -> None:
@@ -273,7 +251,7 @@ class RemoteStore:
         if connection is not self._connection:
             return  # this side has closed it, or there was no session yet
         self._connection = None
-        self._tell(SessionState.SUSPENDED)
+        self.tell(SessionState.SUSPENDED)
         Deferred.fromCoroutine(self._reconnect()).addErrback(
             lambda failure: log.failure("Unexpected error while connecting to the metadata store", failure)
         )
@@ -290,8 +268,8 @@ class RemoteStore:
             except (ConnectError, StoreError):
                 await deferLater(self._clock, _RETRY_SECONDS)
             else:
-                self._tell(SessionState.EXPIRED)
-                self._tell(SessionState.CONNECTED)
+                self.tell(SessionState.EXPIRED)
+                self.tell(SessionState.CONNECTED)
                 return
 
     async def _close(self, connection: _Connection | None) -> None:
@@ -301,7 +279,7 @@ class RemoteStore:
             except StoreError as error:  # the connection was lost, or the disk is full
                 log.debug("The metadata store could not end the session: {error}", error=error)
             connection.abort()
-        self._tell(SessionState.CLOSED)
+        self.tell(SessionState.CLOSED)
 
     def _call(self, name: str, fields: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> Deferred[_Answer]:
         return self._asked(lambda connection: connection.call(name, fields, blobs))
@@ -315,7 +293,3 @@ class RemoteStore:
         if self._connection is None:
             return fail(ConnectionLost("there is no connection to the metadata store"))
         return ask(self._connection)
-
-    def _tell(self, state: SessionState) -> None:
-        for listener in list(self._listeners):
-            listener(state)
