@@ -42,7 +42,7 @@ class SessionListeners:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def tell(self, state: SessionState) -> None:
+    def _tell(self, state: SessionState) -> None:
         """Tell the listeners of a new state of the session."""
         for listener in list(self._listeners):
             listener(state)

@@ -230,7 +230,7 @@ class RemoteStore(MultiStore):
                     raise StoreFailure(f"the metadata store does not answer at its socket: {error}") from error
                 await deferLater(self._clock, _RETRY_SECONDS)
             else:
-                self.tell(SessionState.CONNECTED)
+                self._tell(SessionState.CONNECTED)
                 return
 
     async def _connect(self) -> None:
@@ -251,7 +251,7 @@ class RemoteStore(MultiStore):
         if connection is not self._connection:
             return  # this side has closed it, or there was no session yet
         self._connection = None
-        self.tell(SessionState.SUSPENDED)
+        self._tell(SessionState.SUSPENDED)
         Deferred.fromCoroutine(self._reconnect()).addErrback(
             lambda failure: log.failure("Unexpected error while connecting to the metadata store", failure)
         )
@@ -268,8 +268,8 @@ class RemoteStore(MultiStore):
             except (ConnectError, StoreError):
                 await deferLater(self._clock, _RETRY_SECONDS)
             else:
-                self.tell(SessionState.EXPIRED)
-                self.tell(SessionState.CONNECTED)
+                self._tell(SessionState.EXPIRED)
+                self._tell(SessionState.CONNECTED)
                 return
 
     async def _close(self, connection: _Connection | None) -> None:
@@ -279,7 +279,7 @@ class RemoteStore(MultiStore):
             except StoreError as error:  # the connection was lost, or the disk is full
                 log.debug("The metadata store could not end the session: {error}", error=error)
             connection.abort()
-        self.tell(SessionState.CLOSED)
+        self._tell(SessionState.CLOSED)
 
     def _call(self, name: str, fields: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> Deferred[_Answer]:
         return self._asked(lambda connection: connection.call(name, fields, blobs))

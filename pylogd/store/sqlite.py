@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorThreads
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -96,7 +96,7 @@ class SqliteStore(MultiStore):
         """Close the file after the calls made so far."""
         if not self._open:
             self._worker.stop()
-            return _done()
+            return succeed(None)
         self._open = False
         closing: Deferred[None] = Deferred()
         self._closing = closing
@@ -189,7 +189,7 @@ class SqliteStore(MultiStore):
 
     def _started(self, _: None) -> None:
         self._open = True
-        self.tell(SessionState.CONNECTED)
+        self._tell(SessionState.CONNECTED)
 
     def _not_started(self, failure: Failure) -> Failure:
         self._worker.stop()
@@ -198,15 +198,9 @@ class SqliteStore(MultiStore):
     def _closed(self, result: Failure | None) -> None:
         closing, self._closing = self._closing, None
         self._worker.stop()
-        self.tell(SessionState.CLOSED)
+        self._tell(SessionState.CLOSED)
         assert closing is not None
         if isinstance(result, Failure):
             closing.errback(result)
         else:
             closing.callback(None)
-
-
-def _done() -> Deferred[None]:
-    deferred: Deferred[None] = Deferred()
-    deferred.callback(None)
-    return deferred

@@ -386,7 +386,7 @@ class ZooKeeperStore(SessionListeners):
             log.warn("the connection to ZooKeeper is lost; connecting again")
         else:
             log.warn("the ZooKeeper session has ended; starting a new one")
-        self.tell(state)
+        self._tell(state)
 
     # -- start and end
 
@@ -440,7 +440,7 @@ class ZooKeeperStore(SessionListeners):
         self._cancel_timer()
 
         def ended() -> None:
-            self.tell(SessionState.CLOSED)
+            self._tell(SessionState.CLOSED)
             closing.callback(None)
 
         self._session.close(ended)

@@ -116,11 +116,11 @@ class HttpPlaces:
         """Stop counting a connection."""
         self._places.leave(channel)
 
-    def asked(self, channel: SharingChannel) -> None:
+    def request_received(self, channel: SharingChannel) -> None:
         """Record that a whole request has arrived: connections without a request are closed first."""
         self._places.spoke(channel)
 
-    def answered(self, channel: SharingChannel) -> None:
+    def request_answered(self, channel: SharingChannel) -> None:
         """Record that the request was answered."""
         self._places.fell_silent(channel)
 
@@ -147,12 +147,12 @@ class SharingChannel(DeadlineChannel):
 
     def allContentReceived(self) -> None:
         """Handle the complete request."""
-        self.factory.places.asked(self)
+        self.factory.places.request_received(self)
         super().allContentReceived()
 
     def requestDone(self, request: Request) -> None:
         """Wait for the next request, since this one was answered."""
-        self.factory.places.answered(self)
+        self.factory.places.request_answered(self)
         super().requestDone(request)  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:

@@ -119,7 +119,7 @@ def _count_stamps(
     import pyarrow as pa  # noqa: PLC0415
 
     table = pa.table({**stamps, "start": _starts(stamps["time"], width), "offset": offsets})
-    table = _left(table.drop_columns("time"), partition, skip)
+    table = _rows_from(table.drop_columns("time"), partition, skip)
     ranges = [("offset", "min"), ("offset", "max")]
     found = table.group_by(["start", "producer", "server"], use_threads=False).aggregate([*ranges, ("number", "list")])
     for at, window in _windows(counted, partition, found):
@@ -146,7 +146,7 @@ def _count_unstamped(
     possible = pc.fill_null(pc.and_(pc.greater_equal(times, 0), pc.less_equal(times, now_ms + AHEAD_MS)), False)
     table = pa.table({"start": _starts(times, width), "offset": columns.column("offset")}).filter(possible)
     counted.invalid += columns.num_rows - table.num_rows
-    table = _left(table, partition, skip)
+    table = _rows_from(table, partition, skip)
     found = table.group_by("start", use_threads=False).aggregate(
         [("offset", "min"), ("offset", "max"), ("offset", "count")]
     )
@@ -172,7 +172,7 @@ def _windows(counted: Counted, partition: int, found: pa.Table) -> Iterator[tupl
         yield at, window
 
 
-def _left(table: pa.Table, partition: int, skip: Skip) -> pa.Table:
+def _rows_from(table: pa.Table, partition: int, skip: Skip) -> pa.Table:
     """Leave out rows that are counted already."""
     import pyarrow.compute as pc  # noqa: PLC0415
 

@@ -25,7 +25,7 @@ from pylogd.base.deferreds import all_run
 from pylogd.base.errors import PylogdError
 from pylogd.base.steps import in_steps
 from pylogd.client.core.admin.calls import Calls
-from pylogd.services.console import asking
+from pylogd.services.console import cluster_requests
 from pylogd.services.console.sample import Committed, Gaps, GroupState, Sample
 from pylogd.services.console.series import UNKNOWN, LagSeries
 from pylogd.store.consumers import ZOOKEEPER, RegisteredGroup, RegisteredGroups
@@ -113,13 +113,13 @@ class GroupSampler:
 
     async def _ask(self, node: int, sample: Sample) -> None:
         mine: dict[str, GroupState] = {}
-        for one in await asking.groups_of(self._calls, node):
+        for one in await cluster_requests.groups_of(self._calls, node):
             kind = one.group_type.lower() or _CLASSIC
             mine[one.group_id] = GroupState(one.group_id, one.group_state, kind, one.protocol_type, node)
             mine[one.group_id].series = self._series.get(one.group_id) or LagSeries()
         sample.groups.update(mine)
         await self._ask_members(node, mine)
-        async for group_id, offsets in asking.committed_offsets(self._calls, node, list(mine)):
+        async for group_id, offsets in cluster_requests.committed_offsets(self._calls, node, list(mine)):
             await in_steps(_collect(mine[group_id], offsets), self._clock)
 
     def _add_registered(self, sample: Sample, found: Mapping[str, RegisteredGroup]) -> Iterator[None]:
@@ -140,7 +140,7 @@ class GroupSampler:
             if not ids:
                 continue
             try:
-                found = await asking.group_summaries(self._calls, node, ids, newer=newer)
+                found = await cluster_requests.group_summaries(self._calls, node, ids, newer=newer)
             except PylogdError:
                 continue  # members stay unknown
             for group_id, (members, protocol, state) in found.items():

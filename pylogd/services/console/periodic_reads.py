@@ -49,7 +49,7 @@ class PeriodicReads(Generic[T]):
     def start(self) -> None:
         """Read once now, and again `interval` seconds after each read has ended, until `stop`."""
         self._timer = None
-        self._pool.defer(self._read).addCallbacks(self._took, self._failed).addBoth(self._again)
+        self._pool.defer(self._read).addCallbacks(self._keep, self._failed).addBoth(self._schedule)
 
     def stop(self) -> None:
         """Stop reading. The result of a read in progress is still kept."""
@@ -58,7 +58,7 @@ class PeriodicReads(Generic[T]):
             self._timer.cancel()
         self._pool.stop()
 
-    def _took(self, found: T) -> None:
+    def _keep(self, found: T) -> None:
         self.last, self.at_ms, self.problem = found, self._now_ms(), ""
 
     def _failed(self, failure: Failure) -> None:
@@ -66,6 +66,6 @@ class PeriodicReads(Generic[T]):
             log.failure("Unexpected error while a service was read", failure)
         self.problem = failure.getErrorMessage()
 
-    def _again(self, _: object) -> None:
+    def _schedule(self, _: object) -> None:
         if not self._stopped:
             self._timer = self._reactor.callLater(self._interval, self.start)

@@ -1,10 +1,10 @@
 """Sample a cluster repeatedly in the background, and keep the last sample for the pages.
 
-Strategy: samples are taken one after another, in limited pieces (`asking`), between which the reactor is free. The next
-sample begins after `interval` seconds, or after twice the time that the last one took (at most a minute): a large
-cluster is asked less often, so that the console uses no more than a third of a processor for it. Brokers are asked in
-parallel. Begins of logs and sizes change slowly and are requested with every `_SLOW_EVERY`th sample; the free space of
-data directories is requested with each sample.
+Strategy: samples are taken one after another, in limited pieces (`cluster_requests`), between which the reactor is
+free. The next sample begins after `interval` seconds, or after twice the time that the last one took (at most a
+minute): a large cluster is asked less often, so that the console uses no more than a third of a processor for it.
+Brokers are asked in parallel. Begins of logs and sizes change slowly and are requested with every `_SLOW_EVERY`th
+sample; the free space of data directories is requested with each sample.
 
 Rules: a broker that fails is not asked again in the same sample; its data is unknown, and recorded as a gap. If a
 sample fails as a whole, the last one stays, with the reason.
@@ -37,7 +37,7 @@ from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, jud
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.admin.operations import Operations
 from pylogd.client.core.model import LogDir
-from pylogd.services.console import asking
+from pylogd.services.console import cluster_requests
 from pylogd.services.console.groups import GroupSampler, ZooKeeperGroups
 from pylogd.services.console.sample import BrokerState, Directory, Gaps, Nodes, Sample, TopicState
 from pylogd.services.console.series import POINTS, UNKNOWN, TopicSeries
@@ -154,9 +154,9 @@ class ClusterSampler:
         begun = self._clock.seconds()
         running = self._running = Deferred.fromCoroutine(self.sample())
         running.addErrback(self._failed)
-        running.addBoth(lambda _: self._again(self._clock.seconds() - begun))
+        running.addBoth(lambda _: self._schedule(self._clock.seconds() - begun))
 
-    def _again(self, took: float) -> None:
+    def _schedule(self, took: float) -> None:
         self._running = None
         pause = max(self._interval, min(_BUSY_FACTOR * took, _LONGEST_PAUSE))
         self._timer = self._clock.callLater(pause, self.start)
@@ -170,7 +170,7 @@ class ClusterSampler:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
 
-    def soon(self) -> None:
+    def sample_soon(self) -> None:
         """Take the next sample now, such as after a change."""
         if self._timer is not None and self._timer.active():
             self._timer.reset(0)
@@ -227,12 +227,12 @@ class ClusterSampler:
     async def _ask_topics(self, sample: Sample) -> Partitions:
         found = Partitions()
         shared: dict[Nodes, Nodes] = {}  # most partitions have one of a few sets of replicas
-        async for page in asking.topic_pages(self._calls):
+        async for page in cluster_requests.topic_pages(self._calls):
             await in_steps(self._add(page, sample, found, shared), self._clock)
         return found
 
     def _add(
-        self, page: list[asking.FoundTopic], sample: Sample, found: Partitions, shared: dict[Nodes, Nodes]
+        self, page: list[cluster_requests.FoundTopic], sample: Sample, found: Partitions, shared: dict[Nodes, Nodes]
     ) -> Iterator[None]:
         for each in page:
             topic = sample.topics.get(each.name)
@@ -290,11 +290,11 @@ class ClusterSampler:
                 for index, leader in enumerate(topic.leaders)
                 if leader == node
             )
-            for keys in _chunks(led, asking.PARTITIONS):
+            for keys in _chunks(led, cluster_requests.PARTITIONS):
                 if node in gaps.nodes:
                     return
                 try:
-                    found = await asking.find_offsets_at(self._calls, node, keys, timestamp)
+                    found = await cluster_requests.find_offsets_at(self._calls, node, keys, timestamp)
                 except PylogdError as error:
                     gaps.add(node, f"broker {node} does not tell offsets: {error}")
                     return
@@ -320,7 +320,7 @@ class ClusterSampler:
         )
         found: dict[str, Directory] = {}
         try:
-            async for answer in asking.log_dir_pages(self._calls, node, (one for one in hosted if one[1])):
+            async for answer in cluster_requests.log_dir_pages(self._calls, node, (one for one in hosted if one[1])):
                 await in_steps(_add_sizes(answer.results, node, sample, found), self._clock)
         except PylogdError as error:
             gaps.add(None, f"broker {node} does not tell sizes: {error}")

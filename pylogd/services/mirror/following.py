@@ -38,7 +38,7 @@ REFUSALS: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST
 Try = Callable[[str, str | None], Awaitable[None]]
 
 
-class LeftOut:
+class RefusedSettings:
     """The settings that the target of one route refuses, by its topics."""
 
     def __init__(self, route: str) -> None:
@@ -46,7 +46,7 @@ class LeftOut:
         self._route = route
         self._refused: dict[tuple[str, str], str | None] = {}
 
-    def without(self, topic: str, configs: Mapping[str, str]) -> dict[str, str]:
+    def accepted(self, topic: str, configs: Mapping[str, str]) -> dict[str, str]:
         """Return settings for a topic of the target, without those that the target has refused with the same value."""
         return {
             name: value
@@ -147,7 +147,7 @@ class TopicFollower:
         self._route = route
         self._source, self._target = source, target
         self._excluded = NOT_FOLLOWED | route.configs_exclude
-        self.left_out = LeftOut(route.name)
+        self.refused_settings = RefusedSettings(route.name)
         self._next = 0.0
         self._acls = route.sync_acls
 
@@ -161,7 +161,7 @@ class TopicFollower:
         if now < self._next:
             return
         self._next = now + _EVERY_SECONDS
-        self.left_out.keep(topics.values())
+        self.refused_settings.keep(topics.values())
         if self._route.sync_configs:
             await self._follow_configs(topics)
         if self._acls:
@@ -190,14 +190,14 @@ class TopicFollower:
             present = targets.get(name)
             if present is None or origin is None:
                 continue
-            wanted = self.left_out.without(name, self.wanted(configs))
+            wanted = self.refused_settings.accepted(name, self.wanted(configs))
             changes: dict[str, str | None] = {
                 key: value for key, value in wanted.items() if present.get(key) != (value, True)
             }
-            kept = self.left_out.names(name) | self._excluded
+            kept = self.refused_settings.names(name) | self._excluded
             changes |= {key: None for key in origin.configs if key not in wanted and key not in kept}
             done = await self._alter(name, changes)
-            set_here = {key for key in wanted if key not in self.left_out.names(name)}
+            set_here = {key for key in wanted if key not in self.refused_settings.names(name)}
             if done and set_here != set(origin.configs):
                 changed.append(origin._replace(configs=tuple(sorted(set_here))))
         if changed:
@@ -214,8 +214,8 @@ class TopicFollower:
             except KafkaError as error:
                 if error.code not in REFUSALS:
                     raise
-                await self.left_out.find(name, changes, lambda key, value: alter("topic", name, {key: value}))
-                changes = {key: value for key, value in changes.items() if key not in self.left_out.names(name)}
+                await self.refused_settings.find(name, changes, lambda key, value: alter("topic", name, {key: value}))
+                changes = {key: value for key, value in changes.items() if key not in self.refused_settings.names(name)}
         except KafkaError as error:
             _log.warning("route %s: settings %s of topic %s can't be changed: %s", self._route.name,
                          ", ".join(sorted(changes)), name, error)  # fmt: skip

@@ -145,7 +145,7 @@ class RouteTopics:
 
     async def _create_without(self, topic: NewTopic) -> Mapping[str, KafkaError | None]:
         """Create a topic without the settings that the target refuses. Return the results."""
-        left_out, admin = self._follower.left_out, self._target.admin
+        refused, admin = self._follower.refused_settings, self._target.admin
 
         async def attempt(setting: str, value: str | None) -> None:
             alone = replace(topic, configs={setting: value or ""})
@@ -157,12 +157,12 @@ class RouteTopics:
         results = await admin.create_topics([bare], validate_only=True)
         if results.get(topic.name) is not None:
             return results  # the error has another cause than settings
-        await left_out.find(topic.name, topic.configs, attempt)
-        rest = left_out.without(topic.name, topic.configs)
+        await refused.find(topic.name, topic.configs, attempt)
+        rest = refused.accepted(topic.name, topic.configs)
         results = await admin.create_topics([replace(topic, configs=rest)])
         error = results.get(topic.name)
         if error is not None and error.code in REFUSALS and rest:  # the remaining settings contradict each other
-            left_out.refuse(topic.name, rest, error)
+            refused.refuse(topic.name, rest, error)
             results = await admin.create_topics([bare])
         return results
 

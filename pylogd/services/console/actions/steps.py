@@ -204,7 +204,7 @@ class ActionPages:
             await self.log.write(asked, action.name, logged, f"failed: {error}")
             return self._page("outcome", action, asked, plan=plan, outcome="", problem=str(error))._replace(status=502)
         await self.log.write(asked, action.name, logged, "done")
-        cluster.sampler.soon()
+        cluster.sampler.sample_soon()
         return self._page("outcome", action, asked, plan=plan, outcome=outcome, problem="")
 
     def _page(self, step: str, action: Action, asked: PageRequest, **values: Any) -> Answer:

@@ -156,12 +156,12 @@ class DeleteTopic(OnTopic):
 
         groups = cluster.sampler.last.by_topic.get(topic.name, [])
         rows = [
-            ("partitions", str(len(topic))), ("records", _known(topic.records)), ("bytes", _known(topic.size)),
+            ("partitions", str(len(topic))), ("records", _count(topic.records)), ("bytes", _count(topic.size)),
             ("groups with offsets", ", ".join(groups[:20]) or "none"),
         ]  # fmt: skip
         line = command(cluster, "topics", "delete", topic.name, "--yes")
         return Plan(line, run, ("What", "Lost"), rows, "The topic's records can't be brought back.")
 
 
-def _known(value: int | None) -> str:
+def _count(value: int | None) -> str:
     return "not known" if value is None else f"{value:,}"
