@@ -29,6 +29,10 @@ from pylogd.services.audit.judging import Judgement, Verdict
 from pylogd.services.audit.ledger import Ledger
 from pylogd.services.audit.windows import Change
 
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+
 #: The most empty periods that are decided at once, and the most periods before now at the first start, because each has
 #: windows in memory.
 _MOST_PERIODS: Final = 1000
@@ -230,10 +234,6 @@ def _worst(found: Iterable[Judgement]) -> Verdict:
 def _sums(found: Iterable[Judgement]) -> dict[str, int]:
     each = list(found)
     return {name: sum(getattr(one, name) for one in each) for name in _COUNTS}
-
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
 
 
 #: The directory in a table. Readers of Parquet, Delta and Iceberg ignore names with an underscore in front, and so do

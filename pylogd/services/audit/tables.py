@@ -39,10 +39,15 @@ from pylogd.services.audit.markers import Marker, MarkerFiles, open_location
 from pylogd.services.audit.topics import Since
 from pylogd.services.audit.windows import StageSpec
 
-log = Logger()
-
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from pylogd.lake.tables.interface import DataFile
+    from pylogd.lake.tables.position import Position
+
+
+log = Logger()
+
 
 #: With fewer rows, Python alone is as fast.
 _FEW: Final = 300
@@ -197,13 +202,6 @@ def _milliseconds(times: Any) -> Any:
     if pa.types.is_timestamp(times.type):
         times = times.cast(pa.timestamp("ms", times.type.tz), safe=False)
     return times.cast(pa.int64())
-
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from pylogd.lake.tables.interface import DataFile
-    from pylogd.lake.tables.position import Position
 
 
 _LOOK_SECONDS: Final = 5.0

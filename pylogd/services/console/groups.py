@@ -91,6 +91,11 @@ class GroupSampler:
         self._registered = registered
         self._series: dict[str, LagSeries] = {}
 
+    def stop(self) -> None:
+        """Close the connection to ZooKeeper, if there is one."""
+        if self._registered is not None:
+            self._registered.stop()
+
     async def sample(self, sample: Sample, gaps: Gaps) -> None:
         """Ask all brokers for their groups, and add these to a sample with states, members, offsets and lag.
 

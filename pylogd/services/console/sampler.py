@@ -164,11 +164,14 @@ class ClusterSampler:
             listener()
 
     def stop(self) -> None:
-        """Take no further samples."""
+        """Take no further samples, and close the connections that only samples use."""
         if self._running is not None:
             self._running.cancel()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
+        if self._figures is not None:
+            self._figures.stop()
+        self._groups.stop()
 
     def sample_soon(self) -> None:
         """Take the next sample now, such as after a change."""

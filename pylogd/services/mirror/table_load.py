@@ -24,7 +24,7 @@ from pylogd.wire.records import parse_header
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pylogd.lake.tables.interface import Rows
+    from pylogd.lake.tables.interface import Rows, TaskStaging
     from pylogd.lake.typed.preparing import SchemaSource
     from pylogd.lake.typed.registry import SchemaId
     from pylogd.lake.typed.rows import TypedRows
@@ -117,12 +117,6 @@ class TypedColumns:
         self._asked |= unknown
         return bool(unknown)
 
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from pylogd.lake.tables.interface import Rows, TaskStaging
-    from pylogd.services.mirror.settings import SchemaSettings
 
 #: Records are decoded in portions of about this many bytes.
 _DECODED_BYTES: Final = 16 << 20

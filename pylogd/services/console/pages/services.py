@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple
 from markupsafe import Markup
 
 from pylogd.services.console.answers import Answer, PageRequest, Refused
-from pylogd.services.console.clusters import WatchedCluster
+from pylogd.services.console.clusters import PeriodicReads, WatchedCluster
 from pylogd.services.console.listing import Column, Listing
 from pylogd.services.console.mirrors import Mirrors
-from pylogd.services.console.periodic_reads import PeriodicReads
 from pylogd.services.console.tables import TableState, behind, total
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route

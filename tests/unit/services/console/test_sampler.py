@@ -178,6 +178,9 @@ class Store:
         }  # fmt: skip
         return succeed(found[path]) if path in found else fail(NoNode(path))
 
+    def close(self) -> Deferred[None]:
+        return succeed(None)
+
     def exists(self, _: str) -> Deferred[NodeStat]:
         return succeed(NodeStat(0, 1, 1, 0))
 
