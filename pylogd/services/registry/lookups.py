@@ -6,7 +6,7 @@ Must not know: HTTP, brokers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pylogd.services.registry.contexts import DEFAULT, EVERY, WILDCARD, QualifiedSubject, beside, context_of, prefix
@@ -35,18 +35,17 @@ from pylogd.services.registry.state import MAX_NUMBER, RegistryState
 LATEST = "latest"
 
 
+@dataclass(eq=False, slots=True)
 class Lookups:
-    """Queries on the state.
+    """Queries on the state, and on the default settings, which hold where none were set.
 
     Arguments of several methods:
     deleted: whether soft-deleted versions are included.
     subject: the full name of the subject.
     """
 
-    def __init__(self, state: RegistryState, default: Settings) -> None:
-        """default: the settings that hold where none were set."""
-        self._state = state
-        self._default = default
+    _state: RegistryState
+    _default: Settings
 
     # Subjects and versions -----------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pylogd.base.errors import PylogdError
@@ -50,11 +51,11 @@ _OFFSET_COLUMNS: Final = {
 }
 
 
+@dataclass(eq=False, slots=True)
 class Groups:
     """The pages of groups."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    _view: View
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages: method, path, handler and the lowest role."""

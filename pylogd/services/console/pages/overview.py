@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from twisted.internet.task import LoopingCall
@@ -73,12 +74,12 @@ class EventStreams:
 _TOP: Final = 10
 
 
+@dataclass(eq=False, slots=True)
 class Overview:
     """The page with all clusters, and the overview of each."""
 
-    def __init__(self, view: View, events: EventStreams) -> None:
-        self._view = view
-        self._events = events
+    _view: View
+    _events: EventStreams
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages: method, path, handler and the lowest role."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pylogd.services.console.answers import Answer, PageRequest, Refused
@@ -74,11 +75,11 @@ _GROUP_COLUMNS: Final = {
 }
 
 
+@dataclass(eq=False, slots=True)
 class Topics:
     """The pages of topics."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    _view: View
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages: method, path, handler and the lowest role."""
