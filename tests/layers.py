@@ -166,7 +166,7 @@ RULES: Mapping[str, Rule] = {
     "services.console": Rule(
         (
             "base", "config", "wire.messages", "wire.records", "web", "store", "credentials", "client", "lake.tables",
-            "lake.typed", "services.audit", "services.registry.bodies",
+            "lake.typed", "services.audit",
         ),
         Twisted.ALL,
     ),

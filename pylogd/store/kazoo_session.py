@@ -31,6 +31,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -42,6 +43,7 @@ from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from pylogd.base.machine import MachineTable
 from pylogd.config.zookeeper import ZooKeeperSecurity
 from pylogd.store.interfaces import SessionState
 from pylogd.store.proof_of_life import ProofOfLife
@@ -65,6 +67,37 @@ _WAKE_BUFFER_BYTES: Final = 1 << 20
 Done = Callable[[Any, BaseException | None], None]
 #: Gives a request to kazoo.
 Send = Callable[[KazooClient], Any]
+
+
+class LinkState(Enum):
+    """The states of a session's connection."""
+
+    WAITING = "There is no connection; requests wait for one."
+    CONNECTED = "Requests are sent."
+    FAILING = "For the session timeout there was no connection: requests fail until there is one again."
+
+
+class LinkEvent(Enum):
+    """The events of a session's connection."""
+
+    CONNECTED = "kazoo has connected, and the session is valid."
+    LOST = "The connection or the session was lost, or the session is closed."
+    TIMED_OUT = "The session timeout has passed without a connection."
+
+
+LINK = MachineTable(
+    "ZooKeeper connection",
+    "Says whether requests of a ZooKeeper session are sent, wait, or fail.",
+    LinkState.WAITING,
+    {
+        LinkState.WAITING: {
+            LinkEvent.CONNECTED: LinkState.CONNECTED, LinkEvent.LOST: LinkState.WAITING,
+            LinkEvent.TIMED_OUT: LinkState.FAILING,
+        },
+        LinkState.CONNECTED: {LinkEvent.CONNECTED: LinkState.CONNECTED, LinkEvent.LOST: LinkState.WAITING},
+        LinkState.FAILING: {LinkEvent.CONNECTED: LinkState.CONNECTED, LinkEvent.LOST: LinkState.FAILING},
+    },
+)  # fmt: skip
 
 
 class Reactor(Protocol):
@@ -232,14 +265,17 @@ class KazooSession:
         self._woken = False
         self._waiting: deque[_Request] = deque()
         self._sent: deque[_Request] = deque()
-        self._pumping = False
         self._timeout_call: IDelayedCall | None = None
         self._reopen_call: IDelayedCall | None = None
-        self._timed_out = False
-        self.connected = False
+        self._link = LINK.machine()
         self.session_id = 0
         #: The session timeout in seconds that the server granted, or before that the requested one.
         self.granted_timeout = session_timeout
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._link.state is LinkState.CONNECTED
 
     @property
     def problem(self) -> str:
@@ -263,7 +299,7 @@ class KazooSession:
 
     def close(self, done: Callable[[], None]) -> None:
         """Fail all requests, end the session, and call `done`, after `CLOSE_SECONDS` at the latest."""
-        self.connected = False
+        self._link.handle(LinkEvent.LOST)
         self._give_up(ConnectionLoss())
         for timer in (self._timeout_call, self._reopen_call):
             if timer is not None and timer.active():
@@ -289,7 +325,7 @@ class KazooSession:
     def ask(self, send: Send, done: Done) -> None:
         """Call `send` to give a request to kazoo, after all earlier ones; `done` is called on the reactor thread."""
         request = _Request(send, done)
-        if self._timed_out:
+        if self._link.state is LinkState.FAILING:
             request.finish(None, ConnectionLoss())
             return
         self._waiting.append(request)
@@ -372,14 +408,8 @@ class KazooSession:
 
     def _pump(self) -> None:
         """Give waiting requests to kazoo, up to `MAX_IN_FLIGHT`."""
-        if self._pumping:
-            return
-        self._pumping = True
-        try:
-            while self.connected and self._waiting and len(self._sent) < MAX_IN_FLIGHT:
-                self._send(self._waiting.popleft())
-        finally:
-            self._pumping = False
+        while self.connected and self._waiting and len(self._sent) < MAX_IN_FLIGHT:
+            self._send(self._waiting.popleft())
 
     def _send(self, request: _Request) -> None:
         self._sent.append(request)
@@ -427,8 +457,7 @@ class KazooSession:
             self._on_state(SessionState.EXPIRED)
 
     def _is_connected(self, session_id: int) -> None:
-        self.connected = True
-        self._timed_out = False
+        self._link.handle(LinkEvent.CONNECTED)
         self.session_id = session_id
         self._log.last = ""
         if self._timeout_call is not None and self._timeout_call.active():
@@ -441,12 +470,12 @@ class KazooSession:
         self._pump()
 
     def _is_disconnected(self) -> None:
-        self.connected = False
+        self._link.handle(LinkEvent.LOST)
         if self._timeout_call is None:
             self._timeout_call = self._reactor.callLater(self._session_timeout, self._time_out)
 
     def _time_out(self) -> None:
-        self._timed_out = True
+        self._link.handle(LinkEvent.TIMED_OUT)
         self._give_up(ConnectionLoss())
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -38,26 +39,19 @@ class _Question:
         self.alive = False
 
 
+@dataclass(eq=False, slots=True)
 class ProofOfLife:
-    """Asks the reactor for proofs, from another thread."""
+    """Asks the reactor for proofs, from another thread.
 
-    def __init__(
-        self,
-        from_thread: Callable[[Callable[[], object]], object],
-        seconds: Callable[[], float],
-        vital: Callable[[], bool],
-        make_event: Callable[[], threading.Event] = threading.Event,
-    ) -> None:
-        """Arguments:
+    _from_thread: has the reactor call a function, like `callFromThread`.
+    _seconds: a monotonic clock.
+    _vital: whether the broker does its work, apart from its reactor; called by the reactor.
+    """
 
-        from_thread: has the reactor call a function, like `callFromThread`.
-        seconds: a monotonic clock.
-        vital: whether the broker does its work, apart from its reactor; called by the reactor.
-        """
-        self._from_thread = from_thread
-        self._vital = vital
-        self._seconds = seconds
-        self._make_event = make_event
+    _from_thread: Callable[[Callable[[], object]], object]
+    _seconds: Callable[[], float]
+    _vital: Callable[[], bool]
+    _make_event: Callable[[], threading.Event] = threading.Event
 
     def wait(self, wanted: Callable[[], bool]) -> float:
         """Wait until the reactor has made progress with the broker alive, or until the proof is no longer `wanted`.

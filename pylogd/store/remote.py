@@ -24,22 +24,17 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogd.store.call_queue import notify
+from pylogd.store.calls import MultiStore, notify
 from pylogd.store.errors import ConnectionLost, StoreClosed, StoreError, StoreFailure
 from pylogd.store.frames import FramedConnection, decode_error, encode_operations, make_node
 from pylogd.store.interfaces import (
-    ANY_VERSION,
-    Create,
-    Delete,
     EventType,
     IMetadataStore,
     Node,
     NodeStat,
     Operation,
     Result,
-    SessionListener,
     SessionState,
-    SetData,
     Watch,
     WatchEvent,
 )
@@ -151,20 +146,20 @@ def unix_endpoint(reactor: Any, path: str) -> IStreamClientEndpoint:
 
 
 @implementer(IMetadataStore)
-class RemoteStore:
+class RemoteStore(MultiStore):
     """`IMetadataStore` on the store of another process."""
 
     def __init__(
         self, endpoint: IStreamClientEndpoint, clock: Any, *, session_timeout_ms: int, connection_timeout_ms: int
     ) -> None:
         """`start` connects by `endpoint`, and fails if this takes longer than `connection_timeout_ms`."""
+        super().__init__()
         self._endpoint = endpoint
         self._clock = clock
         self._timeout_ms = session_timeout_ms
         self._patience = connection_timeout_ms / 1000
         self._connection: _Connection | None = None
         self._closed = True
-        self._listeners: list[SessionListener] = []
         self.session_id = 0
         self.vital: Callable[[], bool] = lambda: True
 
@@ -213,31 +208,14 @@ class RemoteStore:
 
         return self._call("children_data", {"path": path}).addCallback(nodes)
 
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> Deferred[str]:
-        """See `IMetadataStore`."""
-        return self.multi([Create(path, data, ephemeral, sequence)]).addCallback(lambda results: str(results[0]))
-
     def ensure(self, path: str) -> Deferred[None]:
         """See `IMetadataStore`."""
         return self._call("ensure", {"path": path}).addCallback(lambda _: None)
-
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Deferred[int]:
-        """See `IMetadataStore`."""
-        return self.multi([SetData(path, data, version)]).addCallback(lambda results: int(results[0] or 0))
-
-    def delete(self, path: str, version: int = ANY_VERSION) -> Deferred[None]:
-        """See `IMetadataStore`."""
-        return self.multi([Delete(path, version)]).addCallback(lambda _: None)
 
     def multi(self, operations: Sequence[Operation]) -> Deferred[Sequence[Result]]:
         """See `IMetadataStore`."""
         words, blobs = encode_operations(operations)
         return self._call("multi", {"operations": words}, blobs).addCallback(lambda got: list(got[0]["results"]))
-
-    def on_session(self, listener: SessionListener) -> Callable[[], None]:
-        """See `IMetadataStore`."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
 
     # -- the connection
 
@@ -315,7 +293,3 @@ class RemoteStore:
         if self._connection is None:
             return fail(ConnectionLost("there is no connection to the metadata store"))
         return ask(self._connection)
-
-    def _tell(self, state: SessionState) -> None:
-        for listener in list(self._listeners):
-            listener(state)

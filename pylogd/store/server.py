@@ -10,6 +10,7 @@ Must not know: what the nodes mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -150,14 +151,12 @@ class StoreSession(FramedConnection):
             log.failure("A session of the metadata store could not be ended", failure)
 
 
+@dataclass(eq=False, slots=True)
 class RemoteWatch:
     """A watch of another process. The tree forgets it when its session ends."""
 
-    __slots__ = ("_tell", "session")
-
-    def __init__(self, session: int, tell: Callable[[WatchEvent], None]) -> None:
-        self.session = session
-        self._tell = tell
+    session: int
+    _tell: Callable[[WatchEvent], None]
 
     def __call__(self, event: WatchEvent) -> None:
         """Send the event to the client."""

@@ -13,27 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorThreads
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogd.base.threads import ThreadPool
-from pylogd.store.call_queue import notify
+from pylogd.store.calls import MultiStore, notify
 from pylogd.store.errors import StoreClosed, StoreFailure
 from pylogd.store.interfaces import (
-    ANY_VERSION,
-    Create,
-    Delete,
     IMetadataStore,
     Node,
     NodeStat,
     Operation,
     Result,
-    SessionListener,
     SessionState,
-    SetData,
     Watch,
 )
 from pylogd.store.tree import Call, Fired, Outcome, Tree
@@ -71,11 +66,12 @@ class ThreadWorker:
 
 
 @implementer(IMetadataStore)
-class SqliteStore:
+class SqliteStore(MultiStore):
     """`IMetadataStore` on one SQLite file."""
 
     def __init__(self, path: str | Path, reactor: IReactorThreads | None = None, worker: IWorker | None = None) -> None:
         """`start` opens the file at `path`. Either a reactor or a worker must be given."""
+        super().__init__()
         if worker is None:
             assert reactor is not None, "a reactor or a worker"
             worker = ThreadWorker(reactor)
@@ -84,7 +80,6 @@ class SqliteStore:
         self._open = False
         self._busy = False
         self._waiting: list[tuple[Call, Deferred[Any]]] = []
-        self._listeners: list[SessionListener] = []
         self._closing: Deferred[None] | None = None
         self.vital: Callable[[], bool] = lambda: True
 
@@ -101,7 +96,7 @@ class SqliteStore:
         """Close the file after the calls made so far."""
         if not self._open:
             self._worker.stop()
-            return _done()
+            return succeed(None)
         self._open = False
         closing: Deferred[None] = Deferred()
         self._closing = closing
@@ -129,25 +124,9 @@ class SqliteStore:
         """See `IMetadataStore`."""
         return self._call(lambda: self._tree.children_data(path))
 
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> Deferred[str]:
-        """See `IMetadataStore`."""
-        return self._call(lambda: str(self._tree.multi([Create(path, data, ephemeral, sequence)])[0]))
-
     def ensure(self, path: str) -> Deferred[None]:
         """See `IMetadataStore`."""
         return self._call(lambda: self._tree.ensure(path))
-
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Deferred[int]:
-        """See `IMetadataStore`."""
-        return self._call(lambda: int(self._tree.multi([SetData(path, data, version)])[0] or 0))
-
-    def delete(self, path: str, version: int = ANY_VERSION) -> Deferred[None]:
-        """See `IMetadataStore`."""
-
-        def delete() -> None:
-            self._tree.multi([Delete(path, version)])
-
-        return self._call(delete)
 
     def multi(self, operations: Sequence[Operation], session: int | None = None) -> Deferred[Sequence[Result]]:
         """See `IMetadataStore`.
@@ -172,11 +151,6 @@ class SqliteStore:
             self._tree.end_session(session)
 
         return self._call(end)
-
-    def on_session(self, listener: SessionListener) -> Callable[[], None]:
-        """See `IMetadataStore`."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
 
     def _call(self, call: Callable[[], T]) -> Deferred[T]:
         if not self._open:
@@ -230,13 +204,3 @@ class SqliteStore:
             closing.errback(result)
         else:
             closing.callback(None)
-
-    def _tell(self, state: SessionState) -> None:
-        for listener in list(self._listeners):
-            listener(state)
-
-
-def _done() -> Deferred[None]:
-    deferred: Deferred[None] = Deferred()
-    deferred.callback(None)
-    return deferred

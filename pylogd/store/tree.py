@@ -104,7 +104,7 @@ class Tree:
         """Open or create the file and begin a session. Raises `StoreFailure`."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            _own(self._path)
+            _create_private(self._path)
             self._open_despite_full_disk()
         except OSError as error:
             link = "it is a symbolic link, and links are not followed"
@@ -425,7 +425,7 @@ def _is_full(error: sqlite3.Error) -> bool:
     return "is full" in str(error)
 
 
-def _own(path: Path) -> None:
+def _create_private(path: Path) -> None:
     """Create the file if it is missing. Only its owner may read it, because it controls the cluster."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:

@@ -1,6 +1,6 @@
 """The metadata store on ZooKeeper: `IMetadataStore` by kazoo.
 
-Strategy: every call is one or several requests of a `KazooSession`, which answers in order. With `call_queue` Deferreds
+Strategy: every call is one or several requests of a `KazooSession`, which answers in order. With `calls` Deferreds
 fire in the order of the calls, even if one call (`get_many`, `children_data`) takes many requests. The chroot is a
 prefix that is added to paths in requests and removed from paths in answers.
 
@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
-from pylogd.store.call_queue import Call, CallQueue, deliver
+from pylogd.store.calls import Call, CallQueue, SessionListeners, deliver
 from pylogd.store.errors import ConnectionLost, InvalidNode, SessionExpired, StoreClosed, StoreError, StoreFailure
 from pylogd.store.interfaces import (
     ANY_VERSION,
@@ -37,7 +37,6 @@ from pylogd.store.interfaces import (
     NodeStat,
     Operation,
     Result,
-    SessionListener,
     SessionState,
     SetData,
     Watch,
@@ -71,7 +70,7 @@ READ_NODES: Final = 64
 
 
 @implementer(IMetadataStore)
-class ZooKeeperStore:
+class ZooKeeperStore(SessionListeners):
     """`IMetadataStore` on the servers and below the chroot of a connect string, `host:port,host:port/chroot`."""
 
     def __init__(
@@ -84,6 +83,7 @@ class ZooKeeperStore:
         security: ZooKeeperSecurity | None = None,
     ) -> None:
         """connection_timeout_ms: the timeout of `start`; the session timeout if None. Raises `ConfigError`."""
+        super().__init__()
         self._hosts, self._chroot = parse_connect(connect)
         self._reactor = reactor
         self._timeout_ms = session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms
@@ -92,7 +92,6 @@ class ZooKeeperStore:
         self._session = KazooSession(self._hosts, reactor, session_timeout_ms / 1000, security, self._state)
         self._open = False
         self._calls = CallQueue(self._drained)
-        self._listeners: list[SessionListener] = []
         self._starting: Deferred[None] | None = None
         self._timer: IDelayedCall | None = None
         self._closing: Deferred[None] | None = None
@@ -228,11 +227,6 @@ class ZooKeeperStore:
 
         self._session.ask(partial(transact, operations, self._full, self._acl_of), done)
         return call.deferred
-
-    def on_session(self, listener: SessionListener) -> Callable[[], None]:
-        """See `IMetadataStore`."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
 
     # -- calls, in their order
 
@@ -393,10 +387,6 @@ class ZooKeeperStore:
         else:
             log.warn("the ZooKeeper session has ended; starting a new one")
         self._tell(state)
-
-    def _tell(self, state: SessionState) -> None:
-        for listener in list(self._listeners):
-            listener(state)
 
     # -- start and end
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.internet.protocol import connectionDone
@@ -28,6 +29,33 @@ async def listen(reactor: Any, description: str, factory: IProtocolFactory) -> I
         description += f":backlog={BACKLOG}"
     port: IListeningPort = await serverFromString(reactor, description).listen(factory)
     return port
+
+
+class ListeningSite:
+    """The port of an HTTP server.
+
+    address: (host, port) once it listens.
+    """
+
+    def __init__(self, reactor: Any, endpoint: str, factory: IProtocolFactory) -> None:
+        """endpoint: a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`."""
+        self._reactor = reactor
+        self._endpoint = endpoint
+        self._factory = factory
+        self._port: IListeningPort | None = None
+        self.address = ("", 0)
+
+    async def start(self) -> None:
+        """Open the port. Raises CannotListenError."""
+        self._port = await listen(self._reactor, self._endpoint, self._factory)
+        bound: Any = self._port.getHost()
+        self.address = (getattr(bound, "host", ""), getattr(bound, "port", 0))
+
+    async def stop(self) -> None:
+        """Close the port."""
+        port, self._port = self._port, None
+        if port is not None:
+            await maybeDeferred(port.stopListening)
 
 
 class DeadlineChannel(HTTPChannel):
@@ -88,11 +116,11 @@ class HttpPlaces:
         """Stop counting a connection."""
         self._places.leave(channel)
 
-    def asked(self, channel: SharingChannel) -> None:
+    def request_received(self, channel: SharingChannel) -> None:
         """Record that a whole request has arrived: connections without a request are closed first."""
         self._places.spoke(channel)
 
-    def answered(self, channel: SharingChannel) -> None:
+    def request_answered(self, channel: SharingChannel) -> None:
         """Record that the request was answered."""
         self._places.fell_silent(channel)
 
@@ -119,12 +147,12 @@ class SharingChannel(DeadlineChannel):
 
     def allContentReceived(self) -> None:
         """Handle the complete request."""
-        self.factory.places.asked(self)
+        self.factory.places.request_received(self)
         super().allContentReceived()
 
     def requestDone(self, request: Request) -> None:
         """Wait for the next request, since this one was answered."""
-        self.factory.places.answered(self)
+        self.factory.places.request_answered(self)
         super().requestDone(request)  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:

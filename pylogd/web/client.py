@@ -16,6 +16,7 @@ import socket
 import ssl
 import time
 import urllib.request
+from dataclasses import dataclass
 from typing import Any, Final
 
 #: The most bytes of an answer, unless its reader says otherwise.
@@ -71,11 +72,11 @@ class _Reads(io.RawIOBase):
         super().close()
 
 
+@dataclass(eq=False, slots=True)
 class _Socket:
     """A socket in the form that `HTTPResponse` uses."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    _connection: socket.socket
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """Return a file whose reads may together take the socket's timeout."""

@@ -11,17 +11,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
-from pylogd.web.channel import HttpPlaces, SharingChannel, listen
+from pylogd.web.channel import HttpPlaces, ListeningSite, SharingChannel
 
 log = Logger()
 
 TEXT: Final = "text/plain; charset=utf-8"
+#: The media type of Prometheus's text format.
+PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS: Final = (b"GET", b"HEAD")
 _TIMEOUT: Final = 60  # seconds until an idle connection is closed
 _MOST_CONNECTIONS: Final = 100
@@ -131,37 +132,18 @@ def _no_access_log(request: Request) -> None:
     """Do nothing: requests arrive every few seconds and change nothing."""
 
 
-class HttpServer:
-    """The HTTP server.
+class HttpServer(ListeningSite):
+    """The HTTP server of a few pages.
 
-    address: (host, port) once it listens.
     root: the root of its pages.
     """
 
-    def __init__(self, reactor: Any, listen: str, pages: Mapping[str, Answer]) -> None:
-        """`listen` is a Twisted server endpoint. `pages` has the resource of each path, without its first slash."""
-        self._reactor = reactor
-        self._listen = listen
+    def __init__(self, reactor: Any, endpoint: str, pages: Mapping[str, Answer]) -> None:
+        """`pages` has the answer of each path, without its first slash."""
         self.root = _Root()  # type: ignore[no-untyped-call]
         for name, answer in pages.items():
             self.root.putChild(name.encode(), Page(answer))
         site = _Site(self.root, reactor)
         site.displayTracebacks = False
         site.log = _no_access_log  # type: ignore[assignment]
-        self._site = site
-        self._port: IListeningPort | None = None
-        self.address = ("", 0)
-
-    async def start(self) -> None:
-        """Open the port. Raises CannotListenError."""
-        self._port = await listen(self._reactor, self._listen, self._site)
-        bound: Any = self._port.getHost()
-        self.address = (getattr(bound, "host", ""), getattr(bound, "port", 0))
-
-    async def stop(self) -> None:
-        """Close the port. The Deferred fires once it is closed."""
-        port, self._port = self._port, None
-        if port is not None:
-            stopped: Any = port.stopListening()
-            if stopped is not None:
-                await stopped
+        super().__init__(reactor, endpoint, site)

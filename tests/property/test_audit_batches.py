@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pylogd.client.core.audit import HEADER, Stamp
 from pylogd.client.core.consumer.columns import decode_batches
 from pylogd.services.audit.batches import Batches, Progress, count_batches
-from pylogd.services.audit.columns import count_columns
 from pylogd.services.audit.counting import AHEAD_MS, Counted, Skip
+from pylogd.services.audit.tables import count_columns
 from pylogd.wire import records
 from pylogd.wire.records import HEADER_SIZE, LOG_APPEND_TIME, NewRecord, encode_batch, parse_header
 from tests.audits import START, WIDTH

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pylogd.services.mirror.assignment import assign
-from pylogd.services.mirror.grants import WorkerRecord, next_grants
+from pylogd.services.mirror.grants import WorkerRecord, assign, next_grants
 from pylogd.services.mirror.membership import (
     Assignment,
     Holdings,

@@ -18,7 +18,7 @@ from pylogd.broker.api.statistics import FETCH, PRODUCE, STATISTICS
 from pylogd.broker.metrics.text import Values, metrics
 from pylogd.broker.net.page_cache import READ_AHEAD
 from pylogd.broker.telemetry.values import REST
-from pylogd.store.registered_groups import ZOOKEEPER
+from pylogd.store.consumers import ZOOKEEPER
 
 if TYPE_CHECKING:
     from pylogd.broker.broker import Broker

@@ -1,6 +1,6 @@
 """Sample the states and the lag of the consumer groups that this broker coordinates.
 
-Only the controller's broker shows the groups of consumers that coordinate through ZooKeeper (`registered_groups`).
+Only the controller's broker shows the groups of consumers that coordinate through ZooKeeper (`store.consumers`).
 
 Strategy: a timer takes samples, and metrics show the last one. The log ends of partitions that this broker leads are
 read in memory; other leaders are asked, with one request each for thousands of partitions. A group's lag in records is
@@ -29,7 +29,7 @@ from pylogd.broker.metadata.topics import TopicRegistry
 from pylogd.broker.metrics.end_history import EndHistory
 from pylogd.broker.metrics.survey import REST
 from pylogd.broker.replica.partition_registry import PartitionRegistry
-from pylogd.store.registered_groups import RegisteredGroups
+from pylogd.store.consumers import RegisteredGroups
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 log = Logger()

@@ -16,8 +16,8 @@ from pylogd.broker.metrics.reactor_lag import ReactorLag
 from pylogd.broker.metrics.survey import Survey
 from pylogd.broker.telemetry.otlp import Gauge
 from pylogd.broker.telemetry.service import Telemetry
+from pylogd.store.consumers import RegisteredGroups
 from pylogd.store.interfaces import IMetadataStore, SessionState
-from pylogd.store.registered_groups import RegisteredGroups
 from pylogd.wire.size_sampling import SizeSampler
 
 if TYPE_CHECKING:

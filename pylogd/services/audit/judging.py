@@ -178,7 +178,7 @@ def judge(
     passed: whether the stage has passed the window's bound.
     trimmed: whether messages may have been deleted before they were counted.
     """
-    each = _of_producers(reports, here, before, {*reporting, *reports})
+    each = _judge_producers(reports, here, before, {*reporting, *reports})
     missing, lost = sum(len(one.missing) for one in each), sum(len(one.lost) for one in each)
     if before and here.unstamped is not None:
         missing += max([(other.unstamped or 0) - here.unstamped for other in before] + [0])
@@ -199,7 +199,7 @@ def judge(
     return replace(found, verdict=verdict_of(found, passed=passed, unsure=trimmed))
 
 
-def _of_producers(
+def _judge_producers(
     reports: Mapping[str, Reported], here: Counts, before: Sequence[Counts], known: set[str]
 ) -> list[OfProducer]:
     """Return the messages of each producer.

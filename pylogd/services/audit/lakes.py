@@ -15,7 +15,7 @@ from pylogd.lake.tables.interface import DataFile
 from pylogd.lake.tables.parquet.checkpoints import Snapshot
 from pylogd.lake.tables.parquet.commits import position_of
 from pylogd.lake.tables.parquet.history import History
-from pylogd.services.audit.marker_files import open_location
+from pylogd.services.audit.markers import open_location
 
 if TYPE_CHECKING:
     from pylogd.lake.tables.position import Position

@@ -57,7 +57,7 @@ class AuditMetrics(Observer):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
         ledger = self._ledger()
-        yield from self._of_windows(ledger)
+        yield from self._window_metrics(ledger)
         totals = (
             ("verdicts", "Verdicts on windows, with those that late data changed", self._verdicts),
             ("markers", "Markers of periods that were published", self._markers),
@@ -78,7 +78,7 @@ class AuditMetrics(Observer):
         text = "When windows were last judged and stored, in seconds since 1970"
         yield GaugeMetricFamily("pylogd_audit_last_turn_seconds", text, value=self._turned_ms / 1000)
 
-    def _of_windows(self, ledger: Ledger) -> Iterator[Metric]:
+    def _window_metrics(self, ledger: Ledger) -> Iterator[Metric]:
         windows = GaugeMetricFamily(
             "pylogd_audit_windows", "Windows kept in memory, by verdict", labels=(*_BY_STAGE, "verdict")
         )

@@ -9,10 +9,12 @@ Must not know: the command line's library.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from twisted.internet.defer import Deferred
 
 from pylogd.base.errors import PylogdError
 from pylogd.client.core.security import SecurityOptions
@@ -21,12 +23,42 @@ from pylogd.client.properties import parse_properties, security_from
 from pylogd.lake.tables import opening as tables
 from pylogd.lake.tables.opening import parse_table
 from pylogd.services.audit.ledger import Ledger
-from pylogd.services.audit.mirrors import MirrorOffsets
 from pylogd.services.audit.service import MakeStage
 from pylogd.services.audit.stages import CommittedOffsets, Stage
 from pylogd.services.audit.tables import ReadableTable, TableStage
 from pylogd.services.audit.topics import GroupOffsets, Since, TopicStage
 from pylogd.services.audit.windows import StageSpec
+from pylogd.services.mirror.tables import CheckpointTable
+
+
+class MirrorOffsets:
+    """Read the progress of `pylogd mirror` from its checkpoints at the target cluster, for topics that keep their
+    names.
+
+    A checkpoint is made when the target has acknowledged everything before it, so the audit need not wait any longer.
+    """
+
+    def __init__(self, source: Admin, target: Cluster) -> None:
+        """Pass clients of the source and of the target, which has the checkpoints."""
+        self._source = source
+        self._target = target
+        self._table = CheckpointTable(target)
+        self._cluster: str | None = None
+
+    def committed(self, topics: Collection[str]) -> Deferred[Mapping[tuple[str, int], int]]:
+        """Return a Deferred of the offsets of the checkpoints."""
+        return Deferred.fromCoroutine(self._look_up(topics))
+
+    async def _look_up(self, topics: Collection[str]) -> Mapping[tuple[str, int], int]:
+        if self._cluster is None:
+            self._cluster = (await self._source.describe_cluster()).cluster_id
+        await self._table.refresh()
+        return {
+            (each.topic, each.partition): checkpoint.offset
+            for each, checkpoint in self._table.checkpoints.items()
+            if each.cluster == self._cluster and each.topic in topics and each.target_topic == each.topic
+        }
+
 
 #: The first stage: the cluster with the audit topic.
 SERVING: Final = "serving"

@@ -29,8 +29,7 @@ from pylogd.client.core.security import SecurityOptions
 from pylogd.client.deferred import Admin, Consumer, Producer
 from pylogd.services.audit.judging import Verdict
 from pylogd.services.audit.ledger import Ledger
-from pylogd.services.audit.marker_files import MarkerFiles
-from pylogd.services.audit.markers import InvalidMarker, Marker, Periods, window_name
+from pylogd.services.audit.markers import InvalidMarker, Marker, MarkerFiles, Periods, window_name
 from pylogd.services.audit.stages import Stage
 from pylogd.services.audit.state import (
     MARKER_TOPIC,

@@ -393,15 +393,15 @@ class ReportsReader:
         self._ledger.failures += 1
 
 
+@dataclass(eq=False, slots=True)
 class GroupOffsets:
     """Implements `stages.CommittedOffsets` by a group's committed offsets on the source's cluster.
 
     This is for mirrors that read their source as a group, and commit the offsets that their target has acknowledged.
     """
 
-    def __init__(self, admin: Admin, group: str) -> None:
-        self._admin = admin
-        self._group = group
+    _admin: Admin
+    _group: str
 
     def committed(self, topics: Collection[str]) -> Deferred[Mapping[Partition, int]]:
         """Return a Deferred of the group's offsets."""

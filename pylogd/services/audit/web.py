@@ -12,13 +12,10 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.threads import deferToThread
-from twisted.web.resource import Resource
 
 from pylogd.services.audit.ledger import Ledger
 from pylogd.services.audit.report import Row, as_html, sort_rows
-from pylogd.web.pages import HttpServer, Reply
-
-_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+from pylogd.web.pages import PROMETHEUS_TEXT, Answer, HttpServer, Reply
 
 
 def rows_of(ledger: Ledger) -> list[Row]:
@@ -31,8 +28,8 @@ def rows_of(ledger: Ledger) -> list[Row]:
     ]
 
 
-class AuditWeb:
-    """The HTTP server."""
+class AuditWeb(HttpServer):
+    """The HTTP server of the audit."""
 
     def __init__(
         self, reactor: Any, listen: str, ledger: Callable[[], Ledger], metrics: Callable[[], bytes],
@@ -42,34 +39,13 @@ class AuditWeb:
         self._in_thread = in_thread
         self._ledger = ledger
         self._one_page = DeferredLock()
-        self._server = HttpServer(
-            reactor,
-            listen,
-            {
-                "": lambda _: self._page(_html, "text/html; charset=utf-8"),
-                "metrics": lambda _: Reply(metrics(), _METRICS),
-                "windows.json": lambda _: self._page(_json, "application/json"),
-                "health": lambda _: Reply(b"ok\n"),
-            },
-        )
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """(host, port) once it listens."""
-        return self._server.address
-
-    @property
-    def root(self) -> Resource:
-        """The root of its pages."""
-        return self._server.root
-
-    async def start(self) -> None:
-        """Open the port."""
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """Close the port."""
-        await self._server.stop()
+        pages: dict[str, Answer] = {
+            "": lambda _: self._page(_html, "text/html; charset=utf-8"),
+            "metrics": lambda _: Reply(metrics(), PROMETHEUS_TEXT),
+            "windows.json": lambda _: self._page(_json, "application/json"),
+            "health": lambda _: Reply(b"ok\n"),
+        }
+        super().__init__(reactor, listen, pages)
 
     def _page(self, make: Callable[[list[Row], Sequence[str], int], bytes], kind: str) -> Deferred[Reply]:
         """Return a page that a thread makes of all windows, in their state at the beginning of its turn."""

@@ -5,26 +5,89 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from pylogd.base.errors import PylogdError
 from pylogd.base.threads import ThreadPool
 from pylogd.client import SecurityOptions
 from pylogd.client.deferred import Admin, Cluster
 from pylogd.services.console.decoding import Decoder
-from pylogd.services.console.figures import Figures
+from pylogd.services.console.groups import ZooKeeperGroups
 from pylogd.services.console.mirrors import MirrorReader, Mirrors
-from pylogd.services.console.periodic_reads import PeriodicReads
-from pylogd.services.console.sampler import ClusterSampler
+from pylogd.services.console.sampler import ClusterSampler, Figures
 from pylogd.services.console.tables import TableOptions, TableReader, TableState
-from pylogd.services.console.zookeeper_groups import ZooKeeperGroups
 
 if TYPE_CHECKING:
     from pylogd.services.console.audits import Audited
 
+
+log = Logger()
+
 T = TypeVar("T")
+
+
+class PeriodicReads(Generic[T]):
+    """Reads another service, or tables, repeatedly in the background.
+
+    Each has its own thread, which reads it again a number of seconds after the last read has ended. So a service that
+    hangs delays neither pages nor samples, and is not asked twice at the same time.
+
+    last: the last reading; None before the first one.
+    at_ms: the time of the last reading in milliseconds since 1970.
+    problem: the reason why the last attempt failed, or "".
+    """
+
+    def __init__(
+        self, reactor: Any, name: str, read: Callable[[], T], now_ms: Callable[[], int], interval: float,
+        on_stop: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """name: the name of the thread.
+        read: called in the thread; may raise PylogdError, OSError or ValueError.
+        interval: the seconds between reads.
+        on_stop: ends a read in progress.
+        """
+        self._reactor = reactor
+        self._read = read
+        self._on_stop = on_stop
+        self._now_ms = now_ms
+        self._interval = interval
+        self._pool = ThreadPool(reactor, 1, name)
+        self._timer: IDelayedCall | None = None
+        self._stopped = False
+        self.last: T | None = None
+        self.at_ms = 0
+        self.problem = ""
+
+    def start(self) -> None:
+        """Read once now, and again `interval` seconds after each read has ended, until `stop`."""
+        self._timer = None
+        self._pool.defer(self._read).addCallbacks(self._keep, self._failed).addBoth(self._schedule)
+
+    def stop(self) -> None:
+        """Stop reading. The result of a read in progress is still kept."""
+        self._stopped = True
+        self._on_stop()
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._pool.stop()
+
+    def _keep(self, found: T) -> None:
+        self.last, self.at_ms, self.problem = found, self._now_ms(), ""
+
+    def _failed(self, failure: Failure) -> None:
+        if not failure.check(PylogdError, OSError, ValueError):
+            log.failure("Unexpected error while a service was read", failure)
+        self.problem = failure.getErrorMessage()
+
+    def _schedule(self, _: object) -> None:
+        if not self._stopped:
+            self._timer = self._reactor.callLater(self._interval, self.start)
+
 
 _RETRY_SECONDS: Final = 8.0
 _REQUEST_SECONDS: Final = 15.0
@@ -80,11 +143,9 @@ class WatchedCluster:
         )  # fmt: skip
         self.admin = Admin(self.cluster)
         self.decoder = Decoder(options.registry, options.registry_settings)
-        self._figures = Figures(reactor, options.metrics) if options.metrics else None
         self.mirrors: PeriodicReads[Mirrors] | None = None
         self.audit: PeriodicReads[Audited] | None = None
         self.tables: PeriodicReads[Mapping[str, TableState]] | None = None
-        self._table_reader: TableReader | None = None
         slowly = _SLOWLY * interval  # for data that is large and changes slowly
         if options.mirrors:
             reader = MirrorReader(options.mirrors, now_ms)
@@ -92,11 +153,12 @@ class WatchedCluster:
         if options.audit:
             self.audit = PeriodicReads(reactor, "console-audit", _audit_reader(options.audit), now_ms, slowly)
         if options.tables:
-            self._table_reader = TableReader(options.tables)
-            self.tables = PeriodicReads(reactor, "console-tables", self._table_reader.read, now_ms, slowly)
+            tables = TableReader(options.tables)
+            self.tables = PeriodicReads(reactor, "console-tables", tables.read, now_ms, slowly, tables.stop)
         self._pool = ThreadPool(reactor, 1, "console-plans")
-        self._registered = _zookeeper_groups(options.zookeeper, reactor) if options.zookeeper else None
-        self.sampler = ClusterSampler(self.cluster, reactor, now_ms, interval, self._figures, self._registered)
+        figures = Figures(reactor, options.metrics) if options.metrics else None
+        registered = _zookeeper_groups(options.zookeeper, reactor) if options.zookeeper else None
+        self.sampler = ClusterSampler(self.cluster, reactor, now_ms, interval, figures, registered)
 
     @property
     def name(self) -> str:
@@ -127,15 +189,9 @@ class WatchedCluster:
 
     def stop(self) -> None:
         """Stop sampling and reading, and close the connections."""
-        if self._table_reader is not None:
-            self._table_reader.stop()
         for reading in self._services():
             reading.stop()
         self.sampler.stop()
-        if self._figures is not None:
-            self._figures.stop()
-        if self._registered is not None:
-            self._registered.stop()
         self._pool.stop()
         self.cluster.close()
 

@@ -1,32 +1,82 @@
 """Sample the groups of a cluster: states, members, committed offsets, and lags.
 
-With a ZooKeeper (`zookeeper_groups`), its groups are added. If a broker has a group of the same name, the group is
+With a ZooKeeper, the groups in it are added. If a broker has a group of the same name, the group is
 shown as "NAME (zookeeper)".
 
 Strategy: each broker lists the groups that it coordinates and is asked about them, a hundred at a time. A group's lag
 in records is the sum over the partitions with committed offsets. Its lag in seconds is that of the partition that is
 furthest behind, computed from the log ends of earlier samples (`series`).
+
+The first sample begins to open a connection to ZooKeeper, which stays open, and for which no sample waits. If it can't
+be opened, each sample begins another attempt. A ZooKeeper that does not answer is a gap of the sample; the earlier data
+stays.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
 
 from pylogd.base.deferreds import all_run
 from pylogd.base.errors import PylogdError
 from pylogd.base.steps import in_steps
 from pylogd.client.core.admin.calls import Calls
-from pylogd.services.console import asking
-from pylogd.services.console.gaps import Gaps
-from pylogd.services.console.sample import Committed, GroupState, Sample
+from pylogd.services.console import cluster_requests
+from pylogd.services.console.sample import Committed, Gaps, GroupState, Sample
 from pylogd.services.console.series import UNKNOWN, LagSeries
-from pylogd.services.console.zookeeper_groups import NO_COORDINATOR, ZooKeeperGroups
-from pylogd.store.consumers import RegisteredGroup
-from pylogd.store.registered_groups import ZOOKEEPER
+from pylogd.store.consumers import ZOOKEEPER, RegisteredGroup, RegisteredGroups
+from pylogd.store.interfaces import IMetadataStore
+
+#: The value in place of a coordinator's id, for a group without one.
+NO_COORDINATOR: Final = -1
+
+
+class ZooKeeperGroups:
+    """The groups in a ZooKeeper."""
+
+    def __init__(self, make_store: Callable[[], IMetadataStore]) -> None:
+        """`make_store` returns a store that is not started."""
+        self._make_store = make_store
+        self._store: IMetadataStore | None = None
+        self._topics: frozenset[str] = frozenset()
+        self._groups: RegisteredGroups | None = None
+        self._problem = "not connected yet"
+
+    async def read(self, sample: Sample, gaps: Gaps) -> Mapping[str, RegisteredGroup]:
+        """Return the groups by name, with their offsets of the sample's topics."""
+        self._topics = frozenset(sample.topics)
+        if self._store is None:
+            self._connect()
+        if self._groups is not None:
+            await self._groups.read()
+            self._problem = self._groups.problem
+        if self._problem:
+            gaps.add(None, f"ZooKeeper does not tell its groups: {self._problem}")
+        return {} if self._groups is None else self._groups.found
+
+    def _connect(self) -> None:
+        self._store = store = self._make_store()
+        store.start().addCallbacks(lambda _: self._connected(store), self._failed)
+
+    def _connected(self, store: IMetadataStore) -> None:
+        self._groups = RegisteredGroups(store, lambda: self._topics, lambda: True)
+
+    def _failed(self, failure: Failure) -> None:
+        self._store, self._problem = None, failure.getErrorMessage()
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._store is not None:
+            self._store.close().addErrback(_ignored)
+
+
+def _ignored(_: Any) -> None:
+    """Do nothing: the console ends, so the outcome of its last request does not matter."""
+
 
 _CONSUMER: Final = "consumer"
 _CLASSIC: Final = "classic"
@@ -40,6 +90,11 @@ class GroupSampler:
         self._clock = clock
         self._registered = registered
         self._series: dict[str, LagSeries] = {}
+
+    def stop(self) -> None:
+        """Close the connection to ZooKeeper, if there is one."""
+        if self._registered is not None:
+            self._registered.stop()
 
     async def sample(self, sample: Sample, gaps: Gaps) -> None:
         """Ask all brokers for their groups, and add these to a sample with states, members, offsets and lag.
@@ -63,13 +118,13 @@ class GroupSampler:
 
     async def _ask(self, node: int, sample: Sample) -> None:
         mine: dict[str, GroupState] = {}
-        for one in await asking.groups_of(self._calls, node):
+        for one in await cluster_requests.groups_of(self._calls, node):
             kind = one.group_type.lower() or _CLASSIC
             mine[one.group_id] = GroupState(one.group_id, one.group_state, kind, one.protocol_type, node)
             mine[one.group_id].series = self._series.get(one.group_id) or LagSeries()
         sample.groups.update(mine)
         await self._ask_members(node, mine)
-        async for group_id, offsets in asking.committed_offsets(self._calls, node, list(mine)):
+        async for group_id, offsets in cluster_requests.committed_offsets(self._calls, node, list(mine)):
             await in_steps(_collect(mine[group_id], offsets), self._clock)
 
     def _add_registered(self, sample: Sample, found: Mapping[str, RegisteredGroup]) -> Iterator[None]:
@@ -90,7 +145,7 @@ class GroupSampler:
             if not ids:
                 continue
             try:
-                found = await asking.group_summaries(self._calls, node, ids, newer=newer)
+                found = await cluster_requests.group_summaries(self._calls, node, ids, newer=newer)
             except PylogdError:
                 continue  # members stay unknown
             for group_id, (members, protocol, state) in found.items():

@@ -108,7 +108,7 @@ def _has_field(value: Any, path: Sequence[str], wanted: str) -> bool:
     return isinstance(value, dict) and path[0] in value and _has_field(value[path[0]], path[1:], wanted)
 
 
-class Found(NamedTuple):
+class FoundMessages(NamedTuple):
     """The messages that were found, the number of messages that were read, and why not all were read, or ""."""
 
     messages: list[Message]
@@ -129,7 +129,7 @@ class Messages:
         """End the threads that decode messages."""
         self._pool.stop()
 
-    async def read(self, cluster: Cluster, decoder: Decoder, wanted: Wanted, partitions: int) -> Found:
+    async def read(self, cluster: Cluster, decoder: Decoder, wanted: Wanted, partitions: int) -> FoundMessages:
         """Return messages; for `newest` the newest first, else by time. Raises PylogdError, Refused.
 
         partitions: the number of the topic's partitions.
@@ -176,7 +176,7 @@ class Messages:
     async def _scan(
         self, consumer: Consumer, decoder: Decoder, wanted: Wanted, reading: dict[TopicPartition, int],
         ends: dict[TopicPartition, int],
-    ) -> Found:  # fmt: skip
+    ) -> FoundMessages:  # fmt: skip
         found: list[Message] = []
         scanned = size = 0
         until = self._reactor.seconds() + MOST_SECONDS
@@ -192,15 +192,15 @@ class Messages:
                 if await consumer.position(place) >= ends[place]:
                     del reading[place]
             if not newest and len(found) >= wanted.most:
-                return Found(_sorted(found, newest=False)[: wanted.most], scanned, "")
+                return FoundMessages(_sorted(found, newest=False)[: wanted.most], scanned, "")
             for passed, reason in (
                 (scanned >= MOST_SCANNED, f"after {scanned:,} messages"),
                 (size >= MOST_BYTES, f"after {size >> 20} MiB"),
                 (self._reactor.seconds() >= until, f"after {MOST_SECONDS:.0f} s"),
             ):
                 if passed and reading:
-                    return Found(_sorted(found, newest)[: wanted.most], scanned, reason)
-        return Found(_sorted(found, newest)[: wanted.most], scanned, "")
+                    return FoundMessages(_sorted(found, newest)[: wanted.most], scanned, reason)
+        return FoundMessages(_sorted(found, newest)[: wanted.most], scanned, "")
 
     async def shown(self, decoder: Decoder, wanted: Wanted, records: Sequence[Record]) -> list[Message]:
         """Return the records to show, decoded and masked."""

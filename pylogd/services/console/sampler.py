@@ -1,22 +1,27 @@
 """Sample a cluster repeatedly in the background, and keep the last sample for the pages.
 
-Strategy: samples are taken one after another, in limited pieces (`asking`), between which the reactor is free. The next
-sample begins after `interval` seconds, or after twice the time that the last one took (at most a minute): a large
-cluster is asked less often, so that the console uses no more than a third of a processor for it. Brokers are asked in
-parallel. Begins of logs and sizes change slowly and are requested with every `_SLOW_EVERY`th sample; the free space of
-data directories is requested with each sample.
+Strategy: samples are taken one after another, in limited pieces (`cluster_requests`), between which the reactor is
+free. The next sample begins after `interval` seconds, or after twice the time that the last one took (at most a
+minute): a large cluster is asked less often, so that the console uses no more than a third of a processor for it.
+Brokers are asked in parallel. Begins of logs and sizes change slowly and are requested with every `_SLOW_EVERY`th
+sample; the free space of data directories is requested with each sample.
 
 Rules: a broker that fails is not asked again in the same sample; its data is unknown, and recorded as a gap. If a
 sample fails as a whole, the last one stays, with the reason.
+
+Connections and the reactor's lag are not in the Kafka protocol. They come from the brokers' metrics pages: each page is
+read in a thread, with limits on size and time, and only needed lines are parsed. The lag is the mean between the last
+two reads.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -26,20 +31,82 @@ from twisted.python.failure import Failure
 from pylogd.base.deferreds import all_run
 from pylogd.base.errors import PylogdError, error_for
 from pylogd.base.steps import in_steps
+from pylogd.base.threads import ThreadPool
 from pylogd.client.core.admin.calls import Calls, refresh
 from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, judge
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.admin.operations import Operations
 from pylogd.client.core.model import LogDir
-from pylogd.services.console import asking
-from pylogd.services.console.figures import Figures
-from pylogd.services.console.gaps import Gaps
-from pylogd.services.console.groups import GroupSampler
-from pylogd.services.console.sample import BrokerState, Directory, Nodes, Sample, TopicState
+from pylogd.services.console import cluster_requests
+from pylogd.services.console.groups import GroupSampler, ZooKeeperGroups
+from pylogd.services.console.sample import BrokerState, Directory, Gaps, Nodes, Sample, TopicState
 from pylogd.services.console.series import POINTS, UNKNOWN, TopicSeries
-from pylogd.services.console.zookeeper_groups import ZooKeeperGroups
+from pylogd.web.client import open_url, read_body
 
 log = Logger()
+
+_SECONDS: Final = 5.0
+_MOST_BYTES: Final = 32 << 20
+_NODE: Final = re.compile(r'^pylogd_build_info\{[^}]*\bnode="(\d+)"', re.MULTILINE)
+_CONNECTIONS: Final = re.compile(r"^pylogd_connections\{[^}]*\} (\S+)", re.MULTILINE)
+_LAG: Final = re.compile(r"^pylogd_reactor_lag_seconds_(sum|count) (\S+)", re.MULTILINE)
+
+
+class _Lag(NamedTuple):
+    total: float
+    fired: float
+
+
+class Figures:
+    """Reads the brokers' metrics pages.
+
+    last: the figures of each broker by its id, as of the last `read`.
+    """
+
+    def __init__(self, reactor: Any, urls: Sequence[str]) -> None:
+        self._urls = urls
+        self._pool = ThreadPool(reactor, 2, "console-figures")
+        self._lags: dict[int, _Lag] = {}
+        self.last: dict[int, Mapping[str, float]] = {}
+
+    def stop(self) -> None:
+        """End the threads that read the pages, once the present reads have ended."""
+        self._pool.stop()
+
+    async def read(self) -> list[str]:
+        """Read the metrics pages of all brokers. Return a line for each that could not be read, with the reason."""
+        problems = []
+        found: dict[int, Mapping[str, float]] = {}
+        for url in self._urls:
+            try:
+                text = await self._pool.defer(_fetch, url)
+                node, figures = self.parse(text)
+                found[node] = figures
+            except (OSError, ValueError) as error:
+                problems.append(f"the metrics at {url} are not known: {error}")
+        self.last = found
+        return problems
+
+    def parse(self, text: str) -> tuple[int, Mapping[str, float]]:
+        """Return a broker's id and figures. Raises ValueError if it is not a broker's page."""
+        named = _NODE.search(text)
+        if named is None:
+            raise ValueError("it is not a page of a pylogd broker")
+        node = int(named[1])
+        figures = {"connections": sum(float(value) for value in _CONNECTIONS.findall(text))}
+        parts = dict(_LAG.findall(text))
+        if len(parts) == 2:
+            now, before = _Lag(float(parts["sum"]), float(parts["count"])), self._lags.get(node)
+            self._lags[node] = now
+            if before is not None and now.fired > before.fired:
+                figures["reactor lag"] = (now.total - before.total) / (now.fired - before.fired)
+        return node, figures
+
+
+def _fetch(url: str) -> str:
+    with open_url(url, _SECONDS) as answer:
+        return read_body(answer, _MOST_BYTES).decode("utf-8", "replace")
+
 
 _SLOW_EVERY: Final = 6
 _BUSY_FACTOR: Final = 2.0
@@ -87,9 +154,9 @@ class ClusterSampler:
         begun = self._clock.seconds()
         running = self._running = Deferred.fromCoroutine(self.sample())
         running.addErrback(self._failed)
-        running.addBoth(lambda _: self._again(self._clock.seconds() - begun))
+        running.addBoth(lambda _: self._schedule(self._clock.seconds() - begun))
 
-    def _again(self, took: float) -> None:
+    def _schedule(self, took: float) -> None:
         self._running = None
         pause = max(self._interval, min(_BUSY_FACTOR * took, _LONGEST_PAUSE))
         self._timer = self._clock.callLater(pause, self.start)
@@ -97,13 +164,16 @@ class ClusterSampler:
             listener()
 
     def stop(self) -> None:
-        """Take no further samples."""
+        """Take no further samples, and close the connections that only samples use."""
         if self._running is not None:
             self._running.cancel()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
+        if self._figures is not None:
+            self._figures.stop()
+        self._groups.stop()
 
-    def soon(self) -> None:
+    def sample_soon(self) -> None:
         """Take the next sample now, such as after a change."""
         if self._timer is not None and self._timer.active():
             self._timer.reset(0)
@@ -160,12 +230,12 @@ class ClusterSampler:
     async def _ask_topics(self, sample: Sample) -> Partitions:
         found = Partitions()
         shared: dict[Nodes, Nodes] = {}  # most partitions have one of a few sets of replicas
-        async for page in asking.topic_pages(self._calls):
+        async for page in cluster_requests.topic_pages(self._calls):
             await in_steps(self._add(page, sample, found, shared), self._clock)
         return found
 
     def _add(
-        self, page: list[asking.FoundTopic], sample: Sample, found: Partitions, shared: dict[Nodes, Nodes]
+        self, page: list[cluster_requests.FoundTopic], sample: Sample, found: Partitions, shared: dict[Nodes, Nodes]
     ) -> Iterator[None]:
         for each in page:
             topic = sample.topics.get(each.name)
@@ -223,11 +293,11 @@ class ClusterSampler:
                 for index, leader in enumerate(topic.leaders)
                 if leader == node
             )
-            for keys in _chunks(led, asking.PARTITIONS):
+            for keys in _chunks(led, cluster_requests.PARTITIONS):
                 if node in gaps.nodes:
                     return
                 try:
-                    found = await asking.find_offsets_at(self._calls, node, keys, timestamp)
+                    found = await cluster_requests.find_offsets_at(self._calls, node, keys, timestamp)
                 except PylogdError as error:
                     gaps.add(node, f"broker {node} does not tell offsets: {error}")
                     return
@@ -253,7 +323,7 @@ class ClusterSampler:
         )
         found: dict[str, Directory] = {}
         try:
-            async for answer in asking.log_dir_pages(self._calls, node, (one for one in hosted if one[1])):
+            async for answer in cluster_requests.log_dir_pages(self._calls, node, (one for one in hosted if one[1])):
                 await in_steps(_add_sizes(answer.results, node, sample, found), self._clock)
         except PylogdError as error:
             gaps.add(None, f"broker {node} does not tell sizes: {error}")

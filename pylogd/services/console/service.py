@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet import defer
-from twisted.internet.interfaces import IListeningPort
-from twisted.web.http import combinedLogFormatter, datetimeToLogString
-from twisted.web.iweb import IRequest
 
 from pylogd.base.clock import wall_ms
-from pylogd.services.console import static_files
-from pylogd.services.console.actions.every import actions
-from pylogd.services.console.actions.log import ActionLog
-from pylogd.services.console.actions.steps import ActionPages
+from pylogd.services.console.actions import all_actions
+from pylogd.services.console.actions.steps import ActionLog, ActionPages
 from pylogd.services.console.clusters import ClusterOptions, WatchedCluster
-from pylogd.services.console.events import EventStreams
 from pylogd.services.console.login import Login
 from pylogd.services.console.masking import Masking, MaskingRule
 from pylogd.services.console.pages.access import Access
@@ -26,16 +21,15 @@ from pylogd.services.console.pages.administration import Administration
 from pylogd.services.console.pages.brokers import Brokers
 from pylogd.services.console.pages.groups import Groups
 from pylogd.services.console.pages.messages import MessagePages
-from pylogd.services.console.pages.overview import Overview
+from pylogd.services.console.pages.overview import EventStreams, Overview
 from pylogd.services.console.pages.services import ServicePages
 from pylogd.services.console.pages.topics import Topics
 from pylogd.services.console.reading import Messages
 from pylogd.services.console.sessions import Sessions
 from pylogd.services.console.tailing import Tails
-from pylogd.services.console.view import View
+from pylogd.services.console.view import View, load_static_files
 from pylogd.services.console.web import ConsoleResource
-from pylogd.services.registry.bodies import BoundedSite
-from pylogd.web.channel import listen
+from pylogd.web.bodies import BoundedServer, RefusalForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +53,17 @@ class ConsoleOptions:
     action_log: Path | None = None
 
 
-class ConsoleService:
-    """Starts and stops samplers and the HTTP server in order.
+def _refusal(status: int, message: str) -> bytes:
+    """Return the document that refuses a request because of its body."""
+    return json.dumps({"error_code": 50301 if status == 503 else status, "message": message}).encode()
 
-    address: (host, port) once it listens.
-    """
+
+#: The form of refusals is that of a schema registry: clients of the console have got it from the beginning.
+REFUSALS: Final = RefusalForm(b"application/vnd.schemaregistry.v1+json", _refusal)
+
+
+class ConsoleService:
+    """Starts and stops samplers and the HTTP server in order."""
 
     def __init__(
         self,
@@ -98,8 +98,12 @@ class ConsoleService:
         self._messages = Messages(reactor, self._masking, now_ms)
         self._actions = ActionLog(reactor, options.action_log, now_ms)
         self._tails = Tails(reactor, self._messages)
-        self._port: IListeningPort | None = None
-        self.address = ("", 0)
+        self._server = BoundedServer(reactor, options.listen, tls, REFUSALS)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) once it listens."""
+        return self._server.address
 
     def describe(self) -> str:
         """Return the line that announces the start, with the URL of the console. Call it once the port is open."""
@@ -113,16 +117,8 @@ class ConsoleService:
 
     async def _start(self) -> None:
         await self._login.start()
-        site: Any = BoundedSite(self.resource(), self._reactor, _access_line)
-        factory = site
-        if self._tls is not None:
-            from twisted.protocols.tls import TLSMemoryBIOFactory  # noqa: PLC0415 - needs pyOpenSSL, an extra
-
-            self._tls.start()
-            factory = TLSMemoryBIOFactory(self._tls, isClient=False, wrappedFactory=factory)
-        self._port = await listen(self._reactor, self._options.listen, factory)
-        bound: Any = self._port.getHost()
-        self.address = (getattr(bound, "host", ""), getattr(bound, "port", 0))
+        self._server.site.resource = self.resource()
+        await self._server.start()
         self._events.start()
         for cluster in self.clusters.values():
             cluster.start()
@@ -131,7 +127,7 @@ class ConsoleService:
         """Return the HTTP resource that answers all paths."""
         options = self._options
         view = View(
-            self.clusters, static_files.load(), allow_writes=options.allow_writes, login_needed=self._login.needed
+            self.clusters, load_static_files(), allow_writes=options.allow_writes, login_needed=self._login.needed
         )
         root = ConsoleResource(
             view, Sessions(self._reactor.seconds), self._login, allow_writes=options.allow_writes,
@@ -147,7 +143,7 @@ class ConsoleService:
         parts = (
             access, Overview(view, self._events), Topics(view), Groups(view), Brokers(view),
             MessagePages(view, self._messages, self._tails), self._administered, ServicePages(view),
-            ActionPages(view, self._actions, actions(self._messages, self._masking)),
+            ActionPages(view, self._actions, all_actions(self._messages, self._masking)),
         )  # fmt: skip
         for part in parts:
             root.add(part.routes())
@@ -158,11 +154,7 @@ class ConsoleService:
         return defer.Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        port, self._port = self._port, None
-        if port is not None:
-            await defer.maybeDeferred(port.stopListening)
-        if self._tls is not None:
-            self._tls.stop()
+        await self._server.stop()
         self._events.stop()
         self._tails.stop()
         self._messages.stop()
@@ -174,11 +166,3 @@ class ConsoleService:
         if self._openid is not None:
             self._openid.stop()
         self._login.stop()
-
-
-def _access_line(_: str, request: IRequest) -> str:
-    """Return one line of the access log. It has a time stamp of its own, since Twisted's is the reactor's time, not the
-    time of day.
-    """
-    line: str = combinedLogFormatter(datetimeToLogString(wall_ms() // 1000), request)
-    return line

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from typing import Any, Final
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
 
 from pylogd.services.console.answers import Answer, PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.rendering import Renderer
 from pylogd.services.console.roles import Role
-from pylogd.services.console.static_files import StaticFile
+
+_KINDS: Final = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+class StaticFile(NamedTuple):
+    """A file.
+
+    url: its path with a hash of its content, so that browsers may keep it.
+    """
+
+    body: bytes
+    kind: str
+    url: str
+
+
+def load_static_files() -> Mapping[str, StaticFile]:
+    """Read the packaged scripts and styles from the disk. Return their contents by file name."""
+    found = {}
+    for each in sorted(files("pylogd.services.console").joinpath("static").iterdir(), key=lambda one: one.name):
+        kind = next((kind for suffix, kind in _KINDS.items() if each.name.endswith(suffix)), None)
+        if kind is not None:
+            body = each.read_bytes()
+            mark = hashlib.sha256(body).hexdigest()[:12]
+            found[each.name] = StaticFile(body, kind, f"/static/{each.name}?v={mark}")
+    return found
+
 
 SECTIONS: Final = (
     ("overview", "Overview", ""), ("topics", "Topics", "/topics"), ("groups", "Groups", "/groups"),

@@ -2,8 +2,10 @@
 
 Settings of a topic at the source are set at the target, except those that concern a cluster's own brokers. The largest
 size of a batch is always set, since a target with a smaller default would refuse batches. A setting that is no longer
-set at the source is removed at the target if the mirror has set it; other settings are the operator's. A setting that
-the target refuses is left out (`left_out`), and the other settings are set.
+set at the source is removed at the target if the mirror has set it; other settings are the operator's. If a
+target refuses the settings of a topic, each setting is tried alone, and refused ones are left out, since the target may
+be of another release or of another kind. They are named in the log, and tried again when the source changes their
+values, or after a restart.
 
 Principals that may read or describe a topic at the source get ACLs for the same at the target. Permission to write is
 not copied, because only the mirror may write there; ALL becomes READ. ACLs that are gone at the source are removed if
@@ -16,7 +18,7 @@ only the copying of ACLs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from pylogd.base.errors import ErrorCode, KafkaError, error_for
@@ -24,12 +26,68 @@ from pylogd.client.core.admin.access_operations import Acl, AclFilter
 from pylogd.client.core.admin.calls import ask
 from pylogd.client.deferred import Admin
 from pylogd.services.mirror.cluster_topics import ClusterTopics
-from pylogd.services.mirror.left_out import REFUSALS, LeftOut
 from pylogd.services.mirror.records import Origin
 from pylogd.services.mirror.settings import RouteSettings
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
 _log = logging.getLogger(__name__)
+
+#: Errors that concern values of settings.
+REFUSALS: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION})
+#: Tries a setting at the target. Raises KafkaError.
+Try = Callable[[str, str | None], Awaitable[None]]
+
+
+class RefusedSettings:
+    """The settings that the target of one route refuses, by its topics."""
+
+    def __init__(self, route: str) -> None:
+        """`route` is the name of the route, for the log."""
+        self._route = route
+        self._refused: dict[tuple[str, str], str | None] = {}
+
+    def accepted(self, topic: str, configs: Mapping[str, str]) -> dict[str, str]:
+        """Return settings for a topic of the target, without those that the target has refused with the same value."""
+        return {
+            name: value
+            for name, value in configs.items()
+            if (topic, name) not in self._refused or self._refused[topic, name] != value
+        }
+
+    def names(self, topic: str) -> set[str]:
+        """Return the names of the settings that were left out for a topic of the target."""
+        return {name for known, name in self._refused if known == topic}
+
+    async def find(self, topic: str, changes: Mapping[str, str | None], attempt: Try) -> None:
+        """Try each change of a topic alone, and record the refused ones. Raises KafkaError for other errors."""
+        for name, value in changes.items():
+            try:
+                await attempt(name, value)
+            except KafkaError as error:
+                if error.code not in REFUSALS:
+                    raise
+                self._refused[topic, name] = value
+                self._tell(topic, name, value, error)
+            else:
+                self._refused.pop((topic, name), None)
+
+    def refuse(self, topic: str, configs: Mapping[str, str], error: KafkaError) -> None:
+        """Record that the target refuses settings of a topic together, but takes each of them alone."""
+        for name, value in configs.items():
+            self._refused[topic, name] = value
+            self._tell(topic, name, value, error)
+
+    def keep(self, topics: Iterable[str]) -> None:
+        """Forget all topics of the target except these."""
+        kept = set(topics)
+        self._refused = {key: value for key, value in self._refused.items() if key[0] in kept}
+
+    def _tell(self, topic: str, name: str, value: str | None, error: KafkaError) -> None:
+        _log.warning(
+            "route %s: topic %s is copied without the setting %s = %s, which the target refuses: %s. To hide this "
+            "warning, name the setting in configs.exclude", self._route, topic, name, value, error,
+        )  # fmt: skip
+
 
 _EVERY_SECONDS: Final = 30.0
 _TOPIC: Final = 2
@@ -89,7 +147,7 @@ class TopicFollower:
         self._route = route
         self._source, self._target = source, target
         self._excluded = NOT_FOLLOWED | route.configs_exclude
-        self.left_out = LeftOut(route.name)
+        self.refused_settings = RefusedSettings(route.name)
         self._next = 0.0
         self._acls = route.sync_acls
 
@@ -103,7 +161,7 @@ class TopicFollower:
         if now < self._next:
             return
         self._next = now + _EVERY_SECONDS
-        self.left_out.keep(topics.values())
+        self.refused_settings.keep(topics.values())
         if self._route.sync_configs:
             await self._follow_configs(topics)
         if self._acls:
@@ -132,14 +190,14 @@ class TopicFollower:
             present = targets.get(name)
             if present is None or origin is None:
                 continue
-            wanted = self.left_out.without(name, self.wanted(configs))
+            wanted = self.refused_settings.accepted(name, self.wanted(configs))
             changes: dict[str, str | None] = {
                 key: value for key, value in wanted.items() if present.get(key) != (value, True)
             }
-            kept = self.left_out.names(name) | self._excluded
+            kept = self.refused_settings.names(name) | self._excluded
             changes |= {key: None for key in origin.configs if key not in wanted and key not in kept}
             done = await self._alter(name, changes)
-            set_here = {key for key in wanted if key not in self.left_out.names(name)}
+            set_here = {key for key in wanted if key not in self.refused_settings.names(name)}
             if done and set_here != set(origin.configs):
                 changed.append(origin._replace(configs=tuple(sorted(set_here))))
         if changed:
@@ -156,8 +214,8 @@ class TopicFollower:
             except KafkaError as error:
                 if error.code not in REFUSALS:
                     raise
-                await self.left_out.find(name, changes, lambda key, value: alter("topic", name, {key: value}))
-                changes = {key: value for key, value in changes.items() if key not in self.left_out.names(name)}
+                await self.refused_settings.find(name, changes, lambda key, value: alter("topic", name, {key: value}))
+                changes = {key: value for key, value in changes.items() if key not in self.refused_settings.names(name)}
         except KafkaError as error:
             _log.warning("route %s: settings %s of topic %s can't be changed: %s", self._route.name,
                          ", ".join(sorted(changes)), name, error)  # fmt: skip

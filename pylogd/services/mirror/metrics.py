@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pylogd.services.mirror.copying import Copier
-from pylogd.services.mirror.figures import RouteFigures
+from pylogd.services.mirror.feeds import RouteFigures
 
 _GAUGES: Final = (
     ("lag", "lag_records", "Records of the source that are not committed at the target yet"),
@@ -62,8 +62,8 @@ class MirrorMetrics:
         """Yield all metrics."""
         service = self._service
         routes = {name: found for each in service.copiers.values() for name, found in each.figures().items()}
-        yield from _of_routes(routes)
-        yield from _of_targets(service.copiers)
+        yield from _route_metrics(routes)
+        yield from _target_metrics(service.copiers)
         refused = GaugeMetricFamily(
             "pylogd_mirror_refused_topics", "Topics that the controller does not have copied", labels=("route",)
         )
@@ -76,7 +76,7 @@ class MirrorMetrics:
         yield GaugeMetricFamily("pylogd_mirror_file_is_valid", text, value=not service.file_error)
 
 
-def _of_routes(routes: Mapping[str, RouteFigures]) -> Iterator[Metric]:
+def _route_metrics(routes: Mapping[str, RouteFigures]) -> Iterator[Metric]:
     partitions = GaugeMetricFamily(
         "pylogd_mirror_partitions", "Partitions that this process is to copy", labels=("route", "state")
     )
@@ -98,7 +98,7 @@ def _of_routes(routes: Mapping[str, RouteFigures]) -> Iterator[Metric]:
             yield family
 
 
-def _of_targets(copiers: Mapping[str, Copier]) -> Iterator[Metric]:
+def _target_metrics(copiers: Mapping[str, Copier]) -> Iterator[Metric]:
     commits = CounterMetricFamily("pylogd_mirror_commits", "Commits at a target", labels=("target",))
     text = "How often copying to a target began again at the last checkpoints, after an error"
     interruptions = CounterMetricFamily("pylogd_mirror_interruptions", text, labels=("target",))

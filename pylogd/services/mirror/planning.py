@@ -10,8 +10,7 @@ from pylogd.services.mirror.cluster_topics import ClusterTopics
 from pylogd.services.mirror.controller import Wanted
 from pylogd.services.mirror.partition_copy import PartitionRoute
 from pylogd.services.mirror.settings import ClusterSettings, MirrorSettings, TableSettings
-from pylogd.services.mirror.table_topics import TableTopics
-from pylogd.services.mirror.topics import RouteTopics, refresh_all
+from pylogd.services.mirror.topics import RouteTopics, TableTopics, refresh_all
 
 #: The time for which a question to a cluster is retried; the other clusters wait meanwhile.
 _RETRY_SECONDS: Final = 5.0

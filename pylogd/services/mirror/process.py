@@ -9,8 +9,6 @@ from twisted.internet.defer import Deferred
 
 from pylogd.services.mirror.service import MirrorService
 
-#: The media type of Prometheus's text format.
-METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: For `tune_interpreter`: a worker has some 20 objects for each batch in flight, of which there are a few thousand.
 NEW_OBJECTS: Final = 60_000
 
@@ -34,11 +32,11 @@ class MirrorProcess:
         self._web: HttpServer | None = None
         if listen is not None:
             from pylogd.services.mirror.metrics import MirrorMetrics  # noqa: PLC0415
-            from pylogd.web.pages import Answer, HttpServer, Reply  # noqa: PLC0415 - only where it is used
+            from pylogd.web.pages import PROMETHEUS_TEXT, Answer, HttpServer, Reply  # noqa: PLC0415 - only if used
 
             metrics = MirrorMetrics(self.service)
             pages: dict[str, Answer] = {
-                "metrics": lambda _: Reply(metrics.text(), METRICS), "health": lambda _: Reply(b"ok\n"),
+                "metrics": lambda _: Reply(metrics.text(), PROMETHEUS_TEXT), "health": lambda _: Reply(b"ok\n"),
             }  # fmt: skip
             self._web = HttpServer(reactor, listen, pages)
 

@@ -15,11 +15,10 @@ from pylogd.client.core.model import TopicPartition
 from pylogd.client.deferred import Producer
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.lake.tables.opening import open_table
-from pylogd.services.mirror.copying import CommitPace
 from pylogd.services.mirror.errors import InvalidMirrorFile
+from pylogd.services.mirror.feeds import ByteRateLimit, RouteMeter
 from pylogd.services.mirror.kafka_target import KafkaTarget
-from pylogd.services.mirror.rate_limit import ByteRateLimit
-from pylogd.services.mirror.route_meter import RouteMeter
+from pylogd.services.mirror.partition_copy import CommitPace
 from pylogd.services.mirror.settings import MirrorSettings, RouteSettings
 from pylogd.services.mirror.source import OnError, SourceReader
 from pylogd.services.mirror.starting import SourceState, StartAt, look_up

@@ -22,6 +22,7 @@ from pylogd.base.clock import wall_ms
 from pylogd.base.errors import PylogdError
 from pylogd.client.zookeeper.waiting import Sleeper
 from pylogd.services.mirror.controller import Controller
+from pylogd.services.mirror.copy_run import CopierOptions
 from pylogd.services.mirror.copying import Copier
 from pylogd.services.mirror.errors import InvalidMirrorFile
 from pylogd.services.mirror.membership import MirrorPaths
@@ -174,11 +175,11 @@ class MirrorService:
         )  # fmt: skip
 
     def _make_copier(self, target: str, worker: Worker) -> Copier:
-        return Copier(
-            self._runtime.route, lambda: self._runtime.make_target(worker.name, target), reactor=self._reactor,
-            now_ms=wall_ms, pace=self._runtime.pace_of(target), throttle=self._runtime.throttle,
-            still_member=worker.still_member, on_released=worker.released,
+        options = CopierOptions(
+            self._runtime.route, lambda: self._runtime.make_target(worker.name, target), self._reactor, wall_ms,
+            self._runtime.pace_of(target), self._runtime.throttle, worker.still_member, worker.released,
         )  # fmt: skip
+        return Copier(options)
 
     def _make_controller(self, name: str, plan: Plan) -> Controller:
         return Controller(

@@ -7,7 +7,7 @@ docs/mirror.md lists all names. Every error says where it is, and which values a
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +24,61 @@ from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import DIRECTORIES, VALUE_KINDS, Layout
 from pylogd.lake.tables.opening import parse_table
 from pylogd.services.mirror.errors import InvalidMirrorFile
-from pylogd.services.mirror.names import InvalidPattern, TopicPatterns
 from pylogd.services.mirror.starting import StartAt
+
+INTERNAL: Final = "__"
+
+
+class InvalidPattern(ValueError):
+    """A pattern is not a regular expression, or can't be matched here."""
+
+
+class TopicPatterns:
+    """The patterns of a route.
+
+    Patterns are regular expressions of google-re2, which match in linear time, and have to match a topic's whole name.
+    Topics that clusters and mirrors keep for themselves are never copied: their names begin with two underscores.
+    """
+
+    def __init__(self, include: Sequence[str], exclude: Sequence[str] = ()) -> None:
+        """Raises InvalidPattern."""
+        self._texts = (tuple(include), tuple(exclude))
+        self._include = [_compiled(pattern) for pattern in include]
+        self._exclude = [_compiled(pattern) for pattern in exclude]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicPatterns) and self._texts == other._texts
+
+    def __hash__(self) -> int:
+        return hash(self._texts)
+
+    def matches(self, topic: str) -> bool:
+        """Return whether a topic of this name is copied."""
+        if topic.startswith(INTERNAL):
+            return False
+        return any(p.fullmatch(topic) for p in self._include) and not any(p.fullmatch(topic) for p in self._exclude)
+
+    def select(self, topics: Iterable[str]) -> list[str]:
+        """Return the topics that are copied, sorted."""
+        return sorted(topic for topic in topics if self.matches(topic))
+
+
+def _compiled(pattern: str) -> Any:
+    try:
+        import re2  # noqa: PLC0415  # an optional dependency
+    except ImportError:
+        raise InvalidPattern(
+            "topics are matched with the package google-re2: pip install 'pylogd-broker[mirror]'"
+        ) from None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        text = error.args[0] if error.args else error
+        reason = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+        raise InvalidPattern(f"the pattern {pattern!r} is not a regular expression: {reason}") from None
+
 
 _SECONDS: Final = 1000.0
 _REGISTRY: Final = "schema.registry."

@@ -13,6 +13,7 @@ has its name at the target, and offsets are those of the source.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -36,11 +37,11 @@ _QUEUE_BYTES: Final = 32 << 20
 _UNKNOWN: Final = -1
 
 
+@dataclass(eq=False, slots=True)
 class TableCheckpoints(Mapping[SourcePartition, Checkpoint]):
     """The position of a table as checkpoints. They have no time. The cluster and topic of the source are ignored."""
 
-    def __init__(self, position: Position) -> None:
-        self._position = position
+    _position: Position
 
     def __getitem__(self, key: SourcePartition) -> Checkpoint:
         """Return the checkpoint of a partition. Raises KeyError."""

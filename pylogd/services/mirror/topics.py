@@ -9,9 +9,13 @@ Loops can't be found by a mark in each record, because batches would have to be 
 (`records.Origin`). A topic is not copied to a cluster from which its records come: the last step of A to B to A is
 refused, whatever the names are, and even if the two steps belong to different mirrors.
 
-Rules: a topic is copied even if the target refuses some of its settings: see `left_out`. The origin is written before a
-topic's first record is copied. A topic of the target is never deleted, and never loses partitions. Only settings and
+Rules: a topic is copied even if the target refuses some of its settings: see `following`. The origin is written before
+a topic's first record is copied. A topic of the target is never deleted, and never loses partitions. Only settings and
 ACLs that the mirror has set are removed again.
+
+To a table no topics are created (`TableTopics`), and there can be no loops, since nothing is copied from a table. But a
+table identifies a partition by its topic's name, so topics of two sources must not have the same name there. A typed
+table has one topic.
 """
 
 from __future__ import annotations
@@ -26,8 +30,7 @@ from twisted.internet.defer import Deferred
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.client.core.model import NewTopic
 from pylogd.services.mirror.cluster_topics import ClusterTopics
-from pylogd.services.mirror.following import TopicFollower, topic_configs
-from pylogd.services.mirror.left_out import REFUSALS
+from pylogd.services.mirror.following import REFUSALS, TopicFollower, topic_configs
 from pylogd.services.mirror.partition_copy import PartitionRoute
 from pylogd.services.mirror.records import Origin
 from pylogd.services.mirror.settings import RouteSettings
@@ -142,7 +145,7 @@ class RouteTopics:
 
     async def _create_without(self, topic: NewTopic) -> Mapping[str, KafkaError | None]:
         """Create a topic without the settings that the target refuses. Return the results."""
-        left_out, admin = self._follower.left_out, self._target.admin
+        refused, admin = self._follower.refused_settings, self._target.admin
 
         async def attempt(setting: str, value: str | None) -> None:
             alone = replace(topic, configs={setting: value or ""})
@@ -154,12 +157,12 @@ class RouteTopics:
         results = await admin.create_topics([bare], validate_only=True)
         if results.get(topic.name) is not None:
             return results  # the error has another cause than settings
-        await left_out.find(topic.name, topic.configs, attempt)
-        rest = left_out.without(topic.name, topic.configs)
+        await refused.find(topic.name, topic.configs, attempt)
+        rest = refused.accepted(topic.name, topic.configs)
         results = await admin.create_topics([replace(topic, configs=rest)])
         error = results.get(topic.name)
         if error is not None and error.code in REFUSALS and rest:  # the remaining settings contradict each other
-            left_out.refuse(topic.name, rest, error)
+            refused.refuse(topic.name, rest, error)
             results = await admin.create_topics([bare])
         return results
 
@@ -214,3 +217,47 @@ async def _refresh(name: str, cluster: ClusterTopics) -> bool:
         _log.warning("can't read the topics of cluster %s: %s", name, error)
         return False
     return True
+
+
+class TableTopics:
+    """The topics of one route.
+
+    refused: the topics that are not copied, each with the reason.
+    """
+
+    def __init__(self, route: RouteSettings, source: ClusterTopics, *, is_typed: bool = False) -> None:
+        """`is_typed` is whether the table is a typed table."""
+        self.route = route
+        self._is_typed = is_typed
+        self.refused: dict[str, str] = {}
+        #: the partitions to copy; None before the source has answered
+        self.partitions: frozenset[PartitionRoute] | None = None
+        self._source = source
+
+    async def refresh(self, now: float, claims: Claims | None = None) -> None:
+        """Decide which topics are copied.
+
+        claims: the topics that other routes copy; this route's topics are added.
+        """
+        route, taken = self.route, {} if claims is None else claims
+        owners = {key[3]: owner for key, owner in taken.items() if key[1] == route.target}
+        before, self.refused = self.refused, {}
+        found = set()
+        for topic in route.patterns.select(self._source.topics):
+            name = route.target_name(topic)
+            owner = owners.setdefault(name, route.name)
+            if owner != route.name:
+                self.refused[topic] = f"route {owner} copies a topic to {name} of {route.target} already: use rename"
+                continue
+            others = owners.keys() - {name} if self._is_typed else set()
+            if others:
+                del owners[name]
+                self.refused[topic] = f"{route.target} is a typed table, which has one topic: {min(others)}"
+                continue
+            taken[route.source, route.target, topic, name] = route.name
+            count = len(self._source.topics[topic].partitions)
+            found |= {PartitionRoute(route.name, topic, number, name) for number in range(count)}
+        self.partitions = frozenset(found)
+        for topic, reason in self.refused.items():
+            if before.get(topic) != reason:
+                _log.error("route %s: topic %s is not copied: %s", route.name, topic, reason)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -18,28 +19,21 @@ T = TypeVar("T")
 _CONTEXTS: Final = "/contexts/"
 
 
+@dataclass(eq=False, slots=True)
 class ApiRequest:
     """A request.
 
     client: the user who sends it, or the host.
     parts: the variable parts of its path, such as the subject.
     body: the bytes of the body.
+    context: the context of the path.
     """
 
-    def __init__(
-        self,
-        client: str,
-        parts: tuple[str, ...],
-        query: Mapping[bytes, list[bytes]],
-        body: bytes,
-        context: str = DEFAULT,
-    ) -> None:
-        """`context` is that of the path."""
-        self.client = client
-        self.parts = parts
-        self.context = context
-        self._query = query
-        self.body = body
+    client: str
+    parts: tuple[str, ...]
+    _query: Mapping[bytes, list[bytes]]
+    body: bytes
+    context: str = DEFAULT
 
     # The path ------------------------------------------------------------------------------------------------------
 

@@ -1,19 +1,25 @@
 """Elect one leader among the registries of a group, through the group protocol of the brokers.
 
-Strategy: join the group, take the leader from the assignment (`group_protocol`), send heartbeats, and join again when
+Strategy: join the group, take the leader from the assignment, send heartbeats, and join again when
 the coordinator says so. A leader that can't reach the coordinator within the session timeout no longer leads: the
 others choose a new one after the same time.
 
 Rules: `on_change` is called before callers that wait for a leader are told of it; it must read all changes of the
-previous leader. `appending` protects a leader's writes in addition. Not thread-safe.
-Source: KIP-394 (member ids); Confluent Schema Registry.
+previous leader. `store` protects a leader's writes in addition. Not thread-safe.
+Source: KIP-394 (member ids); Confluent Schema Registry (group protocol type `sr`,
+protocol `v0`).
+
+Formats and rule are those of Confluent's registries. Each member has its address in its group metadata. The member that
+the coordinator asks to assign names the leader, and every member gets this as its assignment. A leader stays the leader
+as long as it is in the group; otherwise the eligible member with the smallest URL becomes the leader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
@@ -26,14 +32,6 @@ from pylogd.client.core.admin.calls import Question, refresh
 from pylogd.client.core.call import Endpoint
 from pylogd.client.deferred import Cluster
 from pylogd.services.registry.errors import UnknownLeader
-from pylogd.services.registry.group_protocol import (
-    PROTOCOL,
-    PROTOCOL_TYPE,
-    BadAssignment,
-    Identity,
-    assignment,
-    leader_of,
-)
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -41,6 +39,100 @@ from pylogd.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 log = Logger()
+
+PROTOCOL_TYPE: Final = "sr"
+PROTOCOL: Final = "v0"
+_VERSION: Final = 1
+_NO_ERROR, _SAME_URLS = 0, 1
+
+
+class BadAssignment(PylogdError):
+    """The name of the leader can't be read, or members of the group have the same URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The address at which other registries reach a registry.
+
+    eligible: whether it may lead.
+    leads: whether it leads already.
+    """
+
+    host: str
+    port: int
+    scheme: str = "http"
+    eligible: bool = True
+    leads: bool = False
+
+    @property
+    def url(self) -> str:
+        """The registry's URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    def as_json(self) -> dict[str, object]:
+        """Return the identity as JSON."""
+        return {
+            "version": _VERSION, "host": self.host, "port": self.port, "master_eligibility": self.eligible,
+            "scheme": self.scheme, "leader": self.leads,
+        }  # fmt: skip
+
+    def encoded(self) -> bytes:
+        """Return the metadata of a member."""
+        return json.dumps(self.as_json()).encode()
+
+    @classmethod
+    def of(cls, document: Mapping[str, object]) -> Identity:
+        """Return the identity in a JSON object. Raises KeyError, TypeError or ValueError."""
+        return cls(
+            str(document["host"]), int(str(document["port"])), str(document.get("scheme") or "http"),
+            bool(document.get("master_eligibility", True)), bool(document.get("leader", False)),
+        )  # fmt: skip
+
+
+def assignment(members: Mapping[str, bytes]) -> bytes:
+    """Return the assignment of all members.
+
+    members: the members' metadata by member id.
+    """
+    known = {name: _identity(metadata) for name, metadata in members.items()}
+    able = sorted((each.url, name) for name, each in known.items() if each is not None and each.eligible)
+    leading = [name for _, name in able if (each := known[name]) is not None and each.leads]
+    chosen = leading[0] if len(leading) == 1 else able[0][1] if able else None
+    urls = [each.url for each in known.values() if each is not None]
+    document: dict[str, object] = {
+        "version": _VERSION,
+        "error": _NO_ERROR if len(set(urls)) == len(urls) else _SAME_URLS,
+    }
+    leader = None if chosen is None else known[chosen]
+    if leader is not None:
+        document |= {"master": chosen, "master_identity": leader.as_json()}
+    return json.dumps(document).encode()
+
+
+def leader_of(encoded: bytes) -> tuple[str, Identity] | None:
+    """Return the member id and the identity of the leader in an assignment; None if no member is eligible.
+
+    Raises BadAssignment.
+    """
+    try:
+        document = json.loads(encoded)
+        if document.get("error", _NO_ERROR) == _SAME_URLS:
+            raise BadAssignment(
+                "two registries of the group have the same URL: give each its own with --advertise HOST:PORT"
+            )
+        name, identity = document.get("master"), document.get("master_identity")
+        return None if name is None or identity is None else (str(name), replace(Identity.of(identity), leads=True))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadAssignment(f"the registry group's leader can't be read from {encoded!r:.200}") from error
+
+
+def _identity(metadata: bytes) -> Identity | None:
+    try:
+        return Identity.of(json.loads(metadata))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
 
 _RETRY_SECONDS: Final = 1.0
 _GROUP_KEY: Final = 0

@@ -24,8 +24,8 @@ from twisted.web.client import (
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IPolicyForHTTPS
 
+from pylogd.services.registry.election import Identity
 from pylogd.services.registry.errors import ForwardingFailed, LeaderUnreachable
-from pylogd.services.registry.group_protocol import Identity
 
 #: The header that marks a request from another registry, as in Confluent's registry.
 FORWARDED: Final = "X-Forward"

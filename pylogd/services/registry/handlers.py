@@ -16,9 +16,8 @@ from twisted.internet.defer import Deferred
 
 from pylogd import __version__
 from pylogd.services.registry.api_request import ApiRequest
-from pylogd.services.registry.checking import SchemaChecker
+from pylogd.services.registry.checking import SchemaChecker, SchemaReader
 from pylogd.services.registry.contexts import WILDCARD, beside, context_named
-from pylogd.services.registry.contracts import rule_types
 from pylogd.services.registry.errors import (
     IncompatibleSchema,
     InvalidSchema,
@@ -28,9 +27,8 @@ from pylogd.services.registry.errors import (
 )
 from pylogd.services.registry.lookups import documents
 from pylogd.services.registry.model import KINDS, Comparison, NotCompared, Schema, TopicRecord, Version
-from pylogd.services.registry.modes import Mode
-from pylogd.services.registry.reading import SchemaReader
 from pylogd.services.registry.registry import Registry
+from pylogd.services.registry.settings import Mode, rule_types
 from pylogd.services.registry.store import SchemaStore
 
 #: The most comparisons of a registration, which is compared again if other versions were registered meanwhile.
@@ -73,7 +71,8 @@ class Handlers:
         self._store, self._group = store, group
         self._checker = checker
         self._registry: Registry = store.registry
-        self._reader = SchemaReader(self._registry, checker)
+        self._lookups = store.registry.lookups
+        self._reader = SchemaReader(self._lookups, checker)
 
     def routes(self) -> list[Route]:
         """Return the table of all routes."""
@@ -124,7 +123,7 @@ class Handlers:
     def _subject(self, request: ApiRequest) -> str:
         """Return the subject of a request, or the subject for which it is an alias."""
         subject = request.subject()
-        return self._registry.settings(subject).alias or subject
+        return self._lookups.settings(subject).alias or subject
 
     async def _cluster_id(self, _: ApiRequest) -> dict[str, Any]:
         clusters = {"kafka-cluster": await self._store.cluster_id(), "schema-registry-cluster": self._group}
@@ -132,26 +131,26 @@ class Handlers:
 
     def _contexts(self, request: ApiRequest) -> Sequence[str]:
         start = request.text("contextPrefix")
-        return request.page([context for context in self._registry.contexts() if context.startswith(start)])
+        return request.page([context for context in self._lookups.contexts() if context.startswith(start)])
 
     # Subjects and versions -----------------------------------------------------------------------------------------
 
     def _subjects(self, request: ApiRequest) -> Sequence[str]:
         start = request.start(WILDCARD)
         only = request.flag("deletedOnly")
-        return request.page(self._registry.subjects(deleted=request.flag("deleted"), only=only, start=start))
+        return request.page(self._lookups.subjects(deleted=request.flag("deleted"), only=only, start=start))
 
     def _versions(self, request: ApiRequest) -> Sequence[int]:
         subject, only, signed = self._subject(request), request.flag("deletedOnly"), request.flag("deletedAsNegative")
         if not signed:
-            return request.page(self._registry.versions(subject, deleted=request.flag("deleted"), only=only))
-        live = set(self._registry.versions(subject)) if self._registry.has_subject(subject) else set()
-        found = self._registry.versions(subject, deleted=True)
+            return request.page(self._lookups.versions(subject, deleted=request.flag("deleted"), only=only))
+        live = set(self._lookups.versions(subject)) if self._lookups.has_subject(subject) else set()
+        found = self._lookups.versions(subject, deleted=True)
         return request.page([number if number in live else -number for number in found])
 
     def _found(self, request: ApiRequest, *, deleted: bool = False) -> Any:
         deleted = deleted or request.flag("deleted")
-        return self._registry.version(self._subject(request), request.parts[1], deleted=deleted)
+        return self._lookups.version(self._subject(request), request.parts[1], deleted=deleted)
 
     async def _version(self, request: ApiRequest) -> dict[str, Any]:
         found = self._found(request)
@@ -165,13 +164,13 @@ class Handlers:
     async def _with_metadata(self, request: ApiRequest) -> dict[str, Any]:
         metadata = dict(zip(request.texts("key"), request.texts("value"), strict=False))
         subject, deleted = self._subject(request), request.flag("deleted")
-        found = self._registry.versions_with(subject, deleted=deleted, metadata=metadata)
+        found = self._lookups.versions_with(subject, deleted=deleted, metadata=metadata)
         return {**found.as_json(), "schema": await self._form(request, found.subject, found.schema)}
 
     def _referenced_by(self, request: ApiRequest) -> Sequence[int]:
         used = self._found(request, deleted=True)
         deleted = request.flag("deleted")
-        users = self._registry.referring_to(used.subject, used.version, deleted=deleted)
+        users = self._lookups.referring_to(used.subject, used.version, deleted=deleted)
         return request.page(sorted({user.id for user in users}))
 
     async def _form(self, request: ApiRequest, subject: str, schema: Schema) -> str:
@@ -179,7 +178,7 @@ class Handlers:
         form = request.text("format")
         if not form:
             return schema.text
-        definitions = self._registry.definitions(subject, schema)
+        definitions = self._lookups.definitions(subject, schema)
         return str(await self._checker.render(request.client, schema.kind, definitions, form))
 
     async def _read(self, request: ApiRequest, subject: str, *, fill: bool = False) -> Schema:
@@ -188,7 +187,7 @@ class Handlers:
         fill: whether a schema without a text means that of the subject's last version.
         """
         normalize, document = request.flag("normalize"), request.document()
-        last = self._registry.latest(subject) if fill and not document.get("schema") else None
+        last = self._lookups.latest(subject) if fill and not document.get("schema") else None
         if last is not None:
             document = {**last.schema.members(), **{name: document.get(name) for name in ("metadata", "ruleSet")}}
         return await self._reader.read(request.client, subject, document, normalize=normalize)
@@ -196,8 +195,8 @@ class Handlers:
     async def _look_up(self, request: ApiRequest) -> dict[str, Any]:
         subject = self._subject(request)
         schema, deleted = await self._read(request, subject), request.flag("deleted")
-        found = self._registry.find(subject, schema, deleted=deleted)
-        if found is None and not self._registry.has_subject(subject, deleted=deleted):
+        found = self._lookups.find(subject, schema, deleted=deleted)
+        if found is None and not self._lookups.has_subject(subject, deleted=deleted):
             raise SubjectNotFound(f"Subject '{subject}' not found.")
         if found is None:
             raise SchemaNotFound("Schema not found")
@@ -208,7 +207,7 @@ class Handlers:
         subject, wanted = self._subject(request), request.number("id")
         if request.number("version") is not None:
             return None
-        found = self._registry.registered(subject, await self._read(request, subject, fill=True))
+        found = self._lookups.registered(subject, await self._read(request, subject, fill=True))
         return None if found is None or wanted not in (None, found.id) else _made(found)
 
     async def _register(self, request: ApiRequest) -> dict[str, Any]:
@@ -248,37 +247,37 @@ class Handlers:
     def _schemas(self, request: ApiRequest) -> Sequence[dict[str, Any]]:
         start, deleted = request.start(WILDCARD), request.flag("deleted")
         aliases, kind = request.flag("aliases"), request.text("ruleType")
-        found = self._registry.listed(start=start, deleted=deleted, latest=request.flag("latestOnly"), aliases=aliases)
+        found = self._lookups.listed(start=start, deleted=deleted, latest=request.flag("latestOnly"), aliases=aliases)
         return documents(request.page([each for each in found if not kind or kind in rule_types(each.schema)]))
 
     async def _schema(self, request: ApiRequest) -> dict[str, Any]:
         subject = request.subject_of_id()
-        used = self._registry.uses_of(request.id(), subject, deleted=True)[0]
+        used = self._lookups.uses_of(request.id(), subject, deleted=True)[0]
         text = await self._form(request, used.subject, used.schema)
         references = _qualified(request, used.subject, used.schema)
         document = {**used.schema.members(), **references, "guid": used.guid, "schema": text}
         if request.flag("fetchMaxId"):
-            document["maxId"] = self._registry.last_id(subject)
+            document["maxId"] = self._lookups.last_id(subject)
         return document
 
     async def _schema_text(self, request: ApiRequest) -> Text:
-        used = self._registry.uses_of(request.id(), request.subject_of_id(), deleted=True)[0]
+        used = self._lookups.uses_of(request.id(), request.subject_of_id(), deleted=True)[0]
         return Text(await self._form(request, used.subject, used.schema))
 
     async def _schema_of_guid(self, request: ApiRequest) -> dict[str, Any]:
-        used = next(iter(self._registry.by_guid(request.parts[0]).values()))
+        used = next(iter(self._lookups.by_guid(request.parts[0]).values()))
         text = await self._form(request, used.subject, used.schema)
         return {**used.schema.members(), "guid": used.guid, "schema": text}
 
     def _ids_of_guid(self, request: ApiRequest) -> list[dict[str, Any]]:
-        return [{"context": context, "id": number} for context, number in self._registry.by_guid(request.parts[0])]
+        return [{"context": context, "id": number} for context, number in self._lookups.by_guid(request.parts[0])]
 
     def _subjects_of(self, request: ApiRequest) -> Sequence[str]:
-        uses = self._registry.uses_of(request.id(), request.subject_of_id(), deleted=request.flag("deleted"))
+        uses = self._lookups.uses_of(request.id(), request.subject_of_id(), deleted=request.flag("deleted"))
         return request.page(sorted({use.subject for use in uses}))
 
     def _versions_of(self, request: ApiRequest) -> Sequence[dict[str, Any]]:
-        uses = self._registry.uses_of(request.id(), request.subject_of_id(), deleted=request.flag("deleted"))
+        uses = self._lookups.uses_of(request.id(), request.subject_of_id(), deleted=request.flag("deleted"))
         return request.page([{"subject": use.subject, "version": use.version} for use in uses])
 
     # Compatibility -------------------------------------------------------------------------------------------------
@@ -287,7 +286,7 @@ class Handlers:
         subject, which = self._subject(request), request.parts[1] or None
         verbose = request.flag("verbose")
         try:
-            comparison = self._registry.comparison(subject, await self._read(request, subject), which)
+            comparison = self._lookups.comparison(subject, await self._read(request, subject), which)
             reasons = [] if comparison is None else await self._checker.compare(request.client, comparison)
             messages = [] if comparison is None or not reasons else _details(reasons, comparison)
         except IncompatibleSchema as error:
@@ -300,7 +299,7 @@ class Handlers:
 
     def _settings(self, request: ApiRequest) -> dict[str, Any]:
         scope, inherit = request.scope(), request.flag("defaultToGlobal")
-        found = self._registry.settings(scope) if inherit else self._registry.own_settings(scope)
+        found = self._lookups.settings(scope) if inherit else self._lookups.own_settings(scope)
         return found.as_json("compatibilityLevel")
 
     def _set_settings(self, request: ApiRequest) -> Deferred[dict[str, Any]]:
@@ -325,7 +324,7 @@ class Handlers:
 
     def _mode(self, request: ApiRequest) -> dict[str, str]:
         scope, inherit = request.scope(), request.flag("defaultToGlobal")
-        return {"mode": (self._registry.mode(scope) if inherit else self._registry.own_mode(scope)).value}
+        return {"mode": (self._lookups.mode(scope) if inherit else self._lookups.own_mode(scope)).value}
 
     def _set_mode(self, request: ApiRequest) -> Deferred[dict[str, str]]:
         scope, force = request.scope(), request.flag("force")

@@ -6,11 +6,10 @@ Must not know: HTTP, brokers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pylogd.services.registry.contexts import DEFAULT, EVERY, WILDCARD, QualifiedSubject, beside, context_of, prefix
-from pylogd.services.registry.contracts import completed
 from pylogd.services.registry.errors import (
     ConfigNotFound,
     IncompatibleSchema,
@@ -30,32 +29,29 @@ from pylogd.services.registry.model import (
     Version,
     definitions_of,
 )
-from pylogd.services.registry.modes import Mode
-from pylogd.services.registry.settings import Settings
+from pylogd.services.registry.settings import Mode, Settings, completed
 from pylogd.services.registry.state import MAX_NUMBER, RegistryState
 
 LATEST = "latest"
 
 
-class Lookups(RegistryState):
-    """The state, and queries on it.
-
-    level: the compatibility level if none was set.
+@dataclass(eq=False, slots=True)
+class Lookups:
+    """Queries on the state, and on the default settings, which hold where none were set.
 
     Arguments of several methods:
     deleted: whether soft-deleted versions are included.
     subject: the full name of the subject.
     """
 
-    def __init__(self, level: Compatibility = Compatibility.BACKWARD) -> None:
-        super().__init__()
-        self._default = Settings(level)
+    _state: RegistryState
+    _default: Settings
 
     # Subjects and versions -----------------------------------------------------------------------------------------
 
     def contexts(self) -> list[str]:
         """Return the names of all contexts, the default one first."""
-        return [DEFAULT, *sorted(self._contexts)]
+        return [DEFAULT, *sorted(self._state.contexts)]
 
     def subjects(self, *, deleted: bool = False, only: bool = False, start: str = WILDCARD) -> list[str]:
         """Return the full names of subjects, sorted.
@@ -64,7 +60,7 @@ class Lookups(RegistryState):
         start: the prefix of the names: `:.context:` for a context, `:*:` and a text for all contexts.
         """
         found = []
-        for name, versions in self._subjects.items():
+        for name, versions in self._state.subjects.items():
             live = any(not version.deleted for version in versions.values())
             if _begins(name, start) and ((not live) if only else (live or deleted)):
                 found.append(name)
@@ -72,7 +68,7 @@ class Lookups(RegistryState):
 
     def has_subject(self, subject: str, *, deleted: bool = False) -> bool:
         """Return whether a subject has a version."""
-        return any(deleted or not version.deleted for version in self._subjects.get(subject, {}).values())
+        return any(deleted or not version.deleted for version in self._state.subjects.get(subject, {}).values())
 
     def versions(self, subject: str, *, deleted: bool = False, only: bool = False) -> list[int]:
         """Return the subject's versions, ascending.
@@ -83,7 +79,7 @@ class Lookups(RegistryState):
         """
         if not self.has_subject(subject, deleted=deleted or only):
             raise SubjectNotFound(f"Subject '{subject}' not found.")
-        versions = self._subjects[subject].items()
+        versions = self._state.subjects[subject].items()
         return sorted(at for at, version in versions if (version.deleted if only else deleted or not version.deleted))
 
     def version(self, subject: str, which: str, *, deleted: bool = False) -> Version:
@@ -95,17 +91,17 @@ class Lookups(RegistryState):
         number = version_number(which)
         names = [subject]
         if context_of(subject) == DEFAULT:
-            names += [prefix(context) + subject for context in sorted(self._contexts)]
+            names += [prefix(context) + subject for context in sorted(self._state.contexts)]
         for name in names:
-            found = self._numbered(name, number, deleted=deleted)
+            found = self.numbered(name, number, deleted=deleted)
             if found is not None:
                 return found
         if not self.has_subject(subject, deleted=deleted):
             raise SubjectNotFound(f"Subject '{subject}' not found.")
         raise VersionNotFound(f"Version {number} not found.")
 
-    def _numbered(self, subject: str, number: int, *, deleted: bool) -> Version | None:
-        versions = self._subjects.get(subject, {})
+    def numbered(self, subject: str, number: int, *, deleted: bool) -> Version | None:
+        versions = self._state.subjects.get(subject, {})
         if number < 0:
             live = [at for at, version in versions.items() if deleted or not version.deleted]
             return versions[max(live)] if live else None
@@ -114,12 +110,12 @@ class Lookups(RegistryState):
 
     def latest(self, subject: str) -> Version | None:
         """Return the last live version of a subject; None if it has none."""
-        return self._numbered(subject, -1, deleted=False)
+        return self.numbered(subject, -1, deleted=False)
 
     def versions_with(self, subject: str, *, deleted: bool, metadata: Mapping[str, str]) -> Version:
         """Return the last version whose metadata has these properties. Raises SubjectNotFound or SchemaNotFound."""
         for number in reversed(self.versions(subject, deleted=deleted)):
-            found = self._subjects[subject][number]
+            found = self._state.subjects[subject][number]
             properties = found.schema.members().get("metadata", {}).get("properties", {})
             if metadata.items() <= properties.items():
                 return found
@@ -134,14 +130,14 @@ class Lookups(RegistryState):
         subjects = self.subjects(deleted=deleted, start=start)
         if aliases:
             meant = {
-                each.alias for name, each in self._settings.items()
+                each.alias for name, each in self._state.settings.items()
                 if each.alias is not None and name is not None and _begins(name, start)
             }  # fmt: skip
             subjects = sorted({*subjects, *(name for name in meant if self.has_subject(name, deleted=deleted))})
         found = []
         for subject in subjects:
             numbers = self.versions(subject, deleted=deleted)
-            found += [self._subjects[subject][number] for number in (numbers[-1:] if latest else numbers)]
+            found += [self._state.subjects[subject][number] for number in (numbers[-1:] if latest else numbers)]
         return found
 
     def find(self, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
@@ -158,7 +154,7 @@ class Lookups(RegistryState):
 
     def _first(self, subject: str, schemas: Sequence[Schema], *, deleted: bool) -> Version | None:
         for identity in dict.fromkeys(each.identity for each in schemas):
-            for _, version in sorted(self._subjects.get(subject, {}).items(), reverse=True):
+            for _, version in sorted(self._state.subjects.get(subject, {}).items(), reverse=True):
                 if (deleted or not version.deleted) and version.schema.identity == identity:
                     return version
         return None
@@ -185,8 +181,8 @@ class Lookups(RegistryState):
     def _uses_in_context(self, schema_id: int, subject: str) -> list[Version]:
         context = context_of(subject)
         bare = QualifiedSubject.of(subject).subject
-        for each in [context] if context != DEFAULT else [DEFAULT, *sorted(self._contexts)]:
-            uses = self._uses.get((each, schema_id))
+        for each in [context] if context != DEFAULT else [DEFAULT, *sorted(self._state.contexts)]:
+            uses = self._state.uses.get((each, schema_id))
             if uses and (
                 each == context or not bare or any(QualifiedSubject.of(name).subject == bare for name, _ in uses)
             ):
@@ -200,18 +196,18 @@ class Lookups(RegistryState):
 
     def by_guid(self, guid: str) -> dict[tuple[str, int], Version]:
         """Return a version for each (context, id) that has a schema. Raises SchemaNotFound."""
-        found = self._guids.get(guid)
+        found = self._state.guids.get(guid)
         if not found:
             raise SchemaNotFound(f"Schema {guid} not found")
         return dict(sorted(found.items()))
 
     def last_id(self, subject: str = "") -> int:
         """Return the largest id that was given so far in the context of a subject."""
-        return self._last_ids.get(context_of(subject), 0)
+        return self._state.last_ids.get(context_of(subject), 0)
 
     def knows(self, context: str, schema: Schema) -> bool:
         """Return whether a schema is registered in a context, and is therefore valid."""
-        return (context, schema.identity) in self._ids
+        return (context, schema.identity) in self._state.ids
 
     # References ----------------------------------------------------------------------------------------------------
 
@@ -219,7 +215,7 @@ class Lookups(RegistryState):
         """Return the versions that refer to this one."""
         return [
             version
-            for version in self._all_versions()
+            for version in self._state.all_versions()
             if version.schema.references and (deleted or not version.deleted)
             and any(
                 (beside(version.subject, used.subject), used.version) == (subject, number)
@@ -232,7 +228,7 @@ class Lookups(RegistryState):
         InvalidSchema.
         """
         subject = beside(parent, reference.subject)
-        found = self._numbered(subject, reference.version, deleted=True)
+        found = self.numbered(subject, reference.version, deleted=True)
         if found is None:
             raise InvalidSchema(
                 f'Invalid schema: No schema reference found for subject "{subject}" and version {reference.version} '
@@ -255,12 +251,13 @@ class Lookups(RegistryState):
         settings = self.settings(subject)
         level = settings.level or Compatibility.BACKWARD
         if which is None:
-            live = [self._subjects[subject][at] for at in self.versions(subject)] if self.has_subject(subject) else []
+            numbers = self.versions(subject) if self.has_subject(subject) else []
+            live = [self._state.subjects[subject][number] for number in numbers]
             live = [version for version in live if self._in_group(settings.group, schema, version.schema)]
             earlier: Iterable[Version] = live if level.transitive else live[-1:]
         else:
             number = version_number(which)
-            found = self._numbered(subject, number, deleted=False)
+            found = self.numbered(subject, number, deleted=False)
             if found is None and number > 0:
                 raise VersionNotFound(f"Version {number} not found.")
             earlier = [] if found is None else [found]
@@ -287,29 +284,29 @@ class Lookups(RegistryState):
 
     def settings(self, subject: str | None = None) -> Settings:
         """Return the settings that hold for a subject: its own, then its context's, then the registry's."""
-        scopes = [self._settings[each] for each in _scopes(subject) if each in self._settings]
+        scopes = [self._state.settings[each] for each in _scopes(subject) if each in self._state.settings]
         found = replace(scopes[0], alias=None) if scopes else Settings()
         for each in scopes[1:]:
             found = found.over(each)
-        own = self._settings.get(subject)
+        own = self._state.settings.get(subject)
         return replace(found.over(self._default), alias=None if own is None else own.alias)
 
     def own_settings(self, subject: str | None) -> Settings:
         """Return a subject's own settings; the registry's for None. Raises ConfigNotFound."""
-        found = self._settings.get(subject)
+        found = self._state.settings.get(subject)
         if found is None and subject not in (None, EVERY):
             raise ConfigNotFound(f"Subject '{subject}' does not have subject-level compatibility configured")
         return (found or Settings()).over(Settings(self._default.level))
 
     def mode(self, subject: str | None = None) -> Mode:
         """Return the mode that holds for a subject."""
-        if self._modes.get(None) is Mode.READONLY_OVERRIDE:
+        if self._state.modes.get(None) is Mode.READONLY_OVERRIDE:
             return Mode.READONLY_OVERRIDE
-        return next((self._modes[each] for each in _scopes(subject) if each in self._modes), Mode.READWRITE)
+        return next((self._state.modes[each] for each in _scopes(subject) if each in self._state.modes), Mode.READWRITE)
 
     def own_mode(self, subject: str | None) -> Mode:
         """Return a subject's own mode; the registry's for None. Raises ModeNotFound."""
-        found = self._modes.get(subject)
+        found = self._state.modes.get(subject)
         if found is None and subject not in (None, EVERY):
             raise ModeNotFound(f"Subject '{subject}' does not have subject-level mode configured")
         return found or Mode.READWRITE

@@ -101,7 +101,7 @@ class Schema:
 
         Raises ValueError or RecursionError for a text that should be JSON and is not.
         """
-        comparable = _without_comments(self.text) if self.kind == PROTOBUF else _sorted(self.text)
+        comparable = _strip_comments(self.text) if self.kind == PROTOBUF else _sorted(self.text)
         return self.kind, comparable, self.references, self.extras
 
     @property
@@ -134,7 +134,7 @@ def _sorted(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _without_comments(text: str) -> str:
+def _strip_comments(text: str) -> str:
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("//"))
 

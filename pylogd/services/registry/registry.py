@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Any
 
 from pylogd.services.registry.contexts import DEFAULT, EVERY, context_of, prefix
-from pylogd.services.registry.contracts import notes_version
 from pylogd.services.registry.errors import (
     ConfigNotFound,
     ContextNotEmpty,
@@ -35,12 +34,12 @@ from pylogd.services.registry.errors import (
     VersionSoftDeleted,
 )
 from pylogd.services.registry.lookups import LATEST, Lookups, version_number
-from pylogd.services.registry.model import Comparison, NotCompared, Schema, TopicRecord, Version
-from pylogd.services.registry.modes import Mode
-from pylogd.services.registry.settings import Settings, refuse_missing
+from pylogd.services.registry.model import Comparison, Compatibility, NotCompared, Schema, TopicRecord, Version
+from pylogd.services.registry.settings import Mode, Settings, notes_version, refuse_missing
 from pylogd.services.registry.state import (
     MAX_NUMBER,
     TAKEOVER,
+    RegistryState,
     context_record,
     mode_record,
     schema_record,
@@ -50,8 +49,17 @@ from pylogd.services.registry.state import (
 __all__ = ["LATEST", "MAX_NUMBER", "TAKEOVER", "Registry"]
 
 
-class Registry(Lookups):
-    """The registry. Its methods return the records to write, and change nothing yet."""
+class Registry:
+    """The registry. Its methods return the records to write, and change nothing yet.
+
+    state: the state after all records of the topic that were applied to it.
+    lookups: queries on the state.
+    """
+
+    def __init__(self, level: Compatibility = Compatibility.BACKWARD) -> None:
+        """level: the compatibility level if none was set."""
+        self.state = RegistryState()
+        self.lookups = Lookups(self.state, Settings(level))
 
     # Schemas -------------------------------------------------------------------------------------------------------
 
@@ -75,11 +83,11 @@ class Registry(Lookups):
         Raises NotCompared if another comparison is necessary; InvalidSchema for a version that is not the next one;
         OperationNotPermitted if the mode forbids the registration.
         """
-        known = self.registered(subject, schema)
+        known = self.lookups.registered(subject, schema)
         if known is not None and schema_id in (None, known.id) and number in (None, known.version):
             return known, []
         mode, context = self._check_writable(subject), context_of(subject)
-        following = self._used.get(subject, 0) + 1
+        following = self.state.last_versions.get(subject, 0) + 1
         if mode.imports:
             if schema_id is None:
                 raise _wrong_mode(subject, "not in read-write mode")
@@ -89,47 +97,47 @@ class Registry(Lookups):
                 raise _wrong_mode(subject, "not in import mode")
             if number not in (None, following):
                 raise InvalidSchema("Version is not one more than previous version")
-            schema = self.completing(subject, schema)
+            schema = self.lookups.completing(subject, schema)
             if number is not None or notes_version(schema):
-                schema = self.completing(subject, schema, following)
-            needed = None if force else self.comparison(subject, schema)
+                schema = self.lookups.completing(subject, schema, following)
+            needed = None if force else self.lookups.comparison(subject, schema)
             if needed is not None and needed != passed:
                 raise NotCompared(needed)
-            schema_id = self._ids.get((context, schema.identity)) or self._next_id(context)
+            schema_id = self.state.ids.get((context, schema.identity)) or self._next_id(context)
         version = Version(subject, number or following, schema_id, schema, guid=schema.guid)
-        records = [context_record(context)] if context not in (DEFAULT, *self._contexts) else []
+        records = [context_record(context)] if context not in (DEFAULT, *self.state.contexts) else []
         return version, [*records, *self._replaced(version), schema_record(version)]
 
     def _replaced(self, version: Version) -> list[TopicRecord]:
         """Return the records that remove deleted versions with the same id, unless a schema refers to them."""
         return [
             TopicRecord(schema_record(before).key, None)
-            for number, before in sorted(self._subjects.get(version.subject, {}).items())
+            for number, before in sorted(self.state.subjects.get(version.subject, {}).items())
             if before.deleted and before.id == version.id and number < version.version
-            and not self.referring_to(version.subject, number, deleted=True)
+            and not self.lookups.referring_to(version.subject, number, deleted=True)
         ]  # fmt: skip
 
     def _check_import(self, subject: str, schema: Schema, schema_id: int, number: int | None) -> None:
         context = context_of(subject)
-        uses = self._uses.get((context, schema_id), {})
+        uses = self.state.uses.get((context, schema_id), {})
         if any(use.schema.identity != schema.identity for use in uses.values()):
             raise OperationNotPermitted(
                 f"Overwrite new schema with id {schema_id} in context {prefix(context)} is not permitted."
             )
-        there = self._subjects.get(subject, {}).get(number or 0)
+        there = self.state.subjects.get(subject, {}).get(number or 0)
         if there is not None and (there.id, there.schema.identity) != (schema_id, schema.identity):
             raise IdDoesNotMatch(
                 f"Version {number} of subject {subject} has id {there.id} already: it can't be imported as {schema_id}"
             )
 
     def _check_writable(self, subject: str | None) -> Mode:
-        mode = self.mode(subject)
+        mode = self.lookups.mode(subject)
         if not mode.writable:
             raise _wrong_mode(subject, "in read-only mode")
         return mode
 
     def _next_id(self, context: str) -> int:
-        last = self._last_ids.get(context, 0)
+        last = self.state.last_ids.get(context, 0)
         if last >= MAX_NUMBER:
             raise OperationNotPermitted(f"all ids up to the largest one, {MAX_NUMBER}, are in use")
         return last + 1
@@ -143,9 +151,9 @@ class Registry(Lookups):
         ReferenceExists or OperationNotPermitted.
         """
         number = version_number(which)
-        found = self._numbered(subject, number, deleted=number > 0)
+        found = self.lookups.numbered(subject, number, deleted=number > 0)
         if found is None:
-            if not self.has_subject(subject, deleted=True):
+            if not self.lookups.has_subject(subject, deleted=True):
                 raise SubjectNotFound(f"Subject '{subject}' not found.")
             raise VersionNotFound(f"Version {number} not found.")
         if found.deleted and not permanent:
@@ -160,7 +168,7 @@ class Registry(Lookups):
             )
         if not permanent:
             return found.version, [schema_record(replace(found, deleted=True))]
-        last = len(self._subjects[subject]) == 1
+        last = len(self.state.subjects[subject]) == 1
         return found.version, [*self._removals([found]), *(self._own_records(subject) if last else [])]
 
     def delete_subject(self, subject: str, *, permanent: bool) -> tuple[list[int], list[TopicRecord]]:
@@ -168,13 +176,13 @@ class Registry(Lookups):
 
         Raises SubjectNotFound, SubjectSoftDeleted, SubjectNotSoftDeleted, ReferenceExists or OperationNotPermitted.
         """
-        if not self.has_subject(subject, deleted=True):
+        if not self.lookups.has_subject(subject, deleted=True):
             raise SubjectNotFound(f"Subject '{subject}' not found.")
-        if not permanent and not self.has_subject(subject):
+        if not permanent and not self.lookups.has_subject(subject):
             raise SubjectSoftDeleted(f"Subject '{subject}' was soft deleted.Set permanent=true to delete permanently")
         self._check_writable(subject)
-        numbers = self.versions(subject, deleted=permanent)
-        found = [self._subjects[subject][number] for number in numbers]
+        numbers = self.lookups.versions(subject, deleted=permanent)
+        found = [self.state.subjects[subject][number] for number in numbers]
         for version in found:
             self._check_unused(version, permanent, subject)
         if not permanent:
@@ -185,27 +193,27 @@ class Registry(Lookups):
 
     def delete_context(self, context: str) -> list[TopicRecord]:
         """Return the records to write. Raises ContextNotEmpty or OperationNotPermitted."""
-        if any(context_of(subject) == context for subject in self._subjects):
+        if any(context_of(subject) == context for subject in self.state.subjects):
             raise ContextNotEmpty(f"The specified context '{prefix(context)}' is not empty.")
         if context == DEFAULT:
             raise OperationNotPermitted("the default context can't be deleted")
-        return [context_record(context, deleted=True)] if context in self._contexts else []
+        return [context_record(context, deleted=True)] if context in self.state.contexts else []
 
     def _removals(self, versions: list[Version]) -> list[TopicRecord]:
         tombstones = [TopicRecord(schema_record(version).key, None) for version in reversed(versions)]
-        return [self.last_ids_record(), *tombstones]
+        return [self.state.last_ids_record(), *tombstones]
 
     def _own_records(self, subject: str) -> list[TopicRecord]:
         """Return the records that remove a subject's settings and mode."""
-        records = [settings_record(subject, None)] if subject in self._settings else []
-        return records + ([mode_record(subject, None)] if subject in self._modes else [])
+        records = [settings_record(subject, None)] if subject in self.state.settings else []
+        return records + ([mode_record(subject, None)] if subject in self.state.modes else [])
 
     def _check_unused(self, version: Version, permanent: bool, leaving: str = "") -> None:
         """Raise ReferenceExists if a schema refers to a version.
 
         leaving: a subject that is deleted together with it.
         """
-        users = self.referring_to(version.subject, version.version, deleted=permanent)
+        users = self.lookups.referring_to(version.subject, version.version, deleted=permanent)
         if any(user.subject != leaving for user in users):
             key = f"{{magic=1,keytype=SCHEMA,subject={version.subject},version={version.version}}}"
             raise ReferenceExists(f"One or more references exist to the schema {key}.")
@@ -220,7 +228,7 @@ class Registry(Lookups):
         refuse_missing(document)
         changed = Settings().changed(document, "compatibility")
         self._check_writable(subject)
-        settings = self._settings.get(subject, Settings()).changed(document, "compatibility")
+        settings = self.state.settings.get(subject, Settings()).changed(document, "compatibility")
         return changed, [settings_record(subject, settings)]
 
     def remove_settings(self, subject: str | None) -> tuple[Settings, list[TopicRecord]]:
@@ -229,7 +237,7 @@ class Registry(Lookups):
         Raises SubjectNotFound or OperationNotPermitted.
         """
         try:
-            before = self.own_settings(subject)
+            before = self.lookups.own_settings(subject)
         except ConfigNotFound:
             raise SubjectNotFound(f"Subject '{subject}' not found.") from None
         self._check_writable(subject)
@@ -244,7 +252,7 @@ class Registry(Lookups):
         records = []
         if mode is Mode.FORWARD and subject != EVERY:
             raise InvalidMode("Forward mode only supported on global level")
-        if mode is Mode.IMPORT and self.mode(subject) is not Mode.IMPORT and not force:
+        if mode is Mode.IMPORT and self.lookups.mode(subject) is not Mode.IMPORT and not force:
             inside = self._inside(subject)
             if any(not version.deleted for version in inside):
                 raise OperationNotPermitted("Cannot import since found existing subjects")
@@ -257,23 +265,23 @@ class Registry(Lookups):
         """Return the versions of a subject, or of all subjects of a context."""
         context = context_of(subject)
         if subject is None or subject == prefix(context):
-            return [version for version in self._all_versions() if context_of(version.subject) == context]
-        return list(self._subjects.get(subject, {}).values())
+            return [version for version in self.state.all_versions() if context_of(version.subject) == context]
+        return list(self.state.subjects.get(subject, {}).values())
 
     def remove_mode(self, subject: str | None, *, recursive: bool = False) -> tuple[Mode | None, list[TopicRecord]]:
         """Return the removed mode, and the records to write. Raises SubjectNotFound.
 
         recursive: whether to remove the modes of all subjects of the context too.
         """
-        before = self._modes.get(subject)
+        before = self.state.modes.get(subject)
         if before is None and not recursive and subject is not None:
             raise SubjectNotFound(f"Subject '{subject}' not found.")
         names = [subject]
         if recursive:
             context = context_of(subject)
-            names += [name for name in self._modes if name not in (None, subject) and context_of(name) == context]
+            names += [name for name in self.state.modes if name not in (None, subject) and context_of(name) == context]
         return before or (Mode.READWRITE if subject is None else None), [
-            mode_record(name, None) for name in names if name in self._modes
+            mode_record(name, None) for name in names if name in self.state.modes
         ]
 
 

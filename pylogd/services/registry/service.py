@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import Any, Final, NamedTuple
 
 from twisted.internet import defer
-from twisted.internet.interfaces import IListeningPort
-from twisted.web.http import combinedLogFormatter, datetimeToLogString
-from twisted.web.iweb import IRequest
 
-from pylogd.base.clock import wall_ms
 from pylogd.client import SecurityOptions
 from pylogd.client.deferred import Cluster
 from pylogd.services.registry.authentication import Authenticator
-from pylogd.services.registry.bodies import BoundedSite
 from pylogd.services.registry.checking import SchemaChecker
-from pylogd.services.registry.election import LeaderElection
+from pylogd.services.registry.election import Identity, LeaderElection
+from pylogd.services.registry.errors import BodyTooLarge, Overloaded
 from pylogd.services.registry.forwarding import Forwarder
-from pylogd.services.registry.group_protocol import Identity
 from pylogd.services.registry.handlers import Handlers
 from pylogd.services.registry.model import Compatibility
 from pylogd.services.registry.registry import Registry
 from pylogd.services.registry.store import SchemaStore
-from pylogd.services.registry.web import SchemaRegistryResource
-from pylogd.web.channel import listen
+from pylogd.services.registry.web import CONTENT_TYPE, SchemaRegistryResource, error_document
+from pylogd.web.bodies import BoundedServer, RefusalForm
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 _JOIN_SECONDS: Final = 10.0
+
+
+def _refusal(status: int, message: str) -> bytes:
+    """Return the document that refuses a request because of its body."""
+    return json.dumps(error_document((BodyTooLarge if status == 413 else Overloaded)(message))).encode()
+
+
+REFUSALS: Final = RefusalForm(CONTENT_TYPE, _refusal)
 
 
 class RegistryMember(NamedTuple):
@@ -46,10 +50,7 @@ class RegistryMember(NamedTuple):
 
 
 class SchemaRegistryService:
-    """Starts and stops the store and the HTTP server in order.
-
-    address: (host, port) once it listens.
-    """
+    """Starts and stops the store and the HTTP server in order."""
 
     def __init__(
         self,
@@ -75,15 +76,18 @@ class SchemaRegistryService:
         self._reactor = reactor
         self._authenticator = Authenticator(reactor) if authenticator is None else authenticator
         self._tls = tls
-        self._listen = listen
+        self._server = BoundedServer(reactor, listen, tls, REFUSALS)
         self._bootstrap, self._security = bootstrap, security
         self._store = SchemaStore(reactor, bootstrap, topic, Registry(level), security=security)
         self._checker = SchemaChecker(reactor)
         self._forwarder = Forwarder(reactor) if forwarder is None else forwarder
         self._membership = membership or RegistryMember()
         self._election: LeaderElection | None = None
-        self._port: IListeningPort | None = None
-        self.address = ("", 0)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) once it listens."""
+        return self._server.address
 
     def start(self) -> defer.Deferred[None]:
         """Start. The Deferred fires once the port is open."""
@@ -92,19 +96,11 @@ class SchemaRegistryService:
     async def _start(self) -> None:
         await self._authenticator.start()
         await self._store.start()
-        site: Any = BoundedSite(None, self._reactor, _access_line)
-        factory = site
-        if self._tls is not None:
-            from twisted.protocols.tls import TLSMemoryBIOFactory  # noqa: PLC0415 - needs pyOpenSSL, an extra
-
-            self._tls.start()
-            factory = TLSMemoryBIOFactory(self._tls, isClient=False, wrappedFactory=factory)
-        self._port = await listen(self._reactor, self._listen, factory)
-        bound: Any = self._port.getHost()
-        self.address = (bound.host, bound.port)
+        await self._server.start()
         self._election = self._make_election()
         handlers = Handlers(self._store, self._checker, self._membership.group)
-        site.resource = SchemaRegistryResource(handlers, self._authenticator, self._election, self._forwarder)
+        resource = SchemaRegistryResource(handlers, self._authenticator, self._election, self._forwarder)
+        self._server.site.resource = resource
         self._election.start()
 
     def _make_election(self) -> LeaderElection:
@@ -125,21 +121,10 @@ class SchemaRegistryService:
         return defer.Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        if self._port is not None:
-            await defer.maybeDeferred(self._port.stopListening)
-        if self._tls is not None:
-            self._tls.stop()
+        await self._server.stop()
         if self._election is not None:
             await self._election.stop()
         await self._forwarder.stop()
         self._authenticator.stop()
         await self._checker.stop()
         await self._store.stop()
-
-
-def _access_line(_: str, request: IRequest) -> str:
-    """Return one line of the access log. It has a time stamp of its own, since Twisted's is the reactor's time, not the
-    time of day.
-    """
-    line: str = combinedLogFormatter(datetimeToLogString(wall_ms() // 1000), request)
-    return line

@@ -10,6 +10,11 @@ Rules:
 - A deletion writes tombstones for all keys with the same meaning, whatever bytes other programs wrote (`completed`).
 - A record that can't be decoded is skipped. Ids that are found in it are not given to other schemas. Must not know:
   HTTP, brokers, which changes are allowed.
+
+Compaction compares bytes: `{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}` and the same with blanks, or in
+another order, are two keys, and a tombstone for one key does not remove the record of the other. Other registries, and
+other versions of them, write keys differently. So a permanent deletion has to write a tombstone for each key in the
+topic that means the deleted thing.
 """
 
 from __future__ import annotations
@@ -17,18 +22,67 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from pylogd.services.registry.contexts import DEFAULT, context_of, normalized
 from pylogd.services.registry.errors import RegistryError
-from pylogd.services.registry.keys import RecordKeys, identity_of
 from pylogd.services.registry.model import AVRO, Identity, Schema, TopicRecord, Version, extras_of, references_of
-from pylogd.services.registry.modes import Mode
-from pylogd.services.registry.settings import Settings
+from pylogd.services.registry.settings import Mode, Settings
 
 _log = logging.getLogger(__name__)
+
+#: The kind of a record, and the other values that distinguish its key.
+KeyIdentity = tuple[str, str | None, int]
+
+
+def identity_of(name: Any) -> KeyIdentity | None:
+    """Return the meaning of a key (a JSON document); None for kinds that are not deleted. Raises if it is malformed."""
+    kind, subject = name["keytype"], name.get("subject")
+    if kind == "SCHEMA":
+        return kind, normalized(subject), int(name["version"])
+    if kind in ("CONFIG", "MODE"):
+        return kind, subject, 0
+    return (kind, str(name["context"]), 0) if kind == "CONTEXT" else None
+
+
+class RecordKeys:
+    """The keys of the topic that have a value, by their meaning."""
+
+    def __init__(self) -> None:
+        self._live: dict[KeyIdentity, set[bytes]] = {}
+        self._left: set[KeyIdentity] = set()  # deletions that wrote a tombstone for only one of the keys
+
+    def note(self, identity: KeyIdentity, key: bytes, *, deleted: bool) -> None:
+        """Record the topic's next record."""
+        keys = self._live.setdefault(identity, set())
+        if not deleted:
+            keys.add(key)
+            self._left.discard(identity)
+            return
+        keys.discard(key)
+        if keys:
+            self._left.add(identity)
+        else:
+            del self._live[identity]
+            self._left.discard(identity)
+
+    def tombstones(self, records: Iterable[TopicRecord]) -> list[TopicRecord]:
+        """Return the tombstones that the records of a change need for other keys with the same meaning.
+
+        They include keys that an earlier deletion left.
+        """
+        written: set[KeyIdentity] = set()
+        deleted = set(self._left)
+        for record in records:
+            identity = identity_of(json.loads(record.key))
+            if identity is not None:
+                (deleted.add if record.value is None else written.add)(identity)
+        own = {record.key for record in records}
+        keys = {key for identity in deleted - written for key in self._live.get(identity, ())}
+        return [TopicRecord(key, None) for key in sorted(keys - own)]
+
 
 MAX_NUMBER: Final = 2**31 - 1  # the largest version, and the largest id, which has four bytes in messages
 _TAKEOVER: Final = "WRITER"
@@ -40,19 +94,19 @@ class RegistryState:
     """The state described above."""
 
     def __init__(self) -> None:
-        self._subjects: dict[str, dict[int, Version]] = {}
-        self._uses: dict[tuple[str, int], dict[tuple[str, int], Version]] = {}  # by context and id
-        self._guids: dict[str, dict[tuple[str, int], Version]] = {}  # by guid, then by context and id
-        self._ids: dict[tuple[str, Identity], int] = {}
-        self._settings: dict[str | None, Settings] = {}
-        self._modes: dict[str | None, Mode] = {}
-        self._used: dict[str, int] = {}  # the largest version so far, by subject
-        self._last_ids: dict[str, int] = {}  # the largest id so far, by context
-        self._contexts: set[str] = set()
+        self.subjects: dict[str, dict[int, Version]] = {}
+        self.uses: dict[tuple[str, int], dict[tuple[str, int], Version]] = {}  # by context and id
+        self.guids: dict[str, dict[tuple[str, int], Version]] = {}  # by guid, then by context and id
+        self.ids: dict[tuple[str, Identity], int] = {}
+        self.settings: dict[str | None, Settings] = {}
+        self.modes: dict[str | None, Mode] = {}
+        self.last_versions: dict[str, int] = {}  # the largest version so far, by subject
+        self.last_ids: dict[str, int] = {}  # the largest id so far, by context
+        self.contexts: set[str] = set()
         self._keys = RecordKeys()
 
     def completed(self, records: list[TopicRecord]) -> list[TopicRecord]:
-        """Return the records of a change, with tombstones for all keys of the deleted things (`keys`)."""
+        """Return the records of a change, with tombstones for all keys of the deleted things (`RecordKeys`)."""
         return [*self._keys.tombstones(records), *records] if records else []
 
     def apply(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
@@ -85,10 +139,10 @@ class RegistryState:
         elif kind == "MODE":
             self._apply_mode(subject, document)
         elif kind == "CONTEXT":
-            change = self._contexts.discard if document is None else self._contexts.add
+            change = self.contexts.discard if document is None else self.contexts.add
             change(str(name["context"]))
         elif kind == "DELETE_SUBJECT" and document is not None:
-            for version in list(self._subjects.get(subject or "", {}).values()):
+            for version in list(self.subjects.get(subject or "", {}).values()):
                 if version.version <= int(document["version"]):
                     self._put(replace(version, deleted=True))
         elif kind == "NOOP":
@@ -110,7 +164,7 @@ class RegistryState:
             str(document.get("guid") or schema.guid),
         )  # fmt: skip
         context = context_of(subject)
-        named = next(iter(self._uses.get((context, version.id), {}).values()), None)
+        named = next(iter(self.uses.get((context, version.id), {}).values()), None)
         if named is not None and named.schema.identity != schema.identity:
             _log.error(
                 "the record at offset %d of the schemas topic gives id %d to a second schema (%s version %d); id %d "
@@ -122,45 +176,45 @@ class RegistryState:
     def _put(self, version: Version) -> None:
         subject, number, context = version.subject, version.version, context_of(version.subject)
         identity = version.schema.identity  # raises for an invalid schema, before anything has changed
-        before = self._subjects.get(subject, {}).get(number)
+        before = self.subjects.get(subject, {}).get(number)
         if before is not None and before.id != version.id:
             self._remove(subject, number)
-        self._subjects.setdefault(subject, {})[number] = version
-        self._used[subject] = max(self._used.get(subject, 0), number)
-        self._uses.setdefault((context, version.id), {})[subject, number] = version
-        self._guids.setdefault(version.guid, {})[context, version.id] = version
+        self.subjects.setdefault(subject, {})[number] = version
+        self.last_versions[subject] = max(self.last_versions.get(subject, 0), number)
+        self.uses.setdefault((context, version.id), {})[subject, number] = version
+        self.guids.setdefault(version.guid, {})[context, version.id] = version
         self._note_id(context, version.id)
-        self._ids.setdefault((context, identity), version.id)
+        self.ids.setdefault((context, identity), version.id)
         if context != DEFAULT:
-            self._contexts.add(context)
+            self.contexts.add(context)
 
     def _remove(self, subject: str, number: int) -> None:
-        versions = self._subjects.get(subject, {})
+        versions = self.subjects.get(subject, {})
         version = versions.pop(number, None)
         if version is None:
             return
         if not versions:
-            del self._subjects[subject]
+            del self.subjects[subject]
         context = context_of(subject)
-        uses = self._uses[context, version.id]
+        uses = self.uses[context, version.id]
         del uses[subject, number]
         if not uses:
-            del self._uses[context, version.id]
-            self._guids[version.guid].pop((context, version.id), None)
-            if self._ids.get((context, version.schema.identity)) == version.id:
-                del self._ids[context, version.schema.identity]
+            del self.uses[context, version.id]
+            self.guids[version.guid].pop((context, version.id), None)
+            if self.ids.get((context, version.schema.identity)) == version.id:
+                del self.ids[context, version.schema.identity]
 
     def _apply_settings(self, subject: str | None, document: Mapping[str, Any] | None) -> None:
         if document is None:
-            self._settings.pop(subject, None)
+            self.settings.pop(subject, None)
         else:
-            self._settings[subject] = Settings().changed(document, "compatibilityLevel")
+            self.settings[subject] = Settings().changed(document, "compatibilityLevel")
 
     def _apply_mode(self, subject: str | None, document: Mapping[str, Any] | None) -> None:
         if document is None:
-            self._modes.pop(subject, None)
+            self.modes.pop(subject, None)
         else:
-            self._modes[subject] = Mode.named(document["mode"])
+            self.modes[subject] = Mode.named(document["mode"])
 
     def _apply_last_ids(self, document: Mapping[str, Any]) -> None:
         self._note_id(DEFAULT, int(document.get("lastId", 0)))
@@ -168,15 +222,15 @@ class RegistryState:
             self._note_id(str(context), int(last))
 
     def _note_id(self, context: str, schema_id: int) -> None:
-        self._last_ids[context] = max(self._last_ids.get(context, 0), schema_id)
+        self.last_ids[context] = max(self.last_ids.get(context, 0), schema_id)
 
-    def _all_versions(self) -> Iterator[Version]:
-        return (version for versions in self._subjects.values() for version in versions.values())
+    def all_versions(self) -> Iterator[Version]:
+        return (version for versions in self.subjects.values() for version in versions.values())
 
     def last_ids_record(self) -> TopicRecord:
         """Return the record of the largest ids that were given."""
-        last = {context: last for context, last in self._last_ids.items() if context != DEFAULT}
-        document: dict[str, Any] = {"lastId": self._last_ids.get(DEFAULT, 0)}
+        last = {context: last for context, last in self.last_ids.items() if context != DEFAULT}
+        document: dict[str, Any] = {"lastId": self.last_ids.get(DEFAULT, 0)}
         return TopicRecord(
             as_bytes({"keytype": "NOOP", "magic": 0}), as_bytes(document | ({"lastIds": last} if last else {}))
         )
@@ -215,5 +269,5 @@ def as_bytes(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-#: A record that changes nothing. A registry writes it to take over the topic (see `appending`).
+#: A record that changes nothing. A registry writes it to take over the topic (see `store`).
 TAKEOVER: Final = TopicRecord(as_bytes({"keytype": _TAKEOVER, "magic": 0}), b"{}")

@@ -75,7 +75,7 @@ class SchemaRegistryResource(Resource):
         if isinstance(error, Unauthorized):
             request.responseHeaders.setRawHeaders("www-authenticate", self._authenticator.challenges)
         if isinstance(error, RegistryError):
-            _send(request, error.status, {"error_code": error.code, "message": error.message})
+            _send(request, error.status, error_document(error))
             return
         log.failure("Unexpected error while handling {path}", why, path=request.path.decode("ascii", "replace"))
         _send(request, 500, {"error_code": 50001, "message": "Error in the backend datastore; see the registry's log"})
@@ -134,6 +134,11 @@ class SchemaRegistryResource(Resource):
             refused.status = 405
             raise refused
         raise NotFound("HTTP 404 Not Found")
+
+
+def error_document(error: RegistryError) -> dict[str, Any]:
+    """Return the document that is sent for an error."""
+    return {"error_code": error.code, "message": error.message}
 
 
 async def _result(answer: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
 from pylogd.local.broker import BrokerProcess
-from pylogd.services.registry.appending import PRODUCER_ID
+from pylogd.services.registry.store import PRODUCER_ID
 from pylogd.wire.records import encode_batch
 from tests.integration.conftest import StartBroker
 from tests.rawclient import RawClient, produce, wait_until

@@ -10,11 +10,9 @@ from pylogd.base.placement.layout import Assigned, Layout
 from pylogd.base.placement.leading import leads_again, led_by_others
 from pylogd.client.core.admin.move_operations import CORDONED, EVERY_DIRECTORY
 from pylogd.client.core.model import ClusterDescription, TopicPartition
-from pylogd.services.console.actions.steps import Field, Plan, command
+from pylogd.services.console.actions.steps import Action, Field, Plan, command
 from pylogd.services.console.answers import PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
-from pylogd.services.console.rendering import path
-from pylogd.services.console.roles import Role
 from pylogd.services.console.sample import Sample
 
 Placement = dict[TopicPartition, tuple[int, ...]]
@@ -26,22 +24,14 @@ _PATIENCE: Final = 15.0
 _AS_WANTED: Final = (ErrorCode.ELECTION_NOT_NEEDED,)
 
 
-class Maintenance:
+class Maintenance(Action):
     """Begin or end the maintenance of a broker."""
 
     path = "/brokers/{node}/maintenance"
     name = "broker maintenance"
+    heading = "Maintenance of broker {node}"
+    after = "/brokers/{node}"
     section = "brokers"
-    role = Role.OPERATOR
-    secret = False
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return f"Maintenance of broker {asked.parts['node']}"
-
-    def back(self, asked: PageRequest) -> str:
-        """Return the broker's page."""
-        return path("brokers", asked.parts["node"])
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return a field to choose between begin and end. Raises Refused if the broker is not live."""

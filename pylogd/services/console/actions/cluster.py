@@ -22,7 +22,8 @@ from pylogd.client.core.admin.access_operations import (
 )
 from pylogd.client.core.admin.move_operations import RATES, THROTTLED
 from pylogd.client.core.model import TopicPartition
-from pylogd.services.console.actions.steps import Field, Plan, command, number
+from pylogd.credentials.scram import SCRAM_MECHANISMS
+from pylogd.services.console.actions.steps import Action, Field, Plan, command, number
 from pylogd.services.console.answers import PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.pages.administration import entity_text
@@ -35,26 +36,10 @@ _QUOTAS: Final = (
 )  # fmt: skip
 
 
-class OnCluster:
-    """The fields that these actions share.
-
-    heading: the heading of their pages.
-    after: the page to show afterwards.
-    """
+class OnCluster(Action):
+    """The section that these actions share."""
 
     section = "admin"
-    secret = False
-    role: Role = Role.OPERATOR
-    heading = ""
-    after = "/admin"
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return self.heading
-
-    def back(self, asked: PageRequest) -> str:
-        """Return the path, below the cluster's, of the page that the outcome links to."""
-        return self.after
 
 
 class MoveReplicas(OnCluster):
@@ -358,3 +343,42 @@ def _raise(outcomes: Iterable[KafkaError | None]) -> None:
     for error in outcomes:
         if error is not None:
             raise error
+
+
+_BOTH: Final = "both"
+_FEWEST: Final = 8  # the fewest characters of a password
+
+
+class SetUser(OnCluster):
+    """Add a user, or change a password. No page, command or log has the password."""
+
+    path, name, heading, after = "/set-user", "set user", "Add a user or change a password", "/users"
+    secret = True
+    role = Role.ADMIN
+
+    def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
+        """Return the form."""
+        return [
+            Field("user", "User", required=True),
+            Field("password", "Password", "password", required=True, hint=f"at least {_FEWEST} characters"),
+            Field("mechanism", "Mechanism", "choice", choices=[_BOTH, *SCRAM_MECHANISMS]),
+        ]
+
+    async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
+        """Return the plan, without the password. Raises Refused."""
+        user, password = asked.form.get("user", "").strip(), asked.form.get("password", "")
+        chosen = asked.form.get("mechanism", _BOTH)
+        if not user or len(password) < _FEWEST:
+            raise Refused(422, f"Write a user, and a password of at least {_FEWEST} characters.")
+        if chosen != _BOTH and chosen not in SCRAM_MECHANISMS:
+            raise Refused(422, "Choose a mechanism.")
+        mechanisms = list(SCRAM_MECHANISMS) if chosen == _BOTH else [chosen]
+
+        async def run() -> str:
+            await cluster.admin.set_password(user, password, mechanisms)
+            return f"The user {user} has the password for {' and '.join(mechanisms)}."
+
+        words: list[object] = ["users", "add", user]
+        words += [] if chosen == _BOTH else ["--mechanism", chosen]
+        line = f"read -rs PASSWORD; printf '%s\\n' \"$PASSWORD\" | {command(cluster, *words)}"
+        return Plan(line, run, logged=shlex.join(["user", user, *mechanisms]))

@@ -7,27 +7,21 @@ from typing import Final
 
 from pylogd.base.clock import wall_ms
 from pylogd.client.core.model import OffsetSpec, TopicPartition
-from pylogd.services.console.actions.steps import Field, Plan, check_name, command, name_field, number
+from pylogd.services.console.actions.steps import Action, Field, Plan, check_name, command, name_field, number
 from pylogd.services.console.answers import PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.pages.groups import find_brokers_group
 from pylogd.services.console.reading import parse_time
-from pylogd.services.console.rendering import path
 from pylogd.services.console.roles import Role
 
 _PLACES: Final = ("earliest", "latest", "offset", "shift", "time")
 
 
-class OnGroup:
+class OnGroup(Action):
     """The code that all actions on a group share."""
 
     section = "groups"
-    secret = False
-    role: Role = Role.OPERATOR
-
-    def back(self, asked: PageRequest) -> str:
-        """Return the group's page."""
-        return path("groups", asked.parts["group"])
+    after = "/groups/{group}"
 
 
 class ResetOffsets(OnGroup):
@@ -35,10 +29,7 @@ class ResetOffsets(OnGroup):
 
     path = "/groups/{group}/reset"
     name = "reset group offsets"
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return f"Reset offsets of {asked.parts['group']}"
+    heading = "Reset offsets of {group}"
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
@@ -120,15 +111,9 @@ class DeleteGroup(OnGroup):
 
     path = "/groups/{group}/delete"
     name = "delete group"
+    heading = "Delete {group}"
+    after = "/groups"
     role = Role.ADMIN
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return f"Delete {asked.parts['group']}"
-
-    def back(self, asked: PageRequest) -> str:
-        """Return the groups' page."""
-        return "/groups"
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""

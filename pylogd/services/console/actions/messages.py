@@ -21,10 +21,7 @@ class Produce(OnTopic):
 
     path = "/topics/{topic}/produce"
     name = "produce a message"
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return f"Produce to {asked.parts['topic']}"
+    heading = "Produce to {topic}"
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
@@ -67,14 +64,11 @@ class Replay(OnTopic):
 
     path = "/topics/{topic}/replay"
     name = "replay a message"
+    heading = "Replay a message of {topic}"
 
     def __init__(self, messages: Messages, masking: Masking) -> None:
         self._messages = messages
         self._masking = masking
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return f"Replay a message of {asked.parts['topic']}"
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""

@@ -4,23 +4,83 @@ Strategy: an `Action` has the fields of its form, and makes a `Plan` from the en
 pages. The plan is made again when it is confirmed, so that it fits the state of the cluster at this time.
 
 Rules: GET changes nothing. Only a confirmed POST runs a plan; it is logged before and after.
+
+Each action is a line of the console's own log, and a JSON object in a file if there is one. The file is only appended
+to, in a thread; an action whose line can't be written is not carried out.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from twisted.logger import Logger
 
 from pylogd.base.errors import PylogdError
-from pylogd.services.console.actions.log import ActionLog
+from pylogd.base.threads import ThreadPool
 from pylogd.services.console.answers import Answer, PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.roles import Role
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
+
+log = Logger()
+
+
+class ActionLog:
+    """Appends a JSON line for each step of an action to a file, in a thread."""
+
+    def __init__(self, reactor: Any, path: Path | None, now_ms: Callable[[], int]) -> None:
+        """`path` is the file; None for no file. The log of the process has each action in any case."""
+        self._path = path
+        self._now_ms = now_ms
+        self._pool = ThreadPool(reactor, 1, "console-action-log")
+
+    def stop(self) -> None:
+        """End the thread that writes, after the queued lines."""
+        self._pool.stop()
+
+    async def write(self, asked: PageRequest, action: str, command: str, outcome: str) -> None:
+        """Log an action.
+
+        outcome: `begun`, `done` or an error.
+
+        Raises Refused if it can't be logged.
+        """
+        host = str(getattr(asked.request.getClientAddress(), "host", ""))
+        cluster = asked.parts.get("cluster", "")
+        log.info(
+            "Action by {user} from {host} on {cluster}: {action}: {outcome} ({command})",
+            user=asked.user or "(nobody)", host=host, cluster=cluster, action=action, outcome=outcome, command=command,
+        )  # fmt: skip
+        if self._path is None:
+            return
+        line = {
+            "time_ms": self._now_ms(), "user": asked.user, "host": host, "cluster": cluster, "action": action,
+            "outcome": outcome, "command": command,
+        }  # fmt: skip
+        try:
+            await self._pool.defer(self._append, (json.dumps(line, ensure_ascii=False) + "\n").encode())
+        except OSError as error:
+            log.error("Can't write the log of actions {path}: {error}", path=self._path, error=error.strerror)
+            raise Refused(503, "The action can't be logged, so it is refused; see the console's log.") from None
+
+    def _append(self, line: bytes) -> None:
+        assert self._path is not None
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
+
 
 _CONFIRMED: Final = "yes"
 _MOST_ROWS: Final = 1000
@@ -62,37 +122,41 @@ class Plan:
     logged: str = ""
 
 
-class Action(Protocol):
+class Action(ABC):
     """An action.
 
-    path: the path below the cluster's path.
+    path: the path below the cluster's path, with parts in braces.
     name: the name in the log.
+    heading: the heading of its pages; it may have the parts of the path.
+    after: the path, below the cluster's, of the page that the outcome links to; it may have the parts too.
     section: the section of the navigation.
+    role: the lowest role that may carry the action out.
+    secret: whether the form has secrets, which no other page may have: then no plan is shown before it is carried out.
     """
 
-    path: str
-    name: str
-    section: str
-    #: the lowest role that may carry the action out
-    role: Role
-    #: whether the form has secrets, which no other page may have: then no plan is shown before it is carried out
-    secret: bool
+    path = ""
+    name = ""
+    heading = ""
+    after = ""
+    section = ""
+    role: Role = Role.OPERATOR
+    secret = False
 
     def title(self, asked: PageRequest) -> str:
         """Return the heading of its pages."""
-        ...
-
-    def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
-        """Return the form's fields, filled with known values. Raises Refused."""
-        ...
-
-    async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
-        """Return the plan. Raises Refused for invalid input, PylogdError."""
-        ...
+        return self.heading.format(**asked.parts)
 
     def back(self, asked: PageRequest) -> str:
         """Return the path, below the cluster's, of the page that the outcome links to."""
-        ...
+        return self.after.format(**{name: quote(part, safe="") for name, part in asked.parts.items()})
+
+    @abstractmethod
+    def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
+        """Return the form's fields, filled with known values. Raises Refused."""
+
+    @abstractmethod
+    async def plan(self, cluster: WatchedCluster, asked: PageRequest) -> Plan:
+        """Return the plan. Raises Refused for invalid input, PylogdError."""
 
 
 @dataclass
@@ -140,7 +204,7 @@ class ActionPages:
             await self.log.write(asked, action.name, logged, f"failed: {error}")
             return self._page("outcome", action, asked, plan=plan, outcome="", problem=str(error))._replace(status=502)
         await self.log.write(asked, action.name, logged, "done")
-        cluster.sampler.soon()
+        cluster.sampler.sample_soon()
         return self._page("outcome", action, asked, plan=plan, outcome=outcome, problem="")
 
     def _page(self, step: str, action: Action, asked: PageRequest, **values: Any) -> Answer:

@@ -4,44 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-from pylogd.services.console.actions.steps import Field, Plan, check_name, command, name_field, number, pairs
+from pylogd.services.console.actions.steps import Action, Field, Plan, check_name, command, name_field, number, pairs
 from pylogd.services.console.answers import PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.pages.topics import find_topic
-from pylogd.services.console.rendering import path
 from pylogd.services.console.roles import Role
 
 _MOST_PARTITIONS: Final = 100_000
 
 
-class OnTopic:
+class OnTopic(Action):
     """The code that all actions on an existing topic share."""
 
     section = "topics"
-    secret = False
-    role: Role = Role.OPERATOR
-
-    def back(self, asked: PageRequest) -> str:
-        """Return the topic's page."""
-        return path("topics", asked.parts["topic"])
+    after = "/topics/{topic}"
 
 
-class CreateTopic:
+class CreateTopic(Action):
     """Create a topic."""
 
     path = "/create-topic"
     name = "create topic"
+    heading = "Create a topic"
+    after = "/topics"
     section = "topics"
-    secret = False
-    role: Role = Role.OPERATOR
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return "Create a topic"
-
-    def back(self, asked: PageRequest) -> str:
-        """Return the topics' page."""
-        return "/topics"
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
@@ -84,10 +70,7 @@ class AddPartitions(OnTopic):
 
     path = "/topics/{topic}/partitions"
     name = "add partitions"
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return f"Add partitions to {asked.parts['topic']}"
+    heading = "Add partitions to {topic}"
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
@@ -116,14 +99,8 @@ class ChangeSettings(OnTopic):
 
     path = "/topics/{topic}/change-settings"
     name = "change topic settings"
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return f"Change settings of {asked.parts['topic']}"
-
-    def back(self, asked: PageRequest) -> str:
-        """Return the page of the topic's settings."""
-        return path("topics", asked.parts["topic"], "settings")
+    heading = "Change settings of {topic}"
+    after = "/topics/{topic}/settings"
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
@@ -160,11 +137,8 @@ class DeleteTopic(OnTopic):
 
     path = "/topics/{topic}/delete"
     name = "delete topic"
+    heading = "Delete {topic}"
     role = Role.ADMIN
-
-    def title(self, asked: PageRequest) -> str:
-        """Return the heading."""
-        return f"Delete {asked.parts['topic']}"
 
     def fields(self, cluster: WatchedCluster, asked: PageRequest) -> list[Field]:
         """Return the form."""
@@ -182,12 +156,12 @@ class DeleteTopic(OnTopic):
 
         groups = cluster.sampler.last.by_topic.get(topic.name, [])
         rows = [
-            ("partitions", str(len(topic))), ("records", _known(topic.records)), ("bytes", _known(topic.size)),
+            ("partitions", str(len(topic))), ("records", _count(topic.records)), ("bytes", _count(topic.size)),
             ("groups with offsets", ", ".join(groups[:20]) or "none"),
         ]  # fmt: skip
         line = command(cluster, "topics", "delete", topic.name, "--yes")
         return Plan(line, run, ("What", "Lost"), rows, "The topic's records can't be brought back.")
 
 
-def _known(value: int | None) -> str:
+def _count(value: int | None) -> str:
     return "not known" if value is None else f"{value:,}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pylogd.services.console.answers import Answer, PageRequest, Refused, redirect
 from pylogd.services.console.login import Login
@@ -11,6 +12,7 @@ from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
 
 
+@dataclass(eq=False, slots=True)
 class Access:
     """The pages that need no login.
 
@@ -18,17 +20,10 @@ class Access:
     log_out: ends the session.
     """
 
-    def __init__(
-        self,
-        view: View,
-        login: Login,
-        log_in: Callable[[PageRequest, Identity], Answer],
-        log_out: Callable[[PageRequest], Answer],
-    ) -> None:
-        self._view = view
-        self._login = login
-        self._log_in = log_in
-        self._log_out = log_out
+    _view: View
+    _login: Login
+    _log_in: Callable[[PageRequest, Identity], Answer]
+    _log_out: Callable[[PageRequest], Answer]
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages: method, path, handler and the lowest role."""

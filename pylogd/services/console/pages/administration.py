@@ -14,7 +14,7 @@ from pylogd.base.threads import ThreadPool
 from pylogd.client.core.admin.access_operations import DEFAULT_ENTITY, QuotaEntity
 from pylogd.client.core.model import Reassignment, TopicPartition
 from pylogd.client.registry.api_client import RegistryApi, path_of
-from pylogd.services.console import asking
+from pylogd.services.console import cluster_requests
 from pylogd.services.console.answers import Answer, PageRequest, Refused
 from pylogd.services.console.clusters import WatchedCluster
 from pylogd.services.console.listing import Column, Listing
@@ -200,7 +200,7 @@ class Administration:
             found = await rows()
         except (PylogdError, Refused) as error:
             problem = str(error)
-        keys = {str(at): Column(name, _at(at)) for at, name in enumerate(columns)}
+        keys = {str(at): Column(name, _column(at)) for at, name in enumerate(columns)}
         listing = Listing(found, keys, " ".join, asked.options)
         values = {"live": False, "more": None, "back": "", "first": "", **more}
         return self._view.page(
@@ -209,7 +209,7 @@ class Administration:
         )  # fmt: skip
 
 
-def _at(index: int) -> Callable[[Row], str]:
+def _column(index: int) -> Callable[[Row], str]:
     return lambda row: row[index]
 
 
@@ -236,7 +236,7 @@ async def _copied(
             if node in move.adding:
                 coming.setdefault(place.topic, []).append(place.partition)
         try:
-            async for answer in asking.log_dir_pages(cluster.cluster, node, coming.items()):
+            async for answer in cluster_requests.log_dir_pages(cluster.cluster, node, coming.items()):
                 for directory in answer.results:
                     for topic in directory.topics:
                         for one in topic.partitions:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pylogd.base.errors import PylogdError
 from pylogd.services.console.answers import Answer, PageRequest, Refused
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
 
 
+@dataclass(eq=False, slots=True)
 class Brokers:
     """The pages of brokers."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    _view: View
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages: method, path, handler and the lowest role."""

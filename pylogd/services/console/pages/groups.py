@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pylogd.base.errors import PylogdError
@@ -14,7 +15,7 @@ from pylogd.services.console.sample import GroupState
 from pylogd.services.console.series import UNKNOWN
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
-from pylogd.store.registered_groups import ZOOKEEPER
+from pylogd.store.consumers import ZOOKEEPER
 
 COLUMNS: Final = {
     "group": Column("Group", lambda one: one.group_id),
@@ -50,11 +51,11 @@ _OFFSET_COLUMNS: Final = {
 }
 
 
+@dataclass(eq=False, slots=True)
 class Groups:
     """The pages of groups."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    _view: View
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages: method, path, handler and the lowest role."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pylogd.services.console.answers import Answer, PageRequest
@@ -18,13 +19,13 @@ from pylogd.services.console.web import Route, route
 _FIELDS: Final = ("partition", "from", "count", "text", "field", "header")
 
 
+@dataclass(eq=False, slots=True)
 class MessagePages:
     """The pages of a topic's messages."""
 
-    def __init__(self, view: View, messages: Messages, tails: Tails) -> None:
-        self._view = view
-        self._messages = messages
-        self._tails = tails
+    _view: View
+    _messages: Messages
+    _tails: Tails
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages: method, path, handler and the lowest role."""

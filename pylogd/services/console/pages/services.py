@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
 
 from pylogd.services.console.answers import Answer, PageRequest, Refused
-from pylogd.services.console.clusters import WatchedCluster
+from pylogd.services.console.clusters import PeriodicReads, WatchedCluster
 from pylogd.services.console.listing import Column, Listing
 from pylogd.services.console.mirrors import Mirrors
-from pylogd.services.console.periodic_reads import PeriodicReads
 from pylogd.services.console.tables import TableState, behind, total
 from pylogd.services.console.view import View
 from pylogd.services.console.web import Route, route
@@ -47,11 +47,11 @@ class TableRow(NamedTuple):
     lag: int | None
 
 
+@dataclass(eq=False, slots=True)
 class ServicePages:
     """The pages of mirrors, the audit and tables, from the last readings: a page view sends no request to a service."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    _view: View
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages: method, path, handler and the lowest role."""

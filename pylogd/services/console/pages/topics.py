@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pylogd.services.console.answers import Answer, PageRequest, Refused
@@ -74,11 +75,11 @@ _GROUP_COLUMNS: Final = {
 }
 
 
+@dataclass(eq=False, slots=True)
 class Topics:
     """The pages of topics."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    _view: View
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages: method, path, handler and the lowest role."""
@@ -106,7 +107,7 @@ class Topics:
         rows = Listing(partitions, _PARTITION_COLUMNS, lambda one: str(one.number), asked.options)
         now = cluster.seconds()
         groups = [_on_topic(sample, group_id, topic, now) for group_id in sample.by_topic.get(topic.name, ())]
-        readers = Listing(groups, _GROUP_COLUMNS, lambda one: one.group_id, _of(asked, "g"), "lag")
+        readers = Listing(groups, _GROUP_COLUMNS, lambda one: one.group_id, _options_after(asked, "g"), "lag")
         chart: dict[str, Any] = {"times": cluster.sampler.times(len(topic.series.rates)), "unit": "records/s",
                                  "values": [round(rate, 2) for rate in topic.series.rates]}  # fmt: skip
         return self._view.page(
@@ -123,7 +124,7 @@ def find_topic(cluster: WatchedCluster, name: str) -> TopicState:
     return found
 
 
-def _of(asked: PageRequest, prefix: str) -> dict[str, str]:
+def _options_after(asked: PageRequest, prefix: str) -> dict[str, str]:
     """Return the options of a second list on a page, whose names begin with a prefix."""
     return {name.removeprefix(prefix): value for name, value in asked.options.items() if name.startswith(prefix)}
 
@@ -132,8 +133,8 @@ def _partitions(topic: TopicState) -> list[PartitionRow]:
     ends = topic.series.ends
     return [
         PartitionRow(
-            index, leader, topic.replicas[index], topic.isr[index], _at(topic.begins, index), _at(ends, index),
-            _at(topic.sizes, index), topic.series.rate_of(index),
+            index, leader, topic.replicas[index], topic.isr[index], _number(topic.begins, index), _number(ends, index),
+            _number(topic.sizes, index), topic.series.rate_of(index),
         )
         for index, leader in enumerate(topic.leaders)
     ]  # fmt: skip
@@ -148,7 +149,7 @@ def _hot(partitions: Sequence[PartitionRow]) -> PartitionRow | None:
     return busiest if busiest.rate >= _HOT * sum(rates) / len(rates) else None
 
 
-def _at(numbers: Any, index: int) -> int | None:
+def _number(numbers: Any, index: int) -> int | None:
     return numbers[index] if index < len(numbers) and numbers[index] != UNKNOWN else None
 
 

@@ -7,11 +7,39 @@ how schemas are stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Final, Protocol, cast
 
 from pylogd.services.registry.errors import InvalidSchema
 from pylogd.services.registry.model import AVRO, JSON, KINDS, PROTOBUF, Comparison, Definitions
+
+
+class Changes:
+    """The changes that a comparison has found so far, and its present place."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._path: list[str] = []
+
+    @contextmanager
+    def at(self, *names: object) -> Iterator[None]:
+        """Set a place below the present one for the `with` block."""
+        self._path += map(str, names)
+        try:
+            yield
+        finally:
+            del self._path[len(self._path) - len(names) :]
+
+    def report(self, change: str, *names: object) -> None:
+        """Add a change at the present place, or at a place below it."""
+        self.found.append(f"{change} at #/{'/'.join([*self._path, *map(str, names)])}")
+
+    def once(self) -> list[str]:
+        """Return each change once, in the order in which they were found."""
+        return list(dict.fromkeys(self.found))
+
 
 _MODULES: Final = {AVRO: "avro", JSON: "json_schema", PROTOBUF: "protobuf"}
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pylogd.client.registry.pattern_engines import Untranslatable
 from pylogd.client.registry.patterns import InvalidPattern, for_python
-from pylogd.services.registry.formats.changes import Changes
+from pylogd.services.registry.formats import Changes
 from pylogd.services.registry.formats.json_nodes import COMBINED, Kind, Node, same
 
 #: Keywords that limit a value: a change is compatible if it loosens the limit.
@@ -284,7 +284,7 @@ class _Comparison(Changes):
         with self.at("contains"):
             self._subschema("CONTAINS_ADDED", old, new, old.schema.get("contains"), new.schema.get("contains"))
         with self.at("items"):
-            mine, theirs = _every_item(old), _every_item(new)
+            mine, theirs = _item_schema(old), _item_schema(new)
             if theirs is not None and mine is None:
                 if theirs.kind is not Kind.TRUE and not _first_items(old):
                     self.report("SCHEMA_ADDED")
@@ -334,7 +334,7 @@ class _Comparison(Changes):
         if not _first_items(old) and not _first_items(new):
             self._further("additionalItems", old, new)
             return
-        mine, theirs = _after_first(old), _after_first(new)
+        mine, theirs = _rest_schema(old), _rest_schema(new)
         with self.at("additionalItems"):
             if theirs is None or theirs.kind is Kind.TRUE:
                 return
@@ -429,13 +429,13 @@ def _first_items(node: Node) -> list[Node]:
     return [node.child(each) for each in found] if isinstance(found, list) else []
 
 
-def _every_item(node: Node) -> Node | None:
+def _item_schema(node: Node) -> Node | None:
     """Return the schema of all items; None if there is none, or if the first items have their own schemas."""
     found = node.schema.get("items")
     return None if found is None or isinstance(found, list) or "prefixItems" in node.schema else node.child(found)
 
 
-def _after_first(node: Node) -> Node | None:
+def _rest_schema(node: Node) -> Node | None:
     """Return the schema of the items after the first ones; None if they may be anything."""
     if isinstance(node.schema.get("items"), list):
         found = node.schema.get("additionalItems")
@@ -446,7 +446,7 @@ def _after_first(node: Node) -> Node | None:
 
 def _further_item(node: Node) -> Node | None:
     """Return the schema of an item without its own schema; None if it may be anything."""
-    found = _after_first(node)
+    found = _rest_schema(node)
     if found is None and "unevaluatedItems" in node.schema:
         found = node.child(node.schema["unevaluatedItems"])
     return None if found is None or found.kind is Kind.TRUE else found

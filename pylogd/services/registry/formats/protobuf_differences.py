@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FieldDescriptorProto
 from google.protobuf.descriptor_pb2 import FileDescriptorProto as File
 
-from pylogd.services.registry.formats.changes import Changes
+from pylogd.services.registry.formats import Changes
 
 _F: Final = FieldDescriptorProto
 #: Groups of types that can read each other.

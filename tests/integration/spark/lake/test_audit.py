@@ -16,13 +16,12 @@ from click.testing import CliRunner, Result
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, AuditedProducer, Consumer, NewTopic, Producer, Record, TopicPartition
 from pylogd.client.core.audit import HEADER, Report, Stamp
-from pylogd.services.audit.columns import count_columns
 from pylogd.services.audit.counting import Counted
 from pylogd.services.audit.judging import Judgement, Verdict
 from pylogd.services.audit.ledger import Ledger
 from pylogd.services.audit.opening import open_table
 from pylogd.services.audit.report import Row
-from pylogd.services.audit.tables import TableReader
+from pylogd.services.audit.tables import TableReader, count_columns
 from pylogd.services.audit.windows import LedgerOptions, StageSpec
 from tests.audits import ServedAudit, sums, until
 from tests.integration.conftest import Address, StartBroker

@@ -15,9 +15,9 @@ from pylogd.broker.groups.records import Committed
 from pylogd.broker.groups.values import NO_GENERATION
 from pylogd.broker.metrics.group_lag import GroupLagSampler
 from pylogd.broker.metrics.survey import REST
-from pylogd.store import registered_groups
+from pylogd.store import consumers
+from pylogd.store.consumers import RegisteredGroups
 from pylogd.store.errors import NodeExists, StoreError
-from pylogd.store.registered_groups import RegisteredGroups
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -199,8 +199,8 @@ def test_a_group_may_be_in_zookeeper_and_of_this_broker(case: Case) -> None:
 
 
 def test_each_sample_reads_some_of_the_groups_in_zookeeper(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registered_groups, "_GROUPS_PER_READING", 2)
-    monkeypatch.setattr(registered_groups, "_MOST_GROUPS", 5)
+    monkeypatch.setattr(consumers, "_GROUPS_PER_READING", 2)
+    monkeypatch.setattr(consumers, "_MOST_GROUPS", 5)
     case.parts.create("t")
     for name in "abcdefg":
         case.register(name, "t", "0")

@@ -13,8 +13,8 @@ from pyroaring import BitMap64
 
 from pylogd.client.core.audit import HEADER, InvalidReport, Report, Stamp
 from pylogd.lake.tables.columns import HEADERS
-from pylogd.services.audit.columns import count_columns
 from pylogd.services.audit.counting import Counted, Origin, Row
+from pylogd.services.audit.tables import count_columns
 from tests.audits import START, WIDTH, header, report
 
 ALICE = Origin(("alice",), 0, "here")

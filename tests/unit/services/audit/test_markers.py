@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pylogd.services.audit.judging import Verdict
-from pylogd.services.audit.marker_files import MarkerFiles
-from pylogd.services.audit.markers import InvalidMarker, Marker, Periods, period_name
+from pylogd.services.audit.markers import InvalidMarker, Marker, MarkerFiles, Periods, period_name
 from pylogd.services.audit.windows import Change
 from tests.audits import START, TABLE, TOPIC, WIDTH, AuditedLedger, header, numbers, report
 

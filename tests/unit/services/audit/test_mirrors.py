@@ -8,7 +8,7 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred, succeed
 
 from pylogd.client.deferred import Cluster
-from pylogd.services.audit.mirrors import MirrorOffsets
+from pylogd.services.audit.opening import MirrorOffsets
 from pylogd.services.mirror.target import Checkpoint, SourcePartition
 from tests.fakes.memory_broker import MemoryReactor
 

@@ -16,10 +16,9 @@ from twisted.logger import capturedLogs
 from pylogd.lake.tables.columns import HEADERS
 from pylogd.lake.tables.interface import DataFile
 from pylogd.lake.tables.position import Position
-from pylogd.services.audit.columns import count_columns
 from pylogd.services.audit.counting import Counted, Origin
 from pylogd.services.audit.ledger import Ledger
-from pylogd.services.audit.tables import Look, NotAudited, TableReader, TableStage, divided
+from pylogd.services.audit.tables import Look, NotAudited, TableReader, TableStage, count_columns, divided
 from pylogd.services.audit.topics import Since
 from tests.audits import SERVING, START, TABLE, TOPIC, WIDTH, header, options
 

@@ -18,8 +18,8 @@ from pylogd.client.core.metadata import Metadata
 from pylogd.services.console.clusters import ClusterOptions
 from pylogd.services.console.login import Login
 from pylogd.services.console.sampler import ClusterSampler
-from pylogd.services.console.service import ConsoleOptions, ConsoleService
-from pylogd.services.registry.bodies import BoundedSite
+from pylogd.services.console.service import REFUSALS, ConsoleOptions, ConsoleService
+from pylogd.web.bodies import BoundedSite
 from pylogd.wire.messages import APIS
 from tests.console.recorded import NODES, Answers, Record
 
@@ -135,7 +135,7 @@ class MemoryConsole:
         self.service = ConsoleService(self.clock, chosen, [], login=login, now_ms=lambda: NOW_MS)
         cluster: Any = MemoryCluster(self.calls, self.clock, **options)
         self.cluster = self.service.clusters["cluster"] = cluster
-        site: Any = BoundedSite(self.service.resource(), self.clock, lambda *_: "")
+        site: Any = BoundedSite(self.service.resource(), self.clock, REFUSALS)
         site.log = lambda _request: None
         self.site = site
 

@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from pylogd.services.console import configuration, static_files
+from pylogd.services.console import configuration
 from pylogd.services.console.answers import Refused
 from pylogd.services.console.configuration import BadConfiguration
 from pylogd.services.console.decoding import Decoded, Decoder, plain
-from pylogd.services.console.figures import Figures
 from pylogd.services.console.listing import Column, Listing
 from pylogd.services.console.masking import MASK, Masking, MaskingRule
 from pylogd.services.console.oidc import read_options
 from pylogd.services.console.reading import Message, Wanted, parse_time
 from pylogd.services.console.rendering import duration, rate, size, sparkline
 from pylogd.services.console.roles import Identity, Role
+from pylogd.services.console.sampler import Figures
 from pylogd.services.console.sessions import IDLE_SECONDS, Sessions
 from pylogd.services.console.tables import TableOptions
+from pylogd.services.console.view import load_static_files
 from tests.docs.kinds import blocks_of_kind
 
 RULES = Masking([MaskingRule("pay.*", ("card.number", "iban")), MaskingRule("secret")])
@@ -233,4 +234,4 @@ def test_packaged_files_are_those_of_the_table() -> None:
     for name, digest in rows.items():
         assert hashlib.sha256(folder.joinpath(name).read_bytes()).hexdigest() == digest, name
     own = {"console.js", "theme.js", "console.css", "icon.svg"}
-    assert static_files.load().keys() == {*rows, *own}
+    assert load_static_files().keys() == {*rows, *own}

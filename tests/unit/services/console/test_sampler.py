@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 
 from pylogd.client.core.admin.health import Verdict
-from pylogd.services.console.zookeeper_groups import ZooKeeperGroups
+from pylogd.services.console.groups import ZooKeeperGroups
 from pylogd.store.errors import NoNode, StoreError
 from pylogd.store.interfaces import Node, NodeStat
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
@@ -60,8 +60,8 @@ def test_lag_is_counted_in_records_and_in_seconds() -> None:
 
 
 def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pylogd.services.console.asking.PARTITIONS", 50)
-    monkeypatch.setattr("pylogd.services.console.asking.GROUPS", 5)
+    monkeypatch.setattr("pylogd.services.console.cluster_requests.PARTITIONS", 50)
+    monkeypatch.setattr("pylogd.services.console.cluster_requests.GROUPS", 5)
     console = MemoryConsole(topics=40, partitions=600, groups=30)
     console.sample()
     assert console.sampler.last.partitions == 600 and len(console.sampler.last.groups) == 30
@@ -123,7 +123,7 @@ def test_an_older_broker_is_asked_by_what_it_knows() -> None:
 
 
 def test_topics_of_an_older_broker_are_handed_on_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pylogd.services.console.asking.PARTITIONS", 50)
+    monkeypatch.setattr("pylogd.services.console.cluster_requests.PARTITIONS", 50)
     console = MemoryConsole(topics=40, partitions=600)
     console.calls.unknown = {DescribeTopicPartitionsRequest}
     sizes = []
@@ -149,9 +149,9 @@ def test_the_next_sample_waits_longer_where_one_takes_long() -> None:
     [timer] = [call for call in console.clock.getDelayedCalls() if call.getTime() > 5]
     assert timer.getTime() == 10
     sampler.stop()
-    sampler._again(30.0)
+    sampler._schedule(30.0)
     assert max(call.getTime() for call in console.clock.getDelayedCalls()) == 60
-    sampler.soon()
+    sampler.sample_soon()
     console.clock.advance(0)
     assert sampler.last.number == 2
     sampler.stop()
@@ -177,6 +177,9 @@ class Store:
             "/consumers/billing/ids": ["one", "two"],
         }  # fmt: skip
         return succeed(found[path]) if path in found else fail(NoNode(path))
+
+    def close(self) -> Deferred[None]:
+        return succeed(None)
 
     def exists(self, _: str) -> Deferred[NodeStat]:
         return succeed(NodeStat(0, 1, 1, 0))

@@ -13,8 +13,8 @@ from twisted.internet.task import Clock
 from pylogd.services.audit.judging import Judgement, Verdict
 from pylogd.services.audit.report import Row
 from pylogd.services.console.audits import Audited
+from pylogd.services.console.clusters import PeriodicReads
 from pylogd.services.console.mirrors import MirrorReader, Mirrors, Route
-from pylogd.services.console.periodic_reads import PeriodicReads
 from pylogd.services.console.sample import Sample, TopicState
 from pylogd.services.console.series import TopicSeries
 from pylogd.services.console.tables import (

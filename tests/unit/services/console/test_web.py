@@ -9,8 +9,8 @@ import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 
 from pylogd.base.limits.shares import FairWork
-from pylogd.services.console import events
 from pylogd.services.console.login import Login
+from pylogd.services.console.pages import overview
 from pylogd.services.console.roles import EVERYTHING, Identity, Role, Roles
 from pylogd.services.console.sample import TopicState
 from pylogd.services.console.series import TopicSeries
@@ -285,7 +285,7 @@ def test_each_sample_is_an_event() -> None:
 
 
 def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_MOST", 2)
+    monkeypatch.setattr(overview, "_MOST", 2)
     console = MemoryConsole()
     for _ in range(2):
         console.send(b"GET /c/cluster/events HTTP/1.1\r\nhost: x\r\n\r\n")

@@ -11,12 +11,12 @@ from twisted.internet.task import Clock
 from pylogd.base.errors import ErrorCode, KafkaError, RequestTimedOut
 from pylogd.client.core.errors import LogTruncation, UnknownTopic
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.services.mirror.copying import CommitPace, Copier
+from pylogd.services.mirror.copy_run import CopierOptions
+from pylogd.services.mirror.copying import Copier
 from pylogd.services.mirror.errors import NotAMember, TopicRecreated
+from pylogd.services.mirror.feeds import ByteRateLimit, RouteMeter
 from pylogd.services.mirror.offset_map import Run
-from pylogd.services.mirror.partition_copy import PartitionRoute
-from pylogd.services.mirror.rate_limit import ByteRateLimit
-from pylogd.services.mirror.route_meter import RouteMeter
+from pylogd.services.mirror.partition_copy import CommitPace, PartitionRoute
 from pylogd.services.mirror.source import OnError
 from pylogd.services.mirror.starting import LogRange, SourceState, StartAt
 from pylogd.services.mirror.target import SourcePartition
@@ -58,10 +58,11 @@ class World:
         self.member = True
         self.released = 0
         self.throttle = ByteRateLimit(0)
-        self.copier = Copier(
-            self.routes.get, lambda: FakeTarget(self.cluster), reactor=self.clock, now_ms=lambda: 1234,
-            pace=CommitPace(0.5), throttle=self.throttle, still_member=self._still_member, on_released=self._released,
+        options = CopierOptions(
+            self.routes.get, lambda: FakeTarget(self.cluster), self.clock, lambda: 1234, CommitPace(0.5), self.throttle,
+            self._still_member, self._released,
         )  # fmt: skip
+        self.copier = Copier(options)
         self.ended: list[object] = []
         Deferred.fromCoroutine(self.copier.run()).addBoth(self.ended.append)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pylogd.client.core.admin.access_operations import Acl
 from pylogd.services.mirror.following import TopicFollower, followed_acls
-from pylogd.services.mirror.names import TopicPatterns
-from pylogd.services.mirror.settings import RouteSettings
+from pylogd.services.mirror.settings import RouteSettings, TopicPatterns
 
 
 def acl(operation: str, name: str = "events", pattern: str = "LITERAL", permission: str = "ALLOW") -> Acl:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pylogd.services.mirror.lag import LagMark
+from pylogd.services.mirror.partition_copy import LagMark
 
 
 def test_without_records_that_wait_it_is_zero() -> None:

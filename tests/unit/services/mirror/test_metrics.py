@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pylogd.services.mirror.copying import Copier
-from pylogd.services.mirror.figures import RouteFigures
+from pylogd.services.mirror.feeds import RouteFigures
 from pylogd.services.mirror.metrics import MirrorMetrics
 
 CHECKOUT = Path(__file__).resolve().parents[4]

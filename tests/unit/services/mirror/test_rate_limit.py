@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.services.mirror.rate_limit import ByteRateLimit
+from pylogd.services.mirror.feeds import ByteRateLimit
 
 
 def test_without_a_limit_nothing_waits() -> None:

@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from pylogd.services.mirror.copying import Copier
-from pylogd.services.mirror.figures import RouteFigures
+from pylogd.services.mirror.feeds import RouteFigures
 from pylogd.services.mirror.service import MirrorService
 from tests.fakes.metadata import InlineStore, result_of
 

@@ -12,12 +12,10 @@ from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.core.model import NewTopic, Partition, Topic
 from pylogd.services.mirror import following, topics
 from pylogd.services.mirror.cluster_topics import ClusterTopics
-from pylogd.services.mirror.names import TopicPatterns
 from pylogd.services.mirror.partition_copy import PartitionRoute
 from pylogd.services.mirror.records import Origin
-from pylogd.services.mirror.settings import RouteSettings
-from pylogd.services.mirror.table_topics import TableTopics
-from pylogd.services.mirror.topics import RouteTopics, refresh_all
+from pylogd.services.mirror.settings import RouteSettings, TopicPatterns
+from pylogd.services.mirror.topics import RouteTopics, TableTopics, refresh_all
 from tests.fakes.metadata import result_of
 
 

@@ -25,11 +25,12 @@ ONE, TWO, THREE = (PartitionRoute(f"r{number}", "events", number, "events") for 
 class FakeCopier(Copier):
     """A copier that only notes what it is told. `busy`: what it can't release yet."""
 
+    has_ended = False
+
     def __init__(self, world: World) -> None:
         self._world = world
         self.wanted: set[PartitionRoute] = set()
         self.busy: set[PartitionRoute] = set()
-        self.has_ended = False
         self.failure: Exception | None = None
 
     def assign(self, wanted: Iterable[PartitionRoute]) -> None:

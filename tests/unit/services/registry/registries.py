@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from pylogd.services.registry.checking import given_schema
 from pylogd.services.registry.formats import compare, format_of
 from pylogd.services.registry.model import AVRO, Reference, Schema, TopicRecord
-from pylogd.services.registry.reading import given_schema
 from pylogd.services.registry.registry import Registry
 
 
@@ -27,13 +27,13 @@ def read(
     """Return the schema of a request, checked."""
     document = {"schema": text, "schemaType": kind, "references": [each.as_json() for each in references]}
     schema = given_schema({**document, **extras})
-    text = format_of(schema.kind).canonical(registry.definitions("", schema), normalize=False)
+    text = format_of(schema.kind).canonical(registry.lookups.definitions("", schema), normalize=False)
     return Schema(text, schema.references, schema.kind, schema.extras)
 
 
 def conflicts(registry: Registry, subject: str, schema: Schema, which: str | None = None) -> list[str]:
     """Return why a schema is incompatible with the subject's versions."""
-    comparison = registry.comparison(subject, schema, which)
+    comparison = registry.lookups.comparison(subject, schema, which)
     return [] if comparison is None else compare(comparison)
 
 
@@ -45,9 +45,9 @@ class Fixture:
         self.registry = Registry()
 
     def write(self, records: list[TopicRecord]) -> None:
-        for record in self.registry.completed(records):
+        for record in self.registry.state.completed(records):
             self.topic.append(record)
-            self.registry.apply(record.key, record.value)
+            self.registry.state.apply(record.key, record.value)
 
     def register(
         self, subject: str, text: str, *references: Reference, kind: str = AVRO, number: int | None = None,
@@ -55,7 +55,7 @@ class Fixture:
     ) -> int:  # fmt: skip
         """Return the id. number: the version that is asked for."""
         schema = read(self.registry, text, kind, references, **extras)
-        passed = self.registry.comparison(subject, schema)
+        passed = self.registry.lookups.comparison(subject, schema)
         assert passed is None or not compare(passed)
         version, records = self.registry.register(subject, schema, number=number, passed=passed)
         self.write(records)
@@ -70,5 +70,5 @@ class Fixture:
         kept = [record for record in self.topic if latest[record.key] is record and record.value is not None]
         fresh = Registry()
         for record in kept:
-            fresh.apply(record.key, record.value)
+            fresh.state.apply(record.key, record.value)
         return fresh

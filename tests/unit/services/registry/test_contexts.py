@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from pylogd.services.registry.checking import given_schema
 from pylogd.services.registry.contexts import EVERY
-from pylogd.services.registry.contracts import rule_types
 from pylogd.services.registry.errors import (
     ContextNotEmpty,
     IncompatibleSchema,
@@ -17,9 +17,8 @@ from pylogd.services.registry.errors import (
     SchemaNotFound,
 )
 from pylogd.services.registry.model import JSON, Compatibility, Reference
-from pylogd.services.registry.modes import Mode
-from pylogd.services.registry.reading import given_schema
 from pylogd.services.registry.registry import Registry
+from pylogd.services.registry.settings import Mode, rule_types
 from tests.unit.services.registry.registries import Fixture, conflicts, read, record_of
 
 
@@ -30,18 +29,18 @@ class TestContexts:
         used = Reference("Carrier", "carrier", 1)
         text = record_of({"name": "carrier", "type": "Carrier"})
         schema = given_schema({"schema": text, "references": [used.as_json()]})
-        assert [name for name, _ in fixture.registry.definitions(":.a:flight", schema)] == ["Carrier", ""]
+        assert [name for name, _ in fixture.registry.lookups.definitions(":.a:flight", schema)] == ["Carrier", ""]
         with pytest.raises(InvalidSchema, match='subject "carrier" and version 1'):
-            fixture.registry.definitions("flight", schema)
+            fixture.registry.lookups.definitions("flight", schema)
         version, records = fixture.registry.register(":.a:flight", schema)
         fixture.write(records)
         assert version.id == 2
-        assert [user.subject for user in fixture.registry.referring_to(":.a:carrier", 1)] == [":.a:flight"]
+        assert [user.subject for user in fixture.registry.lookups.referring_to(":.a:carrier", 1)] == [":.a:flight"]
         assert fixture.register("other", '"int"') == 1
         for registry in (fixture.registry, fixture.compacted()):
-            assert registry.contexts() == [".", ".a"]
-            assert registry.last_id(":.a:") == 2 and registry.last_id() == 1
-            assert registry.version("flight", "latest").subject == ":.a:flight", "looked for in all contexts"
+            assert registry.lookups.contexts() == [".", ".a"]
+            assert registry.lookups.last_id(":.a:") == 2 and registry.lookups.last_id() == 1
+            assert registry.lookups.version("flight", "latest").subject == ":.a:flight", "looked for in all contexts"
 
     def test_ids_of_a_context_are_not_given_again_after_compaction(self) -> None:
         fixture = Fixture()
@@ -55,13 +54,13 @@ class TestContexts:
         fixture = Fixture()
         registry = fixture.registry
         fixture.set_level(EVERY, "FULL")
-        assert registry.settings(":.a:s").level is registry.settings("s").level is Compatibility.FULL
+        assert registry.lookups.settings(":.a:s").level is registry.lookups.settings("s").level is Compatibility.FULL
         fixture.set_level(":.a:", "NONE")
-        assert registry.settings(":.a:s").level is Compatibility.NONE
+        assert registry.lookups.settings(":.a:s").level is Compatibility.NONE
         fixture.write(registry.set_mode(":.a:", Mode.READONLY))
-        assert registry.mode(":.a:s") is Mode.READONLY and registry.mode("s") is Mode.READWRITE
+        assert registry.lookups.mode(":.a:s") is Mode.READONLY and registry.lookups.mode("s") is Mode.READWRITE
         fixture.write(registry.remove_mode(":.a:", recursive=True)[1])
-        assert registry.mode(":.a:s") is Mode.READWRITE
+        assert registry.lookups.mode(":.a:s") is Mode.READWRITE
 
     def test_deleting_a_context(self) -> None:
         fixture = Fixture()
@@ -71,7 +70,7 @@ class TestContexts:
         for permanent in (False, True):
             fixture.write(fixture.registry.delete_subject(":.a:s", permanent=permanent)[1])
         fixture.write(fixture.registry.delete_context(".a"))
-        assert fixture.registry.contexts() == fixture.compacted().contexts() == ["."]
+        assert fixture.registry.lookups.contexts() == fixture.compacted().lookups.contexts() == ["."]
 
 
 class TestMetadata:
@@ -84,10 +83,10 @@ class TestMetadata:
         assert fixture.register("s", '"int"') == 1, "as it is"
         assert fixture.register("s", '"long"') == 3
         for registry in (fixture.registry, fixture.compacted()):
-            assert registry.version("s", "3").as_json()["metadata"] == self.OWNER["metadata"]
-            assert registry.versions_with("s", deleted=False, metadata={"owner": "ada"}).version == 3
+            assert registry.lookups.version("s", "3").as_json()["metadata"] == self.OWNER["metadata"]
+            assert registry.lookups.versions_with("s", deleted=False, metadata={"owner": "ada"}).version == 3
             with pytest.raises(SchemaNotFound):
-                registry.versions_with("s", deleted=False, metadata={"owner": "bob"})
+                registry.lookups.versions_with("s", deleted=False, metadata={"owner": "bob"})
 
     def test_metadata_and_rules_are_inherited_each_by_itself(self) -> None:
         fixture = Fixture()
@@ -95,8 +94,8 @@ class TestMetadata:
         fixture.register("s", '"int"', **self.OWNER)
         fixture.register("s", '"int"', ruleSet=rules)
         for registry in (fixture.registry, fixture.compacted()):
-            assert registry.version("s", "2").schema.contract == {**self.OWNER, "ruleSet": rules}
-            assert rule_types(registry.version("s", "2").schema) == {"CEL"}
+            assert registry.lookups.version("s", "2").schema.contract == {**self.OWNER, "ruleSet": rules}
+            assert rule_types(registry.lookups.version("s", "2").schema) == {"CEL"}
 
     def test_settings_have_defaults_and_overrides(self) -> None:
         fixture = Fixture()
@@ -115,28 +114,28 @@ class TestMetadata:
         assert fixture.register("s", '"int"', **self.OWNER) == 2, "it is found by what becomes of it"
         fixture.register("other", '"int"')
         for registry in (fixture.registry, fixture.compacted()):
-            assert registry.version("s", "2").schema.contract == {
+            assert registry.lookups.version("s", "2").schema.contract == {
                 "metadata": {
                     "properties": {"owner": "ada", "tier": "3", "company": "acme"}, "sensitive": ["email", "ssn"],
                 },
                 "ruleSet": {"domainRules": [{"name": "b", "type": "CEL"}, new], "migrationRules": [own]},
             }  # fmt: skip
-            assert registry.version("other", "1").schema.contract == {}
-            found = registry.find("s", read(registry, '"int"'))
+            assert registry.lookups.version("other", "1").schema.contract == {}
+            found = registry.lookups.find("s", read(registry, '"int"'))
             assert found is not None
             assert found.version == 1, "as it is"
-            again = registry.registered("s", read(registry, '"int"'))
+            again = registry.lookups.registered("s", read(registry, '"int"'))
             assert again is not None
             assert again.version == 2, "with what it would be registered with"
         fixture.write(fixture.registry.change_settings("s", {name: {} for name in settings})[1])
-        assert not fixture.registry.settings("s").completes
+        assert not fixture.registry.lookups.settings("s").completes
 
     def test_narrower_settings_replace_defaults(self) -> None:
         fixture = Fixture()
         fixture.write(fixture.registry.change_settings(None, {"defaultMetadata": self.OWNER["metadata"]})[1])
-        assert fixture.registry.settings("s").default_metadata == self.OWNER["metadata"]
+        assert fixture.registry.lookups.settings("s").default_metadata == self.OWNER["metadata"]
         fixture.set_level("s", "NONE")
-        assert fixture.registry.settings("s").default_metadata is None
+        assert fixture.registry.lookups.settings("s").default_metadata is None
 
     def test_the_number_of_a_version_is_noted(self) -> None:
         fixture = Fixture()
@@ -144,7 +143,7 @@ class TestMetadata:
         fixture.register("s", '"long"', number=2)
         fixture.register("s", '"float"')
         for number in (1, 2, 3):
-            noted = fixture.registry.version("s", str(number)).schema.contract["metadata"]["properties"]
+            noted = fixture.registry.lookups.version("s", str(number)).schema.contract["metadata"]["properties"]
             assert noted == {"confluent:version": str(number)}
         assert fixture.register("s", '"float"') == 3
 

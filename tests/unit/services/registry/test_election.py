@@ -12,9 +12,8 @@ from twisted.internet.task import Clock
 
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.client.core.admin.calls import Question
-from pylogd.services.registry.election import LeaderElection
+from pylogd.services.registry.election import Identity, LeaderElection
 from pylogd.services.registry.errors import UnknownLeader
-from pylogd.services.registry.group_protocol import Identity
 from pylogd.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from pylogd.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember

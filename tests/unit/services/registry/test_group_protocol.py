@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pylogd.services.registry.group_protocol import BadAssignment, Identity, assignment, leader_of
+from pylogd.services.registry.election import BadAssignment, Identity, assignment, leader_of
 
 ONE, TWO, THREE = (Identity(f"host{number}", 8081) for number in (1, 2, 3))
 

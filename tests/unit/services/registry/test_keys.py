@@ -10,8 +10,8 @@ import pytest
 
 from pylogd.services.registry.errors import ConfigNotFound, ModeNotFound, SubjectNotFound
 from pylogd.services.registry.model import TopicRecord
-from pylogd.services.registry.modes import Mode
 from pylogd.services.registry.registry import Registry
+from pylogd.services.registry.settings import Mode
 from tests.unit.services.registry.registries import CARRIER, DELAY_DEFAULT, Fixture, record_of
 
 Rewrite = Callable[[dict[str, object]], bytes]
@@ -34,7 +34,7 @@ def foreign(fixture: Fixture, rewrite: Rewrite) -> Fixture:
     for record in fixture.topic:
         moved = TopicRecord(rewrite(json.loads(record.key)), record.value)
         found.topic.append(moved)
-        found.registry.apply(moved.key, moved.value)
+        found.registry.state.apply(moved.key, moved.value)
     return found
 
 
@@ -56,13 +56,13 @@ def delete(fixture: Fixture) -> None:
 
 def check_gone(registry: Registry) -> None:
     with pytest.raises(SubjectNotFound):
-        registry.versions("data", deleted=True)
-    assert registry.subjects(deleted=True) == []
+        registry.lookups.versions("data", deleted=True)
+    assert registry.lookups.subjects(deleted=True) == []
     with pytest.raises(ConfigNotFound):
-        registry.own_settings("data")
+        registry.lookups.own_settings("data")
     with pytest.raises(ModeNotFound):
-        registry.own_mode("data")
-    assert None not in registry._settings
+        registry.lookups.own_mode("data")
+    assert None not in registry.state.settings
 
 
 @pytest.mark.parametrize("name", REWRITES)
@@ -81,12 +81,12 @@ def test_what_an_earlier_deletion_left_is_deleted_by_the_next_change(name: str) 
     before = Fixture()
     before.topic[:] = full().topic
     for record in before.topic:
-        before.registry.apply(record.key, record.value)
+        before.registry.state.apply(record.key, record.value)
     at = len(before.topic)
     delete(before)
     for record in before.topic[at:]:
         fixture.topic.append(record)
-        fixture.registry.apply(record.key, record.value)
+        fixture.registry.state.apply(record.key, record.value)
     check_gone(fixture.registry)
     fixture.register("other", record_of(CARRIER))
     fixture.write(fixture.registry.delete_subject("other", permanent=False)[1])
@@ -102,9 +102,9 @@ def test_what_is_set_again_after_a_deletion_stays() -> None:
     fixture.set_level("data", "BACKWARD")
     fixture.register("other", record_of(CARRIER))
     for registry in (fixture.registry, fixture.compacted()):
-        assert registry.versions("data") == [max(registry.versions("data"))]
-        assert registry.own_settings("data").level is not None
-    assert again.registry.versions("data") == [1, 2]
+        assert registry.lookups.versions("data") == [max(registry.lookups.versions("data"))]
+        assert registry.lookups.own_settings("data").level is not None
+    assert again.registry.lookups.versions("data") == [1, 2]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -118,31 +118,31 @@ def test_random_changes_of_several_programs_survive_compaction(seed: int) -> Non
             rewrite = rng.choice(list(REWRITES.values()))
             for made in (TopicRecord(rewrite(json.loads(each.key)), each.value) for each in records if each.value):
                 fixture.topic.append(made)
-                fixture.registry.apply(made.key, made.value)
+                fixture.registry.state.apply(made.key, made.value)
         else:
             fixture.write(records)
     fixture.register("last", record_of(CARRIER))
     fresh = fixture.compacted()
-    assert fresh._subjects == fixture.registry._subjects
-    assert (fresh._settings, fresh._modes) == (fixture.registry._settings, fixture.registry._modes)
+    assert fresh.state.subjects == fixture.registry.state.subjects
+    assert (fresh.state.settings, fresh.state.modes) == (fixture.registry.state.settings, fixture.registry.state.modes)
 
 
 def _change(fixture: Fixture, rng: random.Random, step: int) -> list[TopicRecord]:
     registry, subject = fixture.registry, rng.choice("ab")
     which = rng.randrange(5)
-    if which == 0 and registry.has_subject(subject, deleted=True):
-        return registry.delete_subject(subject, permanent=not registry.has_subject(subject))[1]
+    if which == 0 and registry.lookups.has_subject(subject, deleted=True):
+        return registry.delete_subject(subject, permanent=not registry.lookups.has_subject(subject))[1]
     if which == 1:
         return registry.change_settings(subject, {"compatibility": rng.choice(["NONE", "FULL"])})[1]
-    if which == 2 and subject in registry._settings:
+    if which == 2 and subject in registry.state.settings:
         return registry.remove_settings(subject)[1]
     if which == 3:
         return registry.set_mode(subject, Mode.READWRITE)
-    if which == 4 and subject in registry._modes:
+    if which == 4 and subject in registry.state.modes:
         return registry.remove_mode(subject)[1]
     schema = Fixture()
     schema.register(subject, record_of(CARRIER, name=f"F{step}"))
-    version = registry._used.get(subject, 0) + 1
+    version = registry.state.last_versions.get(subject, 0) + 1
     (record,) = schema.topic
     key = {**json.loads(record.key), "version": version}
     value = {**json.loads(record.value or b""), "version": version, "id": step + 1}

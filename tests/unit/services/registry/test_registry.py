@@ -27,8 +27,8 @@ from pylogd.services.registry.errors import (
 )
 from pylogd.services.registry.formats import format_of
 from pylogd.services.registry.model import AVRO, Compatibility, Definition, NotCompared, Reference
-from pylogd.services.registry.modes import Mode
 from pylogd.services.registry.registry import Registry
+from pylogd.services.registry.settings import Mode
 from tests.unit.services.registry.registries import CARRIER, DELAY, DELAY_DEFAULT, Fixture, conflicts, read, record_of
 
 
@@ -41,36 +41,36 @@ def test_ids_and_versions() -> None:
     assert fixture.register("b", first) == 1, "and has the same id in another subject"
     assert fixture.register("a", record_of(CARRIER, DELAY_DEFAULT)) == 2
     registry = fixture.registry
-    assert registry.subjects() == ["a", "b"]
-    assert registry.versions("a") == [1, 2]
-    assert registry.version("a", "latest").id == registry.version("a", "-1").id == registry.version("a", "2").id == 2
-    assert json.loads(registry.by_id(1).text) == json.loads(first)
-    assert [(use.subject, use.version) for use in registry.uses_of(1)] == [("a", 1), ("b", 1)]
+    assert registry.lookups.subjects() == ["a", "b"]
+    assert registry.lookups.versions("a") == [1, 2]
+    assert {registry.lookups.version("a", which).id for which in ("latest", "-1", "2")} == {2}
+    assert json.loads(registry.lookups.by_id(1).text) == json.loads(first)
+    assert [(use.subject, use.version) for use in registry.lookups.uses_of(1)] == [("a", 1), ("b", 1)]
     reordered = json.dumps(dict(reversed(json.loads(first).items())))
-    found = registry.find("a", read(registry, reordered))
+    found = registry.lookups.find("a", read(registry, reordered))
     assert found is not None and found.version == 1
 
 
 def test_missing_subjects_versions_and_schemas_are_errors() -> None:
     registry = Fixture().registry
     for call in (
-        lambda: registry.versions("a"),
-        lambda: registry.version("a", "1"),
+        lambda: registry.lookups.versions("a"),
+        lambda: registry.lookups.version("a", "1"),
         lambda: registry.delete_subject("a", permanent=False),
     ):
         with pytest.raises(SubjectNotFound):
             call()
     with pytest.raises(SchemaNotFound):
-        registry.by_id(1)
+        registry.lookups.by_id(1)
     with pytest.raises(ConfigNotFound):
-        registry.own_settings("a")
+        registry.lookups.own_settings("a")
     fixture = Fixture()
     fixture.register("a", '"string"')
     with pytest.raises(VersionNotFound):
-        fixture.registry.version("a", "2")
+        fixture.registry.lookups.version("a", "2")
     for name in ("0", "x", "1.0", "-2", "", "99999999999"):
         with pytest.raises(InvalidVersion):
-            fixture.registry.version("a", name)
+            fixture.registry.lookups.version("a", name)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_transitive_level_compares_with_every_version() -> None:
     assert "version 1" in reason
     with pytest.raises(NotCompared) as refused:
         fixture.registry.register("a", third)
-    assert refused.value.comparison == fixture.registry.comparison("a", third)
+    assert refused.value.comparison == fixture.registry.lookups.comparison("a", third)
     assert conflicts(fixture.registry, "a", third, "2") == []
 
 
@@ -130,7 +130,7 @@ def test_references() -> None:
     fixture.register("carrier", record_of({"name": "code", "type": "string"}, name="Carrier"))
     used = Reference("Carrier", "carrier", 1)
     fixture.register("flight", record_of({"name": "carrier", "type": "Carrier"}), used)
-    assert [user.id for user in fixture.registry.referring_to("carrier", 1)] == [2]
+    assert [user.id for user in fixture.registry.lookups.referring_to("carrier", 1)] == [2]
     with pytest.raises(ReferenceExists):
         fixture.registry.delete_version("carrier", "1", permanent=False)
     with pytest.raises(ReferenceExists):
@@ -153,7 +153,7 @@ def test_an_avro_schema_with_its_references_resolved() -> None:
     uses = [{"name": name, "type": "a.Place"} for name in ("origin", "destination")]
     reference = Reference("a.Place", "place", 1)
     fixture.register("flight", record_of(*uses), reference)
-    definitions = fixture.registry.definitions("flight", fixture.registry.version("flight", "1").schema)
+    definitions = fixture.registry.lookups.definitions("flight", fixture.registry.lookups.version("flight", "1").schema)
     text = format_of(AVRO).rendered(definitions, "resolved")
     origin, destination = json.loads(text)["fields"]
     assert origin["type"]["fields"] == [{"type": "string", "name": "code"}]
@@ -174,24 +174,24 @@ def test_deleting_hides_and_deleting_permanently_removes() -> None:
     number, records = fixture.registry.delete_version("a", "latest", permanent=False)
     fixture.write(records)
     assert number == 2
-    assert fixture.registry.versions("a") == [1]
-    assert fixture.registry.versions("a", deleted=True) == [1, 2]
-    assert fixture.registry.by_id(2), "messages with the id are still about"
+    assert fixture.registry.lookups.versions("a") == [1]
+    assert fixture.registry.lookups.versions("a", deleted=True) == [1, 2]
+    assert fixture.registry.lookups.by_id(2), "messages with the id are still about"
     numbers, records = fixture.registry.delete_subject("a", permanent=False)
     fixture.write(records)
     assert numbers == [1]
-    assert fixture.registry.subjects() == []
+    assert fixture.registry.lookups.subjects() == []
     with pytest.raises(SubjectSoftDeleted):
         fixture.registry.delete_subject("a", permanent=False)
     assert fixture.register("a", texts[1]) == 2, "it comes back with its id and a version of its own"
-    assert fixture.registry.versions("a") == [3]
+    assert fixture.registry.lookups.versions("a") == [3]
     fixture.write(fixture.registry.delete_subject("a", permanent=False)[1])
     numbers, records = fixture.registry.delete_subject("a", permanent=True)
     fixture.write(records)
     assert numbers == [1, 3], "version 2 had the id of version 3, which replaced it"
-    assert fixture.registry.subjects(deleted=True) == []
+    assert fixture.registry.lookups.subjects(deleted=True) == []
     with pytest.raises(SchemaNotFound):
-        fixture.registry.by_id(2)
+        fixture.registry.lookups.by_id(2)
 
 
 def test_an_id_is_never_given_twice_even_after_compaction() -> None:
@@ -211,11 +211,11 @@ def test_a_restarted_registry_has_the_same_state() -> None:
     fixture.register("b", '"string"')
     fixture.write(fixture.registry.delete_version("b", "1", permanent=False)[1])
     fresh = fixture.compacted()
-    assert fresh.subjects() == ["a"] and fresh.subjects(deleted=True) == ["a", "b"]
-    assert fresh.own_settings("a").level is Compatibility.FULL
-    assert fresh.version("a", "1") == fixture.registry.version("a", "1")
+    assert fresh.lookups.subjects() == ["a"] and fresh.lookups.subjects(deleted=True) == ["a", "b"]
+    assert fresh.lookups.own_settings("a").level is Compatibility.FULL
+    assert fresh.lookups.version("a", "1") == fixture.registry.lookups.version("a", "1")
     fixture.write(fixture.registry.remove_settings("a")[1])
-    assert fixture.compacted().settings("a").level is Compatibility.BACKWARD
+    assert fixture.compacted().lookups.settings("a").level is Compatibility.BACKWARD
 
 
 @pytest.mark.parametrize(
@@ -231,23 +231,25 @@ def test_records_of_other_programs_are_skipped(
     key: bytes | None, value: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = Registry()
-    registry.apply(key, value)
+    registry.state.apply(key, value)
     assert "skipping the record" in caplog.text
-    assert registry.subjects(deleted=True) == []
+    assert registry.lookups.subjects(deleted=True) == []
 
 
 def test_a_topic_of_confluents_registry_is_understood() -> None:
     registry = Registry()
-    registry.apply(
+    registry.state.apply(
         b'{"keytype":"SCHEMA","subject":"t-value","version":1,"magic":1}',
         b'{"subject":"t-value","version":1,"id":41,"schema":"\\"string\\"","deleted":false}',
     )
-    registry.apply(b'{"keytype":"CONFIG","subject":null,"magic":0}', b'{"compatibilityLevel":"NONE"}')
-    registry.apply(b'{"keytype":"NOOP","magic":0}', None)
-    assert registry.version("t-value", "latest").id == 41
-    assert registry.settings().level is Compatibility.NONE
-    registry.apply(b'{"keytype":"DELETE_SUBJECT","subject":"t-value","magic":0}', b'{"subject":"t-value","version":1}')
-    assert registry.subjects() == [] and registry.subjects(deleted=True) == ["t-value"]
+    registry.state.apply(b'{"keytype":"CONFIG","subject":null,"magic":0}', b'{"compatibilityLevel":"NONE"}')
+    registry.state.apply(b'{"keytype":"NOOP","magic":0}', None)
+    assert registry.lookups.version("t-value", "latest").id == 41
+    assert registry.lookups.settings().level is Compatibility.NONE
+    registry.state.apply(
+        b'{"keytype":"DELETE_SUBJECT","subject":"t-value","magic":0}', b'{"subject":"t-value","version":1}'
+    )
+    assert registry.lookups.subjects() == [] and registry.lookups.subjects(deleted=True) == ["t-value"]
 
 
 SCHEMA_KEY = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
@@ -267,11 +269,11 @@ SCHEMA_KEY = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
 )  # fmt: skip
 def test_an_invalid_record_is_logged_and_skipped(key: bytes, value: bytes, caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry()
-    registry.apply(key, value, 41)
+    registry.state.apply(key, value, 41)
     assert "offset 41 " in caplog.text
-    registry.apply(b'{"keytype":"SCHEMA","subject":"t","version":1}', b'{"id": 1, "schema": "\\"string\\""}', 42)
-    assert registry.subjects() == ["t"]
-    assert registry.by_id(1).text == '"string"'
+    registry.state.apply(b'{"keytype":"SCHEMA","subject":"t","version":1}', b'{"id": 1, "schema": "\\"string\\""}', 42)
+    assert registry.lookups.subjects() == ["t"]
+    assert registry.lookups.by_id(1).text == '"string"'
 
 
 @pytest.mark.parametrize(
@@ -280,15 +282,15 @@ def test_an_invalid_record_is_logged_and_skipped(key: bytes, value: bytes, caplo
 )
 def test_an_id_in_an_invalid_record_is_not_given_to_another_schema(value: bytes) -> None:
     registry = Registry()
-    registry.apply(SCHEMA_KEY, value, 0)
+    registry.state.apply(SCHEMA_KEY, value, 0)
     assert registry.register("t", read(registry, '"string"'))[0].id == 8
 
 
 def test_an_id_that_the_topic_gives_twice_stays_with_the_first(caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry()
-    registry.apply(b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id": 1, "schema": "\\"string\\""}', 0)
-    registry.apply(b'{"keytype":"SCHEMA","subject":"b","version":1}', b'{"id": 1, "schema": "\\"int\\""}', 9)
-    assert registry.by_id(1).text == '"string"'
+    registry.state.apply(b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id": 1, "schema": "\\"string\\""}', 0)
+    registry.state.apply(b'{"keytype":"SCHEMA","subject":"b","version":1}', b'{"id": 1, "schema": "\\"int\\""}', 9)
+    assert registry.lookups.by_id(1).text == '"string"'
     assert "offset 9 " in caplog.text
 
 
@@ -315,7 +317,7 @@ class TestModes:
         assert self.register(fixture, "s", '"int"', 1, 1) == 1, "it is there already"
         with pytest.raises(OperationNotPermitted):
             self.register(fixture, "s", '"int"', 2)
-        assert fixture.registry.versions("s") == [1]
+        assert fixture.registry.lookups.versions("s") == [1]
 
     def test_ids_and_versions_are_used_in_import(self) -> None:
         fixture = self.importing()
@@ -324,9 +326,12 @@ class TestModes:
         assert self.register(fixture, "s", '"int"', 77, 5) == 77
         assert self.register(fixture, "t", '"int"', 77) == 77
         for registry in (fixture.registry, fixture.compacted()):
-            assert [registry.version("s", str(number)).id for number in registry.versions("s")] == [12, 77]
-            assert registry.version("t", "1").id == 77
-            assert registry.mode("s") is Mode.IMPORT
+            assert [registry.lookups.version("s", str(number)).id for number in registry.lookups.versions("s")] == [
+                12,
+                77,
+            ]
+            assert registry.lookups.version("t", "1").id == 77
+            assert registry.lookups.mode("s") is Mode.IMPORT
         fixture.write(fixture.registry.set_mode(None, Mode.READWRITE))
         assert self.register(fixture, "u", '"bytes"', None) == 78
 
@@ -366,10 +371,10 @@ class TestModes:
             with pytest.raises(OperationNotPermitted, match="read-only"):
                 change()
         fixture.write(registry.set_mode("s", Mode.READWRITE))
-        assert registry.mode("s").writable is (mode is Mode.READONLY)
+        assert registry.lookups.mode("s").writable is (mode is Mode.READONLY)
         fixture.write(registry.remove_mode("s")[1])
         with pytest.raises(ModeNotFound):
-            registry.own_mode("s")
+            registry.lookups.own_mode("s")
 
     def test_forward_is_import_for_contexts_without_a_mode(self) -> None:
         fixture = Fixture()

@@ -14,11 +14,17 @@ from twisted.internet.testing import MemoryReactorClock
 from pylogd.broker.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.broker.log.producers import Producers
 from pylogd.client.core.admin.calls import Question
-from pylogd.services.registry.appending import PRODUCER_ID, BatchSequence, ConcurrentAppend, TopicAppender, stamp_of
 from pylogd.services.registry.errors import StoreTimedOut
 from pylogd.services.registry.model import Schema, TopicRecord
 from pylogd.services.registry.registry import Registry
-from pylogd.services.registry.store import SchemaStore
+from pylogd.services.registry.store import (
+    PRODUCER_ID,
+    BatchSequence,
+    ConcurrentAppend,
+    SchemaStore,
+    TopicAppender,
+    stamp_of,
+)
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -95,7 +101,7 @@ class Service:
         registry, schema = self.store.registry, Schema(text)
 
         def work() -> tuple[int, list[TopicRecord]]:
-            version, records = registry.register(subject, schema, passed=registry.comparison(subject, schema))
+            version, records = registry.register(subject, schema, passed=registry.lookups.comparison(subject, schema))
             return version.id, records
 
         return self.store.change(work)
@@ -107,7 +113,7 @@ def enum(number: int) -> str:
 
 def ids(service: Service) -> dict[int, str]:
     registry = service.store.registry
-    return {number: registry.by_id(number).text for _, number in registry._uses}
+    return {number: registry.lookups.by_id(number).text for _, number in registry.state.uses}
 
 
 def told(deferred: Deferred[Any]) -> bool:
@@ -208,14 +214,14 @@ def test_a_change_fails_after_too_many_concurrent_appends() -> None:
 def test_a_record_that_cannot_be_applied_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records after it are applied, and no id is given twice."""
     service = Service(Topic())
-    apply = service.store.registry.apply
+    apply = service.store.registry.state.apply
 
     def fail(key: bytes | None, value: bytes | None, offset: int = -1) -> None:
         if key == b"bad":
             raise MemoryError
         apply(key, value, offset)
 
-    monkeypatch.setattr(service.store.registry, "apply", fail)
+    monkeypatch.setattr(service.store.registry.state, "apply", fail)
     good = TopicRecord(b'{"keytype":"SCHEMA","subject":"s","version":1}', b'{"id": 1, "schema": "\\"string\\""}')
     rows = [(b"bad", b""), (b"[" * 100_000, b"{}"), (good.key, good.value)]
     service.topic.records += [Record("_schemas", 0, at, 0, key, value) for at, (key, value) in enumerate(rows)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pylogd.store.call_queue import Call, CallQueue, deliver
+from pylogd.store.calls import Call, CallQueue, deliver
 from pylogd.store.errors import NoNode
 from pylogd.store.interfaces import EventType, WatchEvent
 

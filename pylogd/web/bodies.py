@@ -1,35 +1,34 @@
-"""HTTP requests whose bodies are limited while they arrive, whether the length is known in advance or not.
+"""An HTTP server for requests with bodies, which are limited while they arrive, whether or not the length is announced.
 
 A body that is too large is answered with 413 at once. For a while the rest of the body is received and dropped, so that
 the client can read the answer; then the connection is closed. A request whose headers and body are not complete in time
 ends its connection, however regularly its bytes come. The number of connections and the memory of bodies are limited,
-and each address has a share (`http_channel`). Excess connections are answered with 503 and closed; if there are many of
+and each address has a share (`channel`). Excess connections are answered with 503 and closed; if there are many of
 them, further ones are closed without an answer.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from io import BytesIO
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.http import HTTPChannel
+from twisted.web.http import HTTPChannel, combinedLogFormatter, datetimeToLogString
 from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 from twisted.web.server import Request, Site
 
+from pylogd.base.clock import wall_ms
 from pylogd.base.limits.shares import share_of
-from pylogd.services.registry.errors import BodyTooLarge, Overloaded, RegistryError
-from pylogd.web.channel import HttpPlaces, SharingChannel
+from pylogd.web.channel import HttpPlaces, ListeningSite, SharingChannel
 
 log = Logger()
 
-#: The largest body. A schema must fit into a record of the topic, which by default has at most a megabyte.
+#: The largest body. A registered schema must fit into a record, which by default has at most a megabyte.
 MOST_BODY_BYTES: Final = 1 << 20
 #: The largest sum of the sizes of all bodies that are being received.
 MOST_BODIES_BYTES: Final = 64 << 20
@@ -40,6 +39,17 @@ _MOST_REFUSED: Final = 100
 _MOST_DROPPED_BYTES: Final = 16 << 20
 _DROP_SECONDS: Final = 5.0
 _CROWDED: Final = b"too many connections; try again later\n"
+
+
+class RefusalForm(NamedTuple):
+    """The form in which a server answers a request whose body it does not accept.
+
+    media_type: the media type of the answer.
+    document: returns the answer for the status, 413 or 503, and the message.
+    """
+
+    media_type: bytes
+    document: Callable[[int, str], bytes]
 
 
 class BoundedRequest(Request):
@@ -59,7 +69,7 @@ class BoundedRequest(Request):
         """Record the length that the headers announce; None for a body in chunks."""
         self.content = self._body = BytesIO()
         if length is not None and length > MOST_BODY_BYTES:
-            self._refuse(BodyTooLarge(f"the body is larger than {MOST_BODY_BYTES} bytes"))
+            self._refuse(413, f"the body is larger than {MOST_BODY_BYTES} bytes")
 
     def handleContentChunk(self, data: bytes) -> None:
         """Keep a piece of the body, or drop it once the request is refused."""
@@ -67,9 +77,9 @@ class BoundedRequest(Request):
             self._drop(len(data))
             return
         if self._held + len(data) > MOST_BODY_BYTES:
-            self._refuse(BodyTooLarge(f"the body is larger than {MOST_BODY_BYTES} bytes"))
+            self._refuse(413, f"the body is larger than {MOST_BODY_BYTES} bytes")
         elif not self._site.held.take(self._share, len(data)):
-            self._refuse(Overloaded("too many large requests at the same time; try again later"))
+            self._refuse(503, "too many large requests at the same time; try again later")
         else:
             self._held += len(data)
             self._body.write(data)
@@ -81,20 +91,21 @@ class BoundedRequest(Request):
         else:
             super().requestReceived(command, path, version)  # type: ignore[no-untyped-call]
 
-    def _refuse(self, error: RegistryError) -> None:
+    def _refuse(self, status: int, message: str) -> None:
         self._refused = True
         self._release()
         self.content = self._body = BytesIO()
-        body = json.dumps({"error_code": error.code, "message": error.message}).encode()
-        phrase = b"Payload Too Large" if error.status == 413 else b"Service Unavailable"
+        media_type, document = self._site.refusals
+        body = document(status, message)
+        phrase = b"Payload Too Large" if status == 413 else b"Service Unavailable"
         channel: Any = self.channel
         channel.transport.write(
-            b"HTTP/1.1 %d %b\r\nconnection: close\r\ncontent-type: application/vnd.schemaregistry.v1+json\r\n"
-            b"content-length: %d\r\n\r\n%b" % (error.status, phrase, len(body), body)
+            b"HTTP/1.1 %d %b\r\nconnection: close\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b"
+            % (status, phrase, media_type, len(body), body)
         )
         self._closing = self._site.reactor.callLater(_DROP_SECONDS, self._close)
         peer: Any = channel.getPeer()
-        log.info("Refused a request of {host}: {error}", host=getattr(peer, "host", ""), error=error.message)
+        log.info("Refused a request of {host}: {error}", host=getattr(peer, "host", ""), error=message)
 
     def _drop(self, size: int) -> None:
         self._dropped += size
@@ -188,15 +199,55 @@ class BoundedSite(Site):
 
     held: the bytes of all bodies at present.
     places: the open connections.
+    refusals: the form of answers to requests whose body is not accepted.
     refused: the number of further open connections, which are being refused.
     """
 
     noisy = False
     protocol: Any = _Channel
 
-    def __init__(self, resource: Resource | None, reactor: Any, log_line: Callable[[str, IRequest], str]) -> None:
-        super().__init__(resource, BoundedRequest, reactor=reactor, logFormatter=log_line)  # type: ignore[no-untyped-call]
+    def __init__(self, resource: Resource | None, reactor: Any, refusals: RefusalForm) -> None:
+        super().__init__(resource, BoundedRequest, reactor=reactor, logFormatter=_access_line)  # type: ignore[no-untyped-call]
         self.displayTracebacks = False
+        self.refusals = refusals
         self.held = BodyMemory(MOST_BODIES_BYTES)
         self.places = HttpPlaces(MOST_CONNECTIONS)
         self.refused = 0
+
+
+class BoundedServer(ListeningSite):
+    """An HTTP server with a `BoundedSite`.
+
+    site: the site. Its `resource` answers all paths, and may be set once the server listens.
+    """
+
+    def __init__(self, reactor: Any, endpoint: str, tls: Any, refusals: RefusalForm) -> None:
+        """tls: a `tls.ReloadedTls`; None for plain HTTP."""
+        self.site: Any = BoundedSite(None, reactor, refusals)
+        factory: Any = self.site
+        if tls is not None:
+            from twisted.protocols.tls import TLSMemoryBIOFactory  # noqa: PLC0415 - needs pyOpenSSL, an extra
+
+            factory = TLSMemoryBIOFactory(tls, isClient=False, wrappedFactory=factory)
+        super().__init__(reactor, endpoint, factory)
+        self._tls = tls
+
+    async def start(self) -> None:
+        """Open the port. Raises CannotListenError."""
+        if self._tls is not None:
+            self._tls.start()
+        await super().start()
+
+    async def stop(self) -> None:
+        """Close the port, and stop checking the certificate for changes."""
+        await super().stop()
+        if self._tls is not None:
+            self._tls.stop()
+
+
+def _access_line(_: str, request: IRequest) -> str:
+    """Return one line of the access log. It has a time stamp of its own, since Twisted's is the reactor's time, not the
+    time of day.
+    """
+    line: str = combinedLogFormatter(datetimeToLogString(wall_ms() // 1000), request)
+    return line

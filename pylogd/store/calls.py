@@ -1,21 +1,71 @@
-"""Calls of a metadata store, whose Deferreds fire in the order in which the calls were made.
+"""What implementations of `IMetadataStore` have in common: listeners, writes of one node, and the order of calls.
 
-A call that takes many requests may be answered after a later one. Therefore the result of a call is held back until all
-calls before it have settled, and a watch event until the read that set the watch has fired.
+The Deferreds of calls fire in the order in which the calls were made. A call that takes many requests may be answered
+after a later one. Therefore the result of a call is held back until all calls before it have settled, and a watch event
+until the read that set the watch has fired.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pylogd.store.interfaces import Watch, WatchEvent
+from pylogd.store.interfaces import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    Operation,
+    Result,
+    SessionListener,
+    SessionState,
+    SetData,
+    Watch,
+    WatchEvent,
+)
 
 log = Logger()
+
+
+class SessionListeners:
+    """The listeners of a store's session."""
+
+    def __init__(self) -> None:
+        self._listeners: list[SessionListener] = []
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        """See `IMetadataStore`."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _tell(self, state: SessionState) -> None:
+        """Tell the listeners of a new state of the session."""
+        for listener in list(self._listeners):
+            listener(state)
+
+
+class MultiStore(SessionListeners, ABC):
+    """A store whose writes of one node are a `multi` of one operation."""
+
+    @abstractmethod
+    def multi(self, operations: Sequence[Operation]) -> Deferred[Sequence[Result]]:
+        """See `IMetadataStore`."""
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> Deferred[str]:
+        """See `IMetadataStore`."""
+        return self.multi([Create(path, data, ephemeral, sequence)]).addCallback(lambda results: str(results[0]))
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Deferred[int]:
+        """See `IMetadataStore`."""
+        return self.multi([SetData(path, data, version)]).addCallback(lambda results: int(results[0] or 0))
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> Deferred[None]:
+        """See `IMetadataStore`."""
+        return self.multi([Delete(path, version)]).addCallback(lambda _: None)
 
 
 class Call:

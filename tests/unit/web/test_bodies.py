@@ -12,8 +12,12 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from pylogd.services.registry import bodies
-from pylogd.services.registry.bodies import BoundedSite
+from pylogd.services.console.service import REFUSALS as CONSOLE
+from pylogd.services.registry.service import REFUSALS as REGISTRY
+from pylogd.web import bodies
+from pylogd.web.bodies import BoundedSite, RefusalForm
+
+REFUSALS = RefusalForm(b"text/plain", lambda status, message: f"{status} {message}".encode())
 
 
 class Echo(Resource):
@@ -32,7 +36,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.clock: Any = Clock()
-        site: Any = BoundedSite(Echo(), self.clock, lambda *_: "")
+        site: Any = BoundedSite(Echo(), self.clock, REFUSALS)
         site.log = lambda _request: None
         self.transport = StringTransport()
         self.channel: Any = site.buildProtocol(None)
@@ -80,7 +84,7 @@ def connect(site: Any) -> Any:
 def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "_MOST_REFUSED", 2)
     clock: Any = Clock()
-    site: Any = BoundedSite(Echo(), clock, lambda *_: "")
+    site: Any = BoundedSite(Echo(), clock, REFUSALS)
     site.log = lambda _request: None
     site.places.most = 3
     good = [connect(site) for _ in range(3)]
@@ -110,3 +114,22 @@ def test_bodies_of_one_address_leave_room_for_those_of_others() -> None:
     memory.give_back("flood", 32)
     memory.give_back("other", 16)
     assert memory.total == 0 and memory.take("other", 32)
+
+
+def test_a_body_that_is_too_large_is_refused_in_the_form_of_the_service() -> None:
+    connection = Connection()
+    length = b"%d" % (bodies.MOST_BODY_BYTES + 1)
+    connection.channel.dataReceived(HEAD.replace(b"100", length))
+    head, _, body = connection.transport.value().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413 Payload Too Large\r\nconnection: close\r\ncontent-type: text/plain\r\n")
+    assert body == b"413 the body is larger than 1048576 bytes"
+
+
+@pytest.mark.parametrize(("form", "status", "code"), [
+    (form, status, code) for form in (REGISTRY, CONSOLE) for status, code in ((413, 413), (503, 50301))
+])  # fmt: skip
+def test_registry_and_console_refuse_with_the_documents_of_a_registry(
+    form: RefusalForm, status: int, code: int
+) -> None:
+    assert form.media_type == b"application/vnd.schemaregistry.v1+json"
+    assert form.document(status, "no") == b'{"error_code": %d, "message": "no"}' % code
