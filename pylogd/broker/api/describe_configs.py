@@ -118,10 +118,10 @@ def _source(
         overrides: Mapping[str, str] = topic_of(context, resource.resource_name).configs
         return frozenset(overrides.items()), partial(settings.describe_topic, overrides)
     if resource.resource_type == ResourceType.GROUP:
-        own = context.broker.group_configs.get(group_of(resource.resource_name))
+        own = context.broker.metadata.group_configs.get(group_of(resource.resource_name))
         return ("group", frozenset(own.items())), partial(settings.describe_group, own)
     if resource.resource_type == ResourceType.CLIENT_METRICS:
-        own = context.broker.client_metrics.get(subscription_of(resource.resource_name))
+        own = context.broker.metadata.client_metrics.get(subscription_of(resource.resource_name))
         return ("subscription", frozenset(own.items())), partial(describe_subscription, own)
     if resource.resource_type != ResourceType.BROKER:
         raise unsupported(resource.resource_type)

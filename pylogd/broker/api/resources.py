@@ -92,7 +92,7 @@ def broker_of(context: RequestContext, name: str) -> int | None:
     """Return this broker's id, or None for the empty name, which means all. Raises KafkaError for other brokers."""
     if not name:
         return None
-    own = context.broker.node_id
+    own = context.broker.cluster.node_id
     if name != str(own):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

@@ -77,21 +77,21 @@ class Samplers:
         settings = broker.settings
         self._broker = broker
         self.survey = Survey(
-            broker.partitions, lambda: settings.integer("metrics.topics.max"),
+            broker.parts.partitions, lambda: settings.integer("metrics.topics.max"),
             lambda: settings.integer("metrics.partitions.max"),
         )  # fmt: skip
-        self.cluster = ClusterView(broker.cluster, broker.topics)
-        self.clients = ClientValues(broker.telemetry)
+        self.cluster = ClusterView(broker.parts.cluster, broker.parts.topics)
+        self.clients = ClientValues(broker.parts.telemetry)
         self._sizes = SizeSampler(STATISTICS.request_size, STATISTICS.response_size)
         self.session = SessionWatch(broker.metadata.store)
-        self.space = DiskSpace(broker.logs, broker.replica_parts.disk_calls, clock)
+        self.space = DiskSpace(broker.storage.logs, broker.replica_parts.disk_calls, clock)
         self.reactor = ReactorLag(clock, self._sample_requests)
         self.groups = GroupLagSampler(
-            broker.groups, broker.partitions, broker.topics, broker.connect, clock,
+            broker.parts.groups, broker.parts.partitions, broker.parts.topics, broker.connect, clock,
             settings.integer("metrics.group.lag.interval.ms") / 1000, lambda: settings.integer("metrics.groups.max"),
             RegisteredGroups(
-                broker.metadata.store, broker.topics.names,
-                lambda: broker.cluster.controller_id == broker.cluster.node_id,
+                broker.metadata.store, broker.parts.topics.names,
+                lambda: broker.parts.cluster.controller_id == broker.parts.cluster.node_id,
             ),
         )  # fmt: skip
 
@@ -119,4 +119,4 @@ class Samplers:
         for dispatcher in self._broker.dispatchers:
             dispatcher.sample()
         self._sizes.sample()
-        self._broker.logs.storage.writes.sample()
+        self._broker.storage.logs.storage.writes.sample()

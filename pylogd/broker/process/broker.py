@@ -50,8 +50,8 @@ class BrokerShell(TunedShell):
         self.broker.abort_connections()
 
     def _reopen_logs(self) -> None:
-        if self.broker.audit is not None:
-            self.broker.audit.reopen()
+        if self.broker.security.audit is not None:
+            self.broker.security.audit.reopen()
         if self._reopen_log is not None:
             self._reopen_log()
 

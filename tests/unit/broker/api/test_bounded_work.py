@@ -462,5 +462,5 @@ class TestConnectionLimits:
         path = "/config/brokers/<default>"
         data = result_of(store.get(path)).data
         result_of(store.set(path, data.replace(b'"20"', b'"0"')))
-        result_of(Deferred.fromCoroutine(parts.broker_configs.reload(store)))
+        result_of(Deferred.fromCoroutine(parts.metadata.broker_configs.reload(store)))
         assert parts.settings["max.connections"] == (1 << 31) - 1

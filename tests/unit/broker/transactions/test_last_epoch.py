@@ -75,7 +75,7 @@ class TestLastEpoch:
     def test_without_an_epoch_per_transaction_the_next_producer_gets_another_id(
         self, fixture: TransactionFixture
     ) -> None:
-        fixture.features.levels = {"transaction.version": 1}
+        fixture.metadata.features.levels = {"transaction.version": 1}
         late = self.late(fixture)
         assert fixture.found().value.epoch == MAX_EPOCH
         assert fixture.add(late) == FENCED
