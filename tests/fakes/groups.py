@@ -125,7 +125,8 @@ class GroupFixture:
     def idle(self) -> bool:
         """Return whether no request waits and no timer is pending."""
         group = self.group
-        waiting = group.waiting_joins or group.waiting_syncs or group.pending or group.pending_syncs or self.held
+        missing = group.sync_wait is not None and group.sync_wait.missing
+        waiting = group.waiting_joins or group.waiting_syncs or group.pending or missing or self.held
         return not waiting and not self.time.getDelayedCalls()
 
 

@@ -120,7 +120,7 @@ class OffsetSweeps:
             if found:
                 self._drop_offsets(group, list(found))
             empty = group.state is GroupState.EMPTY and not (consumers is not None and consumers.members)
-            if forget_idle and empty and not (group.has_offsets or group.pending):
+            if forget_idle and empty and not (group.offsets or group.pending):
                 self._delete(group)
 
         self._visit(iter(list(self._groups())), clean)

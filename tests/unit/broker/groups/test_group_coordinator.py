@@ -194,8 +194,8 @@ class TestLoading:
         commit(parts, 7, joined=joined)
         partition = home(parts)
         parts.threads.hold = True
-        parts.groups._leadership(partition, False)
-        parts.groups._leadership(partition, True)
+        parts.groups._led._leadership(partition, False)
+        parts.groups._led._leadership(partition, True)
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         groups = parts.groups
         assert PendingResult(groups.join("g", request())).answer.error == loading
@@ -216,8 +216,8 @@ class TestLoading:
         partition = home(parts)
         parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
         waiting = PendingResult(commit(parts, 7, joined=joined))
-        parts.groups._leadership(partition, False)
-        parts.groups._leadership(partition, True)
+        parts.groups._led._leadership(partition, False)
+        parts.groups._led._leadership(partition, True)
         assert offsets(parts) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         parts.time.advance(5)  # until the load has waited for so long as a commit does
         assert offsets(parts) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -235,7 +235,7 @@ class TestLoading:
         waiting = PendingResult(parts.groups.join("g", request()))
         assert waiting.waits
         for leads in (False, True):
-            parts.groups._leadership(partition, leads)
+            parts.groups._led._leadership(partition, leads)
             if not leads:
                 assert waiting.answer.error == ErrorCode.NOT_COORDINATOR
                 assert commit(parts, 8, joined=joined) == offsets(parts) == ErrorCode.NOT_COORDINATOR
@@ -249,11 +249,11 @@ class TestLoading:
         partition = home(parts)
         parts.threads.hold = True
         for leads in (False, True, False):
-            parts.groups._leadership(partition, leads)
+            parts.groups._led._leadership(partition, leads)
         parts.threads.hold = False
         parts.threads.release()
         assert offsets(parts) == ErrorCode.NOT_COORDINATOR
-        parts.groups._leadership(partition, True)
+        parts.groups._led._leadership(partition, True)
         assert offsets(parts) == {("t", 0): 7}
 
     def test_a_partition_is_loaded_in_slices(self, tmp_path: Path) -> None:
@@ -284,13 +284,13 @@ class TestLoading:
     def test_a_failing_disk_ends_the_load(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
         commit(parts, 7)
         partition = home(parts)
-        parts.groups._leadership(partition, False)
+        parts.groups._led._leadership(partition, False)
 
         def fail(*_args: object, **_named: object) -> None:
             raise StorageFailure("/data", OSError(5, "broken"))
 
         monkeypatch.setattr(type(partition.log), "read", fail)
-        parts.groups._leadership(partition, True)
+        parts.groups._led._leadership(partition, True)
         assert offsets(parts) == ErrorCode.NOT_COORDINATOR
 
 

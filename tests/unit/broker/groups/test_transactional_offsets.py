@@ -135,7 +135,7 @@ def test_a_new_leader_reads_open_committed_and_aborted_ones(parts: Parts) -> Non
 def test_the_end_of_a_transaction_while_groups_are_loaded(parts: Parts) -> None:
     in_transaction(parts, 7)
     partition = home(parts)
-    shard = parts.groups._shards[partition.index]
+    shard = parts.groups._led.log.shards[partition.index]
     shard.loading = True
     end(parts)
     assert offsets(parts) == {}
