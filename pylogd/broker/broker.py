@@ -157,7 +157,7 @@ class Broker:
     def _make_outages(self) -> OutageReporter:
         calls = DiskCalls(self._threads.checks.defer, self.storage.disks)
         return OutageReporter(
-            self.replica_parts.partitions, self.storage.logs, self.metadata.cluster.report_outages, self._reactor,
+            self.replica_parts.partitions, self.storage.logs, self.metadata.cluster.own.report_outages, self._reactor,
             calls, self.settings.integer("log.dir.check.interval.ms") / 1000,
         )  # fmt: skip
 
@@ -345,10 +345,10 @@ class Broker:
         if "cordoned.log.dirs" in names:
             self.outages.changed()
         if "broker.labels" in names:
-            self.metadata.cluster.set_labels(self.settings.words("broker.labels")).addErrback(_not_written)
+            self.metadata.cluster.own.set_labels(self.settings.words("broker.labels")).addErrback(_not_written)
 
     def _moved(self) -> None:  # the addresses of the listeners have changed
-        self.metadata.cluster.set_labels(endpoints=self.listening.endpoints).addErrback(_not_written)
+        self.metadata.cluster.own.set_labels(endpoints=self.listening.endpoints).addErrback(_not_written)
 
     def _ousted(self, error: NodeIdInUse) -> None:
         """Stop serving, since another broker has registered this node id, and leave its metadata alone."""

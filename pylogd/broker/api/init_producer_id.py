@@ -66,7 +66,7 @@ def _answer(context: RequestContext, given: ProducerAnswer) -> InitProducerIdRes
 
 async def _new(context: RequestContext) -> InitProducerIdResponse:
     try:
-        producer_id = await context.broker.cluster.next_producer_id()
+        producer_id = await context.broker.metadata.producer_ids.next()
     except PylogdError as error:
         return _refuse(explain(error)[0])
     return InitProducerIdResponse(producer_id=producer_id)

@@ -138,7 +138,7 @@ async def alter_one(
         whose = broker_of(context, resource.resource_name)
         with as_invalid_request():
             await alter_broker(whose)
-        await context.broker.cluster.labels_settled()  # so that the next request finds what this one has set
+        await context.broker.cluster.own.labels_settled()  # so that the next request finds what this one has set
     elif resource.resource_type == ResourceType.GROUP:
         await alter_group(group_of(resource.resource_name))
     elif resource.resource_type == ResourceType.CLIENT_METRICS:

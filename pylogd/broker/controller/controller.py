@@ -150,7 +150,7 @@ class Controller:
         return Deferred.fromCoroutine(self._stop_leading())
 
     async def _stop_leading(self) -> None:
-        await self._cluster.mark_stopping()
+        await self._cluster.own.mark_stopping()
         while self._election.running and self._to_hand_over():
             wait: Deferred[None] = Deferred()
             self._leaving.append(wait)
