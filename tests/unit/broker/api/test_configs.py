@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer.heartbeats import Heartbeat
-from pylogd.broker.metadata.group_configs import GroupConfigs
+from pylogd.broker.metadata.named_configs import GroupConfigs
 from pylogd.config import SETTINGS, TOPIC_SETTINGS, Settings
 from pylogd.wire.messages.alter_configs import AlterableConfig as Config
 from pylogd.wire.messages.alter_configs import AlterConfigsRequest
