@@ -22,7 +22,7 @@ from pylogd.broker.groups.consumer.heartbeats import Heartbeat
 from pylogd.broker.groups.consumer.members import JOINING, LEAVING
 from pylogd.broker.groups.group_log import Shard
 from pylogd.broker.groups.loader import GroupLoader
-from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
+from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, SyncRequest
 from pylogd.broker.metadata.image import Topic
 from pylogd.broker.replica.internal_records import INT, SHORT, text_field
 from pylogd.broker.replica.internal_topic import KeyValue
@@ -365,9 +365,10 @@ class ClassicConsumer(Consumer):
         leads = answer.leader == self.member_id and not answer.skip_assignment
         counts = {name: len(topic.partitions) for name, topic in self.world.topics.items()}
         given = share_out(answer.members, counts) if leads else {}
-        result = self.world.coordinator.sync(
-            GROUP, self.member_id, self.instance_id, self.generation, answer.protocol_type, answer.protocol, given
+        request = SyncRequest(
+            self.member_id, self.instance_id, self.generation, answer.protocol_type, answer.protocol, given
         )
+        result = self.world.coordinator.sync(GROUP, request)
         self._ask(result, self._synced)
 
     def _synced(self, answer: SyncAnswer) -> None:

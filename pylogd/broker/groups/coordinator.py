@@ -57,6 +57,7 @@ from pylogd.broker.groups.values import (
     JoinRequest,
     LeavingMember,
     SyncAnswer,
+    SyncRequest,
     TransactionalCommit,
 )
 from pylogd.broker.metadata.service import Metadata
@@ -203,32 +204,20 @@ class GroupCoordinator:
         consumers = self._consumers.get(group_id)
         return consumers is not None and bool(consumers.members)
 
-    def sync(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-        assignments: dict[str, bytes],
-    ) -> SyncAnswer | Deferred[SyncAnswer]:
-        """Handle a SyncGroup request.
-
-        assignments: the leader's assignment, by member id.
-        """
+    def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer | Deferred[SyncAnswer]:
+        """Handle a SyncGroup request."""
         group = self._groups.get(group_id)
         if group is None:
             error = self._led.error_for(group_id)
             if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # some clients treat this error as fatal
                 error = ErrorCode.REBALANCE_IN_PROGRESS
             return SyncAnswer(error or ErrorCode.UNKNOWN_MEMBER_ID)
-        again = partial(self.sync, group_id, member_id, instance_id, generation, protocol_type, protocol, assignments)
+        again = partial(self.sync, group_id, request)
         if (later := self._consumers.in_line(group_id, again, SyncAnswer(ErrorCode.NOT_COORDINATOR))) is not None:
             return later
         if self._with_consumers(group_id):
-            return self._consumers.sync(group_id, member_id, instance_id, generation, protocol_type, protocol)
-        return self._membership.sync(group, member_id, instance_id, generation, protocol_type, protocol, assignments)
+            return self._consumers.sync(group_id, request)
+        return self._membership.sync(group, request)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """Handle a Heartbeat request. While the groups are being loaded every heartbeat is accepted."""
@@ -370,11 +359,16 @@ class GroupCoordinator:
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[PartitionId]
-    ) -> tuple[ErrorCode | Deferred[ErrorCode], dict[PartitionId, ErrorCode]]:
+    ) -> Deferred[tuple[ErrorCode, dict[PartitionId, ErrorCode]]]:
         """Delete committed offsets.
 
         Returns the error for the whole request, once the deletion is committed, and NONE or an error by partition.
         """
+        return Deferred.fromCoroutine(self._delete_offsets(group_id, partitions))
+
+    async def _delete_offsets(
+        self, group_id: str, partitions: Sequence[PartitionId]
+    ) -> tuple[ErrorCode, dict[PartitionId, ErrorCode]]:
         group = self._groups.get(group_id)
         if group is None:
             return self._led.error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND, {}
@@ -385,7 +379,7 @@ class GroupCoordinator:
             return ErrorCode.NON_EMPTY_GROUP, {}
         known = self._led.partitions_of(group)
         to_delete = [partition for partition, error in answers.items() if not error and partition in known]
-        return self._led.drop_offsets(group, to_delete), answers
+        return await self._led.drop_offsets(group, to_delete), answers
 
     # -- administration
 
@@ -408,12 +402,15 @@ class GroupCoordinator:
         """Return a group of the newer protocol, or the error code GROUP_ID_NOT_FOUND."""
         return self._consumers.get(group_id) or self._led.error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND
 
-    def delete(self, group_id: str) -> ErrorCode | Deferred[ErrorCode]:
+    def delete(self, group_id: str) -> Deferred[ErrorCode]:
         """Delete a group and its offsets. Returns NON_EMPTY_GROUP if it has members."""
+        return Deferred.fromCoroutine(self._delete(group_id))
+
+    async def _delete(self, group_id: str) -> ErrorCode:
         group = self._groups.get(group_id)
         if group is None:
             return self._led.error_for(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
-        return ErrorCode.NON_EMPTY_GROUP if group.state is not GroupState.EMPTY else self._led.delete(group)
+        return ErrorCode.NON_EMPTY_GROUP if group.state is not GroupState.EMPTY else await self._led.delete(group)
 
 
 def _why_not_join(request: JoinRequest, settings: Settings, kept: Callable[[], int]) -> ErrorCode:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
@@ -29,41 +30,27 @@ from pylogd.broker.groups.values import JoinAnswer, JoinedMember, JoinRequest, P
 NEVER = float("inf")
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """A member of a group.
 
     session: the session timeout in seconds.
     rebalance: the rebalance timeout in seconds.
+    protocols: (name, metadata) of each assignment protocol that it supports, the preferred one first.
     deadline: when its session ends, in the clock's seconds.
     is_new: whether it has not been part of a generation yet.
-    protocols: (name, metadata) of each assignment protocol that it supports, the preferred one first.
     """
 
-    __slots__ = (
-        "assignment", "client_host", "client_id", "deadline", "instance_id", "is_new", "member_id", "protocols",
-        "rebalance", "session",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        session: float,
-        rebalance: float,
-        protocols: Protocols,
-    ) -> None:
-        self.member_id = member_id
-        self.instance_id = instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.session = session
-        self.rebalance = rebalance
-        self.protocols = protocols
-        self.assignment = b""
-        self.deadline = NEVER
-        self.is_new = True
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session: float
+    rebalance: float
+    protocols: Protocols
+    assignment: bytes = b""
+    deadline: float = NEVER
+    is_new: bool = True
 
     @property
     def metadata_bytes(self) -> int:

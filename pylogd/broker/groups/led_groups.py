@@ -367,22 +367,24 @@ class LedGroups:
 
     # -- deleting
 
-    def drop_offsets(self, group: ClassicGroup, partitions: Sequence[PartitionId]) -> ErrorCode | Deferred[ErrorCode]:
-        """Delete offsets of a group."""
+    async def drop_offsets(self, group: ClassicGroup, partitions: Sequence[PartitionId]) -> ErrorCode:
+        """Delete offsets of a group. Return NONE once the deletion is committed."""
         result: ErrorCode | Deferred[ErrorCode] = _NONE
         for some in _chunks(partitions):
             records: list[KeyValue] = [(offset_key(group.group_id, *partition), None) for partition in some]
             result = self.log.append(group, records, partial(group.offsets.drop, some))
-        return result
+        return await result if isinstance(result, Deferred) else result
 
-    def delete(self, group: ClassicGroup) -> ErrorCode | Deferred[ErrorCode]:
-        """Delete a group without members, and its offsets."""
+    async def delete(self, group: ClassicGroup) -> ErrorCode:
+        """Delete a group without members, and its offsets. Return NONE once the deletion is committed."""
         if self.consumers.get(group.group_id) is not None:
             error = self.consumers.delete(group.group_id)
             if isinstance(error, ErrorCode) and error:
                 return error
-        self.drop_offsets(group, list(self.partitions_of(group)))  # if this fails, the next append fails too
-        return self.log.append(group, [(group_key(group.group_id), None)], partial(self._deleted, group))
+        # If this fails, the next append fails too.
+        Deferred.fromCoroutine(self.drop_offsets(group, list(self.partitions_of(group))))
+        result = self.log.append(group, [(group_key(group.group_id), None)], partial(self._deleted, group))
+        return await result if isinstance(result, Deferred) else result
 
     def _deleted(self, group: ClassicGroup, offset: int) -> None:
         group.stored = False

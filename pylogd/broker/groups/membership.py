@@ -24,7 +24,7 @@ Must not know: requests, the offsets topic, how groups are stored (`store` does 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.group import NEVER, ClassicGroup, JoinWait, Member, SyncWait
 from pylogd.broker.groups.pending import PendingIds
 from pylogd.broker.groups.states import GroupEvent, GroupState
-from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, next_generation
+from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, SyncRequest, next_generation
 from pylogd.broker.replica.waiting import then
 
 log = Logger()
@@ -289,27 +289,16 @@ class Membership:
 
     # -- assigning
 
-    def sync(
-        self,
-        group: ClassicGroup,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-        assignments: dict[str, bytes],
-    ) -> SyncAnswer | Deferred[SyncAnswer]:
-        """Handle a SyncGroup request: answer with the member's assignment once the leader's has been stored.
-
-        assignments: the leader's assignment, by member id; ignored from other members.
-        """
-        member = group.check(member_id, instance_id)
+    def sync(self, group: ClassicGroup, request: SyncRequest) -> SyncAnswer | Deferred[SyncAnswer]:
+        """Handle a SyncGroup request: answer with the member's assignment once the leader's has been stored."""
+        member_id = request.member_id
+        member = group.check(member_id, request.instance_id)
         if isinstance(member, ErrorCode):
             return SyncAnswer(member)
-        if generation != group.generation:
+        if request.generation != group.generation:
             return SyncAnswer(ErrorCode.ILLEGAL_GENERATION)
-        if (protocol_type or group.protocol_type) != group.protocol_type or (
-            protocol is not None and protocol != group.protocol
+        if (request.protocol_type or group.protocol_type) != group.protocol_type or (
+            request.protocol is not None and request.protocol != group.protocol
         ):
             return SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is _PREPARING:
@@ -324,7 +313,7 @@ class Membership:
         group.waiting_syncs[member_id] = waiting
         if group.leader == member_id and group.sync_wait is not None and not group.sync_wait.storing:
             group.sync_wait.storing = True
-            self._assign(group, assignments)
+            self._assign(group, request.assignments)
         self._answer(superseded, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
         return waiting
 
@@ -333,9 +322,9 @@ class Membership:
             del group.waiting_syncs[member.member_id]
             self._renew_session(group, member)
 
-    def _assign(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+    def _assign(self, group: ClassicGroup, wanted: Mapping[str, bytes]) -> None:
         """Store the leader's assignment, which takes effect when it is stored."""
-        assignments = {member_id: assignments.get(member_id, b"") for member_id in group.members}
+        assignments = {member_id: wanted.get(member_id, b"") for member_id in group.members}
         then(self._store(group, assignments), partial(self._assigned, group, group.generation, assignments))
 
     def _assigned(self, group: ClassicGroup, generation: int, assignments: dict[str, bytes], error: ErrorCode) -> None:

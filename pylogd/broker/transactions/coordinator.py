@@ -29,9 +29,7 @@ from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.base.limits.shares import NOBODY, Share
 from pylogd.base.limits.transactions import MAX_TRANSACTION_PARTITIONS
 from pylogd.broker.metadata.feature_levels import TRANSACTION_VERSION
-from pylogd.broker.metadata.features import Features
-from pylogd.broker.metadata.topic_admin import TopicAdmin
-from pylogd.broker.metadata.topics import TopicRegistry
+from pylogd.broker.metadata.service import Metadata
 from pylogd.broker.replica.service import Replicas
 from pylogd.broker.replica.waiting import shield
 from pylogd.broker.transactions import rules
@@ -68,14 +66,11 @@ class TransactionCoordinator:
     def __init__(
         self,
         replicas: Replicas,
-        topics: TopicRegistry,
-        topic_admin: TopicAdmin,
+        metadata: Metadata,
         settings: Settings,
         clock: IReactorTime,
         now_ms: Callable[[], int],
         *,
-        features: Features,
-        next_producer_id: Callable[[], Deferred[int]],
         send_markers: Ask,
         send_slow_markers: Ask | None = None,
     ) -> None:
@@ -85,14 +80,14 @@ class TransactionCoordinator:
         now_ms: the wall clock, for timeouts and expiry of transactions.
         send_markers, send_slow_markers: send a request to the broker with a node id; see `MarkerSender`.
         """
-        self._shards = TransactionShards(replicas, topics, topic_admin, settings, now_ms)
+        topics = metadata.topics
+        self._shards = TransactionShards(replicas, topics, metadata.topic_admin, settings, now_ms)
         self._shards.on_loaded = lambda *loaded: Deferred.fromCoroutine(self._resume(*loaded))
-        self._topics = topics
         self._settings = settings
         self._clock = clock
         self._now_ms = now_ms
-        self._features = features
-        self._next_producer_id = next_producer_id
+        self._features = metadata.features
+        self._next_producer_id = metadata.producer_ids.next
         self._markers = MarkerSender(send_markers, topics.leader_of, clock, send_slow_markers)
         self._shards.on_unloaded = self._markers.cancel
         self._sweeps = TransactionSweeps(self._shards, settings, clock, now_ms, self._fence, self._send_markers)
@@ -166,7 +161,7 @@ class TransactionCoordinator:
         # There is no higher epoch than the highest, so its markers may have the transaction's epoch (`rules`).
         version = value.version if value.epoch < MAX_EPOCH else min(value.version, EPOCH_PER_TRANSACTION - 1)
         marker = Marker(
-            shard, transaction.name, value.producer_id, value.epoch, value.partitions,
+            shard, transaction.name, value.producer_id, value.epoch, set(value.partitions),
             lambda: Deferred.fromCoroutine(self._complete(shard, transaction)),
             commit=value.state is TransactionState.PREPARE_COMMIT, coordinator_epoch=shard.epoch, version=version,
         )  # fmt: skip
