@@ -119,11 +119,12 @@ RULES: Mapping[str, Rule] = {
     "broker.listening": Rule(
         ("base", "config", "credentials", "link", "broker.metadata.image", "broker.net", "broker.security"), Twisted.ALL
     ),
+    "broker.storage": Rule(("base", "config", "broker.log", "broker.cache", "broker.isolation", "broker.replica")),
     "broker.broker": Rule(
         (
-            "base", "config", "store", "link", "broker.log", "broker.cache", "broker.metadata", "broker.security",
-            "broker.quotas", "broker.isolation", "broker.controller", "broker.replica", "broker.telemetry",
-            "broker.transactions", "broker.groups", "broker.api", "broker.net", "broker.listening",
+            "base", "config", "store", "link", "broker.log", "broker.metadata", "broker.security", "broker.quotas",
+            "broker.controller", "broker.replica", "broker.telemetry", "broker.transactions", "broker.groups",
+            "broker.api", "broker.net", "broker.listening", "broker.storage",
         ),
         Twisted.ALL,
     ),

@@ -32,7 +32,13 @@ from pylogd.broker.net.server import BrokerFactory, ListenerSecurity, ServerLimi
 from pylogd.broker.net.shared_port import SharedPortEndpoint
 from pylogd.broker.net.turns import Turns
 from pylogd.broker.net.work_meter import WorkMeter
-from pylogd.broker.security.principal_builder import Authentication, PrincipalBuilder, encode_certificate
+from pylogd.broker.security.principal_builder import (
+    BUILDER_CLASS,
+    Authentication,
+    ConfiguredBuilder,
+    PrincipalBuilder,
+    encode_certificate,
+)
 from pylogd.config import ConfigError, Listener, ListenerValues, Settings, Value
 from pylogd.config.listeners import check_change, inter_broker_listener, listeners_of, parse_networks, parse_overrides
 from pylogd.config.tls import TlsOptions, tls_options
@@ -51,7 +57,6 @@ log = Logger()
 #: The seconds between two checks of certificate files.
 _CERTIFICATE_SECONDS: Final = 10.0
 _REPORT_SECONDS: Final = 60.0
-_BUILDER: Final = "principal.builder.class"
 _ADDRESSES: Final = frozenset({"listeners", "listener.security.protocol.map", "advertised.listeners"})
 _EXPOSED: Final = (
     "Listener {listener} accepts connections from other machines and does not encrypt them: passwords and records can "
@@ -104,9 +109,7 @@ class Listeners:
         """`handler` makes the handler of a listener's requests. `warm` is passed to `Sender`. `make_builder` makes the
         principal builder of the class `principal.builder.class`.
         """
-        self._make_builder = make_builder
-        self._builder_class = settings.text(_BUILDER)
-        self._builder = make_builder(self._builder_class)
+        self._builder = ConfiguredBuilder(settings, make_builder)
         self.on_moved: Callable[[], object] = lambda: None
         self._settings = settings
         self._reactor = reactor
@@ -125,9 +128,11 @@ class Listeners:
         self._advertised: dict[str, tuple[str, int]] = {}
         self._certificates: dict[str, ListenerCertificates] = {}
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._check = LoopingCall(self.read_certificates)
-        self._report = LoopingCall(_report_events)
-        self._check.clock = self._report.clock = reactor
+        self._calls = (
+            (LoopingCall(_report_events), _REPORT_SECONDS), (LoopingCall(self.read_certificates), _CERTIFICATE_SECONDS)
+        )  # fmt: skip
+        for call, _ in self._calls:
+            call.clock = reactor
 
     @cached_property
     def _logins(self) -> BrokerLogins:
@@ -190,10 +195,10 @@ class Listeners:
         elif certificates is not None:
             certificate = certificates.credentials.identities[0].chain[0]
             principal, encoded = certificates.principal(certificate), encode_certificate(certificate)
-        if self._builder is None:
+        if self._builder.current is None:
             return principal
         name = None if principal == ANONYMOUS else principal.name
-        return self._builder.build(
+        return self._builder.current.build(
             Authentication(listener.name, listener.protocol.value, listener.host, name, mechanism, encoded)
         )
 
@@ -204,12 +209,12 @@ class Listeners:
 
         Raises ConfigError or CannotListenError.
         """
-        self._use_builder()  # settings may have been changed at run time before this start
+        self._builder.refresh()  # settings may have been changed at run time before this start
         self._unsubscribe = self._settings.subscribe(self._settings_changed)
         await self._changes.run(lambda: Deferred.fromCoroutine(self._bind_all()))
         self._apply_limits()
-        self._report.start(_REPORT_SECONDS, now=False)
-        self._check.start(_CERTIFICATE_SECONDS, now=False)
+        for call, seconds in self._calls:
+            call.start(seconds, now=False)
 
     async def _bind_all(self) -> None:
         for listener in self._settings.listeners:
@@ -217,7 +222,7 @@ class Listeners:
 
     async def _bind(self, listener: Listener) -> None:
         protocol = listener.protocol
-        security = ListenerSecurity(protocol.value, protocol.tls, protocol.sasl, builder=self._builder)
+        security = ListenerSecurity(protocol.value, protocol.tls, protocol.sasl, builder=self._builder.current)
         certificates = await self._load_certificates(listener) if protocol.tls else None
         if certificates is not None:
             security = security._replace(principal=certificates.principal)
@@ -293,7 +298,7 @@ class Listeners:
         """Stop listening. Connections stay open."""
         self._unsubscribe()
         self._unsubscribe = lambda: None
-        for call in (self._check, self._report):
+        for call, _ in self._calls:
             if call.running:
                 call.stop()
         if not self._stopped:
@@ -340,8 +345,8 @@ class Listeners:
         listeners = listeners_of(values)
         between = inter_broker_listener(values, listeners)
         check_change(listeners, between, self._settings.listeners, self._settings.inter_broker_listener)
-        if _BUILDER in changed:
-            await self._in_thread(self._make_builder, values[_BUILDER])
+        if BUILDER_CLASS in changed:
+            await self._in_thread(self._builder.make, values[BUILDER_CLASS])
         for listener in listeners:
             own, name = ListenerValues(values, listener.name), listener.name
             if listener.protocol.tls:
@@ -370,12 +375,12 @@ class Listeners:
     def _settings_changed(self, names: frozenset[str]) -> None:
         self._apply_limits()
         self.read_certificates()
-        if _BUILDER in names:
+        if BUILDER_CLASS in names:
             self._use_builder()
         if not _ADDRESSES.isdisjoint(names):
             self._change(self._rebind)
         if any("sasl." in name for name in names):
-            self._change(self._authenticate_anew)
+            self._change(self._use_authentication_settings)
 
     def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._changes.run(lambda: Deferred.fromCoroutine(work())).addErrback(
@@ -384,21 +389,15 @@ class Listeners:
 
     def _use_builder(self) -> None:
         """Use the principal builder in the settings for new connections."""
-        name = self._settings.text(_BUILDER)
-        if name == self._builder_class:
-            return
         try:
-            self._builder = self._make_builder(name)
+            changed = self._builder.refresh()
         except ConfigError as error:
-            if not self._open:
-                raise  # this is the start
             log.error("{error}. Clients keep the principals of the former class", error=str(error))
             return
-        self._builder_class = name
-        for factory in self._factories:
-            factory.security = factory.security._replace(builder=self._builder)
+        for factory in self._factories if changed else ():
+            factory.security = factory.security._replace(builder=self._builder.current)
 
-    async def _authenticate_anew(self) -> None:
+    async def _use_authentication_settings(self) -> None:
         """Authenticate new connections by the present settings."""
         for name, one in self._open.items():
             if isinstance(one.factory.handler, _Authenticating):

@@ -20,9 +20,9 @@ from pylogd.broker.groups import GroupCoordinator
 from pylogd.broker.groups.consumer.embedded import assignment_for, read_assignment, read_subscription
 from pylogd.broker.groups.consumer.heartbeats import Heartbeat
 from pylogd.broker.groups.consumer.members import JOINING, LEAVING
+from pylogd.broker.groups.group_log import Shard
 from pylogd.broker.groups.loader import GroupLoader
-from pylogd.broker.groups.shard import Shard
-from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
+from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, SyncRequest
 from pylogd.broker.metadata.image import Topic
 from pylogd.broker.replica.internal_records import INT, SHORT, text_field
 from pylogd.broker.replica.internal_topic import KeyValue
@@ -116,8 +116,8 @@ class World:
             cast(Any, replicas), cast(Any, metadata), self.settings, cast(Any, self.clock), self._now_ms,
             partial(deferLater, cast(Any, self.clock), 0),
         )  # fmt: skip
-        made._topic = cast(Any, self.log)
-        made._running = True
+        made._led.log.topic = cast(Any, self.log)
+        made._led.running = True
         return made
 
     def _now_ms(self) -> int:
@@ -132,12 +132,12 @@ class World:
         for offset, (key, value) in enumerate(self.log.records):
             loader.apply(_HEADER, cast(Any, SimpleNamespace(key=key, value=value, offset=offset)))
         shard = Shard(cast(Any, SimpleNamespace(index=0, high_watermark=_ALL_COMMITTED)))
-        self.coordinator._shards[0] = shard
-        self.coordinator._loaded(loader.make(), shard, loader)
-        before._unload(0)
-        before._shards = {}
+        self.coordinator._led.log.shards[0] = shard
+        self.coordinator._led._loaded(loader.make(), shard, loader)
+        before._led._unload(0)
+        before._led.log.shards.clear()
         before._consumers.unload(lambda group_id: True)
-        before._running = False
+        before._led.running = False
         for _, _, result in lost:
             result.callback(ErrorCode.NOT_COORDINATOR)
 
@@ -365,9 +365,10 @@ class ClassicConsumer(Consumer):
         leads = answer.leader == self.member_id and not answer.skip_assignment
         counts = {name: len(topic.partitions) for name, topic in self.world.topics.items()}
         given = share_out(answer.members, counts) if leads else {}
-        result = self.world.coordinator.sync(
-            GROUP, self.member_id, self.instance_id, self.generation, answer.protocol_type, answer.protocol, given
+        request = SyncRequest(
+            self.member_id, self.instance_id, self.generation, answer.protocol_type, answer.protocol, given
         )
+        result = self.world.coordinator.sync(GROUP, request)
         self._ask(result, self._synced)
 
     def _synced(self, answer: SyncAnswer) -> None:

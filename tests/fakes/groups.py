@@ -12,7 +12,7 @@ from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.group import ClassicGroup
 from pylogd.broker.groups.membership import Membership
 from pylogd.broker.groups.states import GroupState
-from pylogd.broker.groups.values import JoinAnswer, JoinRequest
+from pylogd.broker.groups.values import JoinAnswer, JoinRequest, SyncRequest
 
 SESSION = 10.0
 REBALANCE = 60.0
@@ -95,12 +95,11 @@ class GroupFixture:
         self, answer: JoinAnswer, shares: dict[str, bytes] | None = None, instance_id: str | None = None
     ) -> PendingResult:
         """The sync that follows a join's answer."""
-        return PendingResult(
-            self.rules.sync(
-                self.group, answer.member_id, instance_id, answer.generation, answer.protocol_type, answer.protocol,
-                shares or {},
-            )
+        request = SyncRequest(
+            answer.member_id, instance_id, answer.generation, answer.protocol_type, answer.protocol,
+            shares or {},
         )  # fmt: skip
+        return PendingResult(self.rules.sync(self.group, request))
 
     def heartbeat(self, answer: JoinAnswer, instance_id: str | None = None) -> ErrorCode:
         return self.rules.heartbeat(self.group, answer.member_id, instance_id, answer.generation)
@@ -125,7 +124,8 @@ class GroupFixture:
     def idle(self) -> bool:
         """Return whether no request waits and no timer is pending."""
         group = self.group
-        waiting = group.waiting_joins or group.waiting_syncs or group.pending or group.pending_syncs or self.held
+        missing = group.sync_wait is not None and group.sync_wait.missing
+        waiting = group.waiting_joins or group.waiting_syncs or group.pending or missing or self.held
         return not waiting and not self.time.getDelayedCalls()
 
 

@@ -17,8 +17,8 @@ def check_classic_group(group: ClassicGroup) -> None:
     """Fail if an index of a classic group is not that of its members."""
     _check_ids(group)
     votes = Counter(name for member in group.members.values() for name in {name for name, _ in member.protocols})
-    assert group.votes == votes
-    assert group.pending_syncs <= group.members.keys()
+    assert group._table.votes == votes
+    assert group.sync_wait is None or group.sync_wait.missing <= group.members.keys()
     assert group.waiting_joins.keys() | group.waiting_syncs.keys() <= group.members.keys()
     assert group.leader in {None, *group.members}
     assert not group.pending.keys() & group.members.keys()

@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 from pylogd.base.errors import BrokerUnavailable
 from pylogd.base.limits.expressions import Matches
 from pylogd.broker.api import HANDLERS
-from pylogd.broker.api.context import RequestContext
+from pylogd.broker.api.context import BrokerParts, RequestContext
 from pylogd.broker.api.own_requests import ask_self
 from pylogd.broker.controller.admin import PartitionAdmin
 from pylogd.broker.groups import GroupCoordinator
@@ -31,24 +31,14 @@ from pylogd.broker.metadata.image import Broker, Endpoint, Topic, TopicUpdate
 from pylogd.broker.metadata.service import Metadata
 from pylogd.broker.quotas.clients import ClientQuotas
 from pylogd.broker.replica.configs import log_config
-from pylogd.broker.replica.hosting import PartitionHosting
 from pylogd.broker.replica.partition import Partition
-from pylogd.broker.replica.selector import RackAwareSelector
 from pylogd.broker.replica.service import Replicas
 from pylogd.broker.replica.smooth_expansion import SmoothJoins
-from pylogd.broker.security.acl_store import AclStore
-from pylogd.broker.security.audit import AuditLog
 from pylogd.broker.security.authentication import Authentication
-from pylogd.broker.security.authorizer import Authorizer
-from pylogd.broker.security.delegation_tokens import make_tokens
 from pylogd.broker.security.peers import PeerClaim, Peers
-from pylogd.broker.security.plugins import make_authorizer
-from pylogd.broker.security.rules import AclAuthorizer
-from pylogd.broker.security.scram_users import StoredUsers
+from pylogd.broker.security.service import Security
 from pylogd.broker.telemetry.service import Telemetry
-from pylogd.broker.transactions.coordinator import TransactionCoordinator
 from pylogd.broker.transactions.service import Transactions
-from pylogd.broker.transactions.verification import PartitionVerifier
 from pylogd.config import Settings
 from pylogd.credentials.principal import ANONYMOUS
 from pylogd.store.consumers import committed_offsets
@@ -129,14 +119,8 @@ class Trusting(Peers):
         return True
 
 
-class Parts:
+class Parts(BrokerParts):
     """A started broker without network, which provides `pylogd.broker.api.context.BrokerParts`."""
-
-    authorizer: Authorizer | None
-    acls: AclStore | None = None
-    audit: AuditLog | None = None
-    replica_selector: RackAwareSelector | None = None
-    peers: Peers = Trusting()
 
     def __init__(self, directory: Path, **settings: object) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}
@@ -150,33 +134,26 @@ class Parts:
         self.threads = Threads()
         self.disks = self._make_disks(named="log.write.queues" in named)
         self.metadata = Metadata(self.settings, InlineStore(directory / "metadata.sqlite"))
-        self.authorizer = make_authorizer(self.settings)
-        if isinstance(self.authorizer, AclAuthorizer):
-            self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
+        self.security = Security(self.settings, self.metadata, self.clock, self.now_ms)
+        self.security.peers = Trusting()
+        self.authorizer = self.security.authorizer
+        self.replica_selector = None
+        self.in_thread = self.threads
+        self.advertised = self._advertised
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
-        self.features = self.metadata.features
-        self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, self.now_ms)
-        self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
-        self.broker_configs = self.metadata.broker_configs
-        self.entity_configs = self.metadata.entity_configs
-        self.group_configs = self.metadata.group_configs
-        self.client_metrics = self.metadata.client_metrics
-        self.telemetry = Telemetry(self.client_metrics, self.settings, self.time.seconds, self.in_thread)
-        self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
+        self.topic_admin = self.metadata.topic_admin
+        self.telemetry = Telemetry(self.metadata.client_metrics, self.settings, self.time.seconds, self.in_thread)
+        self.client_quotas = ClientQuotas(self.metadata.entity_configs, self.settings, self.time.seconds)
         self.disk_use = DiskSampler(DiskMeter(), lambda: self.logs.healthy, self.clock, self.in_thread)
         self.laggards = LaggardThrottle(self.settings, self.disk_use, self.clock)
-        self.verifier: PartitionVerifier | None = None
-        self.topic_admin = self.metadata.topic_admin
+        self.verifier = None
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.connection = FakeConnection()
         self.replica_parts: Replicas
-        self.hosting: PartitionHosting
         self.expressions = Matches(self.in_thread, self.topics.names)
         self.topics.subscribe(lambda change: self.expressions.changed() if change.of_names else None)
-        self.groups: GroupCoordinator
         self.transaction_parts: Transactions
-        self.transactions: TransactionCoordinator
         self.boot()
         result_of(self.metadata.start())
         result_of(self.cluster.register(Broker(NODE, (Endpoint("PLAINTEXT", "localhost", 9092),), "r1")))
@@ -263,19 +240,13 @@ class Parts:
         self.logs.close()
         result_of(self.metadata.stop())
 
-    @property
-    def cluster_id(self) -> str:
-        return self.cluster.cluster_id
-
-    def advertised(self, listener: str) -> tuple[str, int]:
+    @staticmethod
+    def _advertised(listener: str) -> tuple[str, int]:
         assert listener == "PLAINTEXT"
         return "localhost", 9092
 
     def now_ms(self) -> int:
         return NOW_MS + self.wall_step_ms + round((self.time.seconds() - START_SECONDS) * 1000)
-
-    def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        return self.threads(function, *args)
 
     # -- requests
 

@@ -27,6 +27,7 @@ from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts
 from tests.unit.broker.api.test_whole_transactions import Producer, committed_offset, read
 
@@ -69,7 +70,8 @@ def copy_in_transactions(parts: Parts, newer: bool) -> Iterator[None]:
         some = SOURCE[offset : offset + AT_ONCE]
         if not newer:
             group = "__consumer_offsets", 0
-            if parts.transactions.add("x", producer.producer_id, producer.epoch, [("t", 0), group], 0) != NONE:
+            added = parts.transactions.add("x", producer.producer_id, producer.epoch, [("t", 0), group], 0)
+            if result_of(added) != NONE:
                 return
             yield
         for value in some:

@@ -181,12 +181,12 @@ class GroupMachine(RuleBasedStateMachine):
         members = group.members
         assert set(group.waiting_joins) <= set(members)
         assert set(group.waiting_syncs) <= set(members)
-        assert group.pending_syncs <= set(members)
+        assert group.sync_wait is None or group.sync_wait.missing <= set(members)
         assert not group.waiting_joins or group.state is GroupState.PREPARING
         assert not group.waiting_syncs or group.state is GroupState.COMPLETING
         assert (group.leader in members) if members else (group.leader is None)
         assert {member.instance_id: one for one, member in members.items() if member.instance_id} == group.instances
-        for name, votes in group.votes.items():
+        for name, votes in group._table.votes.items():
             assert votes == sum(name in dict(member.protocols) for member in members.values())
         if group.state in (GroupState.EMPTY, GroupState.DEAD):
             assert not members

@@ -54,8 +54,7 @@ class Client:
         self._clock = Clock()
         parts = SimpleNamespace(
             topics=member.metadata.topics, cluster=member.metadata.cluster, settings=member.settings, authorizer=None,
-            node_id=member.node_id, cluster_id=member.metadata.cluster.cluster_id, clock=self._clock,
-            topic_admin=member.metadata.topic_admin, advertised=lambda _: ("broker.example.org", 9092),
+            clock=self._clock, metadata=member.metadata, advertised=lambda _: ("broker.example.org", 9092),
         )  # fmt: skip
         connection = SimpleNamespace(listener="PLAINTEXT", host="client")
         self._context = RequestContext(cast(Any, parts), cast(Any, connection), _VERSION)

@@ -152,7 +152,7 @@ class GroupHistory(TransactionHistory):
         super().admitted(broker)
         groups = GroupCoordinator(broker.replica_parts, broker.metadata, broker.settings, broker.clock, broker.now_ms)
         broker.groups = groups  # type: ignore[attr-defined]
-        broker.features = _Features()  # type: ignore[attr-defined]
+        broker.metadata.features = cast(Any, _Features())
         groups.start()
 
     def start_clients(self) -> None:

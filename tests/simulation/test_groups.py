@@ -113,8 +113,8 @@ def test_a_new_coordinator_that_forgets_offsets_in_open_transactions_is_detected
     make = GroupLoader.make
 
     def forgetful(self: GroupLoader) -> Any:
-        for open_ in self._open.values():
-            open_.clear()
+        for offsets in self._offsets.values():
+            offsets.transactions.clear()
         return make(self)
 
     monkeypatch.setattr(GroupLoader, "make", forgetful)

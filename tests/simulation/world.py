@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from random import Random
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred
@@ -284,10 +284,6 @@ class SimBroker:
         self.connections: list[SimConnection] = []
         self._starts = settings
 
-    @property
-    def cluster_id(self) -> str:
-        return self.cluster.cluster_id
-
     def advertised(self, _: str) -> tuple[str, int]:
         return "sim", self.node_id
 
@@ -306,7 +302,7 @@ class SimBroker:
         self.metadata = Metadata(self.settings, cast(Any, self.store), self.clock)
         self.cluster = self.metadata.cluster
         self._identify()
-        self.topics, self.broker_configs = self.metadata.topics, self.metadata.broker_configs
+        self.topics = self.metadata.topics
         self.client_quotas = ClientQuotas(self.metadata.entity_configs, self.settings, self.clock.seconds)
         self.disks = make_disks(self)
         self.logs = LogManager(
@@ -341,7 +337,7 @@ class SimBroker:
         """Make what this process proves with that it is this broker, and what it believes others."""
         self._secret = BrokerSecret()
         self.claim = read_claim(SOFTWARE_NAME, self._secret.software_version("1", self.node_id))
-        self.peers = Peers(lambda: self.cluster.known)
+        self.security = SimpleNamespace(peers=Peers(lambda: self.cluster.known), audit=None)
 
     def _tell_of_appends(self) -> None:
         """Report every accepted append to the world."""
@@ -358,7 +354,7 @@ class SimBroker:
     async def _start(self) -> None:
         self.logs.load()
         await self.metadata.start()
-        self.logs.adopt_cluster_id(self.cluster_id)
+        self.logs.adopt_cluster_id(self.cluster.cluster_id)
         broker = Broker(
             self.node_id, (Endpoint("PLAINTEXT", "sim", 1),), proof=self._secret.digest,
             labels=self.settings.words("broker.labels"),
@@ -368,7 +364,7 @@ class SimBroker:
         await self.controller.start()
         await self.cluster.until_accepted()
         await self.replica_parts.start()
-        self.replication.start(self.cluster_id)
+        self.replication.start(self.cluster.cluster_id)
         self.ready = True
 
     def _start_failed(self, failure: Any, boot: int) -> None:

@@ -22,7 +22,7 @@ def acls_for(context: RequestContext, operation: AclOperation) -> AclStore:
     """
     if not context.may_use_cluster(operation):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    acls = context.broker.acls
+    acls = context.broker.security.acls
     if acls is None:
         raise KafkaError(
             ErrorCode.SECURITY_DISABLED,

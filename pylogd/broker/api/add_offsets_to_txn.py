@@ -14,7 +14,6 @@ from pylogd.base.limits.names import MAX_GROUP_ID
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.transactions import EPOCH_PER_PRODUCER, for_version, may_use_transactional_id
-from pylogd.broker.replica.waiting import then
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
@@ -32,24 +31,24 @@ def add_offsets_to_txn(
         return _answer(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if len(request.group_id) > MAX_GROUP_ID:
         return _answer(ErrorCode.INVALID_GROUP_ID)
+    return Deferred.fromCoroutine(_add(context, request))
+
+
+async def _add(context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     groups = context.broker.groups
-
-    def add(_: object = None) -> AddOffsetsToTxnResponse | Deferred[AddOffsetsToTxnResponse]:
-        partition = groups.offsets_partition(request.group_id)
-        if partition is None:
-            return _answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        added = context.broker.transactions.add(
-            request.transactional_id, request.producer_id, request.producer_epoch, [partition], EPOCH_PER_PRODUCER
-        )
-        return then(added, lambda error: _answer(for_version(error, context.version, _FIRST_WITH_FENCED)))
-
     if groups.offsets_partition(request.group_id) is None:
         # A client without a consumer asks for the group's coordinator only after this answer; that request creates the
         # topic.
         creating = groups.coordinator_of(request.group_id)
         if isinstance(creating, Deferred):
-            return creating.addCallback(add)
-    return add()
+            await creating
+    partition = groups.offsets_partition(request.group_id)
+    if partition is None:
+        return _answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    error = await context.broker.transactions.add(
+        request.transactional_id, request.producer_id, request.producer_epoch, [partition], EPOCH_PER_PRODUCER
+    )
+    return _answer(for_version(error, context.version, _FIRST_WITH_FENCED))
 
 
 def _answer(error: ErrorCode) -> AddOffsetsToTxnResponse:

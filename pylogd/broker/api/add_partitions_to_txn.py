@@ -33,7 +33,6 @@ from pylogd.broker.api.transactions import (
     for_version,
     may_use_transactional_id,
 )
-from pylogd.broker.replica.waiting import then
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.broker.transactions.values import PartitionId
 from pylogd.store.paths import INTERNAL_TOPICS
@@ -157,11 +156,9 @@ class _Work:
                     result.partition_error_code = found[topic.name, result.partition_index]
             return None
         version = EPOCH_PER_TRANSACTION if self._context.version >= _FIRST_WITH_EPOCHS else EPOCH_PER_PRODUCER
-        added = coordinator.add(
+        return coordinator.add(
             wanted.transactional_id, wanted.producer_id, wanted.producer_epoch, self._partitions, version
-        )
-        outcome = then(added, self._answer)
-        return outcome if isinstance(outcome, Deferred) else None
+        ).addCallback(self._answer)
 
     def _answer(self, error: ErrorCode) -> None:
         """Give this error code to all partitions that have none yet."""

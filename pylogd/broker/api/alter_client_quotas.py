@@ -68,7 +68,7 @@ async def _alter_all(context: RequestContext, request: AlterClientQuotasRequest)
             entity = entity_of([(part.entity_type, part.entity_name) for part in entry.entity])
             changes = _changes(entity, entry.ops)
             if not request.validate_only:
-                await context.broker.entity_configs.alter(entity, changes)
+                await context.broker.metadata.entity_configs.alter(entity, changes)
         except PylogdError as error:
             code, message = explain(error)
         ordered = sorted(entry.entity, key=lambda part: answered_place(part.entity_type))

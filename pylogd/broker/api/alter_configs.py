@@ -51,8 +51,8 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
     await alter_one(
         context,
         resource,
-        lambda name: broker.topic_admin.set_topic_configs(name, configs, validate_only=validate_only),
-        lambda whose: broker.broker_configs.replace(whose, configs, validate_only=validate_only),
-        lambda group: broker.group_configs.replace(group, configs, validate_only=validate_only),
-        lambda name: broker.client_metrics.replace(name, configs, validate_only=validate_only),
+        lambda name: broker.metadata.topic_admin.set_topic_configs(name, configs, validate_only=validate_only),
+        lambda whose: broker.metadata.broker_configs.replace(whose, configs, validate_only=validate_only),
+        lambda group: broker.metadata.group_configs.replace(group, configs, validate_only=validate_only),
+        lambda name: broker.metadata.client_metrics.replace(name, configs, validate_only=validate_only),
     )

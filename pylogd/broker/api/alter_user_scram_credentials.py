@@ -66,7 +66,7 @@ async def _alter_all(
         try:
             if not allowed:
                 raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-            await context.broker.scram_users.alter(name, _credentials(name, changes))
+            await context.broker.security.scram_users.alter(name, _credentials(name, changes))
         except PylogdError as error:
             results.append(AlterUserScramCredentialsResult(name, *explain(error)))
         else:

@@ -48,9 +48,9 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         context.connection.claim = claim = read_claim(name, version)
         context.connection.software = _software(name, version)
-        if claim is not None and context.broker.peers.is_peer(claim):
+        if claim is not None and context.broker.security.peers.is_peer(claim):
             context.connection.lift_element_bounds()  # a follower may fetch all partitions of a large cluster at once
-    features = context.broker.features
+    features = context.broker.metadata.features
     pushed = context.broker.settings.text(METRICS_LISTENER) is not None
     return _encoded(context.version, features.epoch, tuple(sorted(features.levels.items())), pushed)
 

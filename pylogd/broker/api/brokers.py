@@ -17,7 +17,7 @@ def reachable_brokers(context: RequestContext) -> Iterator[tuple[int, str, int, 
 
     This broker is always among them.
     """
-    for node_id in sorted({*context.broker.cluster.brokers, context.broker.node_id}):
+    for node_id in sorted({*context.broker.cluster.brokers, context.broker.cluster.node_id}):
         found = reachable_broker(context, node_id)
         if found is not None:
             yield found
@@ -28,7 +28,7 @@ def reachable_broker(context: RequestContext, node_id: int) -> tuple[int, str, i
     broker, listener = context.broker, context.connection.listener
     found = broker.cluster.brokers.get(node_id)
     rack = None if found is None else found.rack
-    if node_id == broker.node_id:
+    if node_id == broker.cluster.node_id:
         return (node_id, *broker.advertised(listener), rack)
     endpoint = None if found is None else found.endpoint(listener)
     return None if endpoint is None else (node_id, endpoint.host, endpoint.port, rack)
@@ -58,4 +58,4 @@ def leader_elsewhere(broker: BrokerParts, topic: str | bytes, index: int) -> tup
     if found is None or not 0 <= index < len(found.partitions):
         return None
     state = found.partitions[index]
-    return None if state.leader in (NO_LEADER, broker.node_id) else (state.leader, state.leader_epoch)
+    return None if state.leader in (NO_LEADER, broker.cluster.node_id) else (state.leader, state.leader_epoch)

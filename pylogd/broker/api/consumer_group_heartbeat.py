@@ -42,7 +42,7 @@ def consumer_group_heartbeat(
     """Return the response, or a Deferred of it if replicas have to be waited for."""
     if not context.may_use_group(AclOperation.READ, request.group_id):
         return _response(HeartbeatAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED))
-    if not context.broker.features.level(GROUP_VERSION):
+    if not context.broker.metadata.features.level(GROUP_VERSION):
         return _response(HeartbeatAnswer(ErrorCode.UNSUPPORTED_VERSION, "The cluster's group.version is 0."))
     heartbeat = _heartbeat(context, request)
     try:

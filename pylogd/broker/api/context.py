@@ -1,25 +1,23 @@
 """The context of a handler: the broker's parts, and the client.
 
 Rules: handlers use only the attributes of `BrokerParts`, so a test can pass a simple object with the attributes that it
-needs. Each attribute is a part that a handler works with directly; a handler does not reach through one part for
-another.
+needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pylogd.base.limits.shares import Share
 from pylogd.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.broker.security.client_share import share_of_client
-from pylogd.broker.security.peers import PeerClaim, Peers
+from pylogd.broker.security.peers import PeerClaim
 from pylogd.credentials.principal import ANONYMOUS, Principal
 from pylogd.store.paths import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorTime
 
@@ -28,13 +26,8 @@ if TYPE_CHECKING:
     from pylogd.broker.groups import GroupCoordinator
     from pylogd.broker.isolation.laggards import LaggardThrottle
     from pylogd.broker.log.manager import LogManager
-    from pylogd.broker.metadata.client_metrics import ClientMetricsConfigs
     from pylogd.broker.metadata.cluster import Cluster
-    from pylogd.broker.metadata.configs import BrokerConfigs
-    from pylogd.broker.metadata.entity_configs import EntityConfigs
-    from pylogd.broker.metadata.features import Features
-    from pylogd.broker.metadata.group_configs import GroupConfigs
-    from pylogd.broker.metadata.topic_admin import TopicAdmin
+    from pylogd.broker.metadata.service import Metadata
     from pylogd.broker.metadata.topics import TopicRegistry
     from pylogd.broker.quotas.clients import ClientQuotas
     from pylogd.broker.replica.hosting import PartitionHosting
@@ -46,99 +39,55 @@ if TYPE_CHECKING:
     from pylogd.broker.replica.selector import RackAwareSelector
     from pylogd.broker.replica.session_cache import FetchSessions
     from pylogd.broker.replica.smooth_expansion import SmoothJoins
-    from pylogd.broker.security.acl_store import AclStore
-    from pylogd.broker.security.audit import AuditLog
     from pylogd.broker.security.authentication import Authentication
     from pylogd.broker.security.authorizer import Authorizer
-    from pylogd.broker.security.delegation_tokens import TokenManager
-    from pylogd.broker.security.scram_users import StoredUsers
+    from pylogd.broker.security.service import Security
     from pylogd.broker.telemetry.service import Telemetry
     from pylogd.broker.transactions.coordinator import TransactionCoordinator
     from pylogd.broker.transactions.verification import PartitionVerifier
     from pylogd.config import Settings
 
 
-class BrokerParts(Protocol):
-    """The parts of a broker that handlers use."""
+@dataclass
+class BrokerParts:
+    """The parts of a broker that handlers use.
 
-    @property
-    def clock(self) -> IReactorTime: ...
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def topics(self) -> TopicRegistry: ...
-    @property
-    def cluster(self) -> Cluster: ...
-    @property
-    def broker_configs(self) -> BrokerConfigs: ...
-    @property
-    def partitions(self) -> PartitionRegistry: ...
-    @property
-    def replicas(self) -> ReplicaManager: ...
-    @property
-    def fetch_waits(self) -> Purgatory: ...
-    @property
-    def fetch_sessions(self) -> FetchSessions[Any]: ...
-    @property
-    def replica_selector(self) -> RackAwareSelector | None: ...  # if None, consumers read from leaders
-    @property
-    def replica_throttle(self) -> ReplicaThrottle: ...
-    @property
-    def isr_updater(self) -> IsrUpdater: ...
-    @property
-    def hosting(self) -> PartitionHosting: ...
-    @property
-    def topic_admin(self) -> TopicAdmin: ...
-    @property
-    def partition_admin(self) -> PartitionAdmin: ...
-    @property
-    def smooth_joins(self) -> SmoothJoins: ...
-    @property
-    def groups(self) -> GroupCoordinator: ...
-    @property
-    def expressions(self) -> Matches: ...  # clients' regular expressions, and the topics that they match
-    @property
-    def transactions(self) -> TransactionCoordinator: ...
-    @property
-    def verifier(self) -> PartitionVerifier | None: ...  # if None, no transaction is verified
-    @property
-    def features(self) -> Features: ...
-    @property
-    def logs(self) -> LogManager: ...
-    @property
-    def client_quotas(self) -> ClientQuotas: ...
-    @property
-    def laggards(self) -> LaggardThrottle: ...
-    @property
-    def group_configs(self) -> GroupConfigs: ...
-    @property
-    def client_metrics(self) -> ClientMetricsConfigs: ...
-    @property
-    def telemetry(self) -> Telemetry: ...
-    @property
-    def entity_configs(self) -> EntityConfigs: ...
-    @property
-    def authorizer(self) -> Authorizer | None: ...  # if None, every operation is allowed
-    @property
-    def acls(self) -> AclStore | None: ...  # None without ACLs
-    @property
-    def audit(self) -> AuditLog | None: ...
-    @property
-    def scram_users(self) -> StoredUsers: ...
-    @property
-    def peers(self) -> Peers: ...
-    @property
-    def delegation_tokens(self) -> TokenManager: ...
-    @property
-    def node_id(self) -> int: ...
-    @property
-    def cluster_id(self) -> str: ...
+    metadata: settings of brokers, groups and clients, features, and changes of topics.
+    replica_selector: chooses the replica that a consumer reads; None if consumers read from leaders.
+    expressions: clients' regular expressions, and the topics that they match.
+    verifier: verifies transactions; None if no transaction is verified.
+    authorizer: the one of `security`; None if every operation is allowed.
+    in_thread: runs a function in one of the broker's threads, and returns a Deferred of its result.
+    advertised: returns the (host, port) that clients of a listener should connect to.
+    """
 
-    def advertised(self, listener: str) -> tuple[str, int]:
-        """Return the (host, port) that clients of `listener` should connect to."""
-
-    def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        """Run `function` in one of the broker's threads; return a Deferred of its result."""
+    settings: Settings
+    clock: IReactorTime
+    metadata: Metadata
+    topics: TopicRegistry
+    cluster: Cluster
+    logs: LogManager
+    partitions: PartitionRegistry
+    replicas: ReplicaManager
+    hosting: PartitionHosting
+    fetch_waits: Purgatory
+    fetch_sessions: FetchSessions[Any]
+    replica_selector: RackAwareSelector | None
+    replica_throttle: ReplicaThrottle
+    isr_updater: IsrUpdater
+    partition_admin: PartitionAdmin
+    smooth_joins: SmoothJoins
+    groups: GroupCoordinator
+    expressions: Matches
+    transactions: TransactionCoordinator
+    verifier: PartitionVerifier | None
+    client_quotas: ClientQuotas
+    laggards: LaggardThrottle
+    telemetry: Telemetry
+    security: Security
+    authorizer: Authorizer | None
+    in_thread: Callable[..., Deferred[Any]]
+    advertised: Callable[[str], tuple[str, int]]
 
 
 class Connection(Protocol):
@@ -257,14 +206,14 @@ class RequestContext:
 
     def is_broker(self, node_id: int) -> bool:
         """Return whether the client is broker `node_id` of this cluster, and may act for the cluster."""
-        return self.broker.peers.proven(self.connection.claim, node_id) and self.acts_for_cluster()
+        return self.broker.security.peers.proven(self.connection.claim, node_id) and self.acts_for_cluster()
 
     def acts_for_cluster(self) -> bool:
         """Return whether the client may do operations of brokers."""
         return self.may_use_cluster(AclOperation.CLUSTER_ACTION)
 
     def _audit_denial(self, operation: AclOperation, resource: ResourceType, name: str) -> None:
-        audit = self.broker.audit
+        audit = self.broker.security.audit
         if audit is not None:
             connection = self.connection
             audit.denied(connection.principal, connection.host, self.client_id, self.api, operation, resource, name)
@@ -309,4 +258,4 @@ class OwnContext(RequestContext):
 
     def is_broker(self, node_id: int) -> bool:
         """Return whether this broker has the node id."""
-        return node_id == self.broker.node_id
+        return node_id == self.broker.cluster.node_id

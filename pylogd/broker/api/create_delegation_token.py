@@ -32,7 +32,7 @@ async def _create(context: RequestContext, request: CreateDelegationTokenRequest
     if request.owner_principal_type and request.owner_principal_name:
         owner = Principal(request.owner_principal_type, request.owner_principal_name)
     response = CreateDelegationTokenResponse(ErrorCode.NONE, *owner, *requester)
-    tokens = context.broker.delegation_tokens
+    tokens = context.broker.security.delegation_tokens
     try:
         check_may_manage(context)
         if owner != requester and not _may_speak_for(context, owner):

@@ -69,7 +69,9 @@ async def _create(
     context: RequestContext, wanted: CreatePartitionsTopic, validate_only: bool, quota: MutationQuota
 ) -> None:
     assignment = None if wanted.assignments is None else [entry.broker_ids for entry in wanted.assignments]
-    extend = partial(context.broker.topic_admin.add_partitions, wanted.name, wanted.count, assignment=assignment)
+    extend = partial(
+        context.broker.metadata.topic_admin.add_partitions, wanted.name, wanted.count, assignment=assignment
+    )
     before = context.broker.topics.get(wanted.name)
     if quota.active and not validate_only and before is not None:  # impossible changes are not counted
         quota.charge(len((await extend(validate_only=True)).partitions) - len(before.partitions))

@@ -99,7 +99,7 @@ async def _create(
     if len(assignment) < len(wanted.assignments):
         raise InvalidReplicaAssignment("a partition is assigned twice")
     create = partial(
-        broker.topic_admin.create_topic,
+        broker.metadata.topic_admin.create_topic,
         wanted.name,
         partitions=wanted.num_partitions,
         replication_factor=wanted.replication_factor,

@@ -29,6 +29,5 @@ async def _delete_all(context: RequestContext, request: DeleteGroupsRequest) -> 
         if not context.may_use_group(AclOperation.DELETE, group_id):
             results.append(DeletableGroupResult(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
             continue
-        error = context.broker.groups.delete(group_id)
-        results.append(DeletableGroupResult(group_id, await error if isinstance(error, Deferred) else error))
+        results.append(DeletableGroupResult(group_id, await context.broker.groups.delete(group_id)))
     return DeleteGroupsResponse(results=results)

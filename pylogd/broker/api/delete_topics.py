@@ -117,9 +117,9 @@ async def _delete(
 async def _delete_one(context: RequestContext, name: str, wanted: DeleteTopicState) -> None:
     """Delete a topic. If it was requested by its id, do not delete another topic that has the name by then."""
     if wanted.name is not None:
-        await context.broker.topic_admin.delete_topic(name)
+        await context.broker.metadata.topic_admin.delete_topic(name)
         return
     try:
-        await context.broker.topic_admin.delete_topic(name, wanted.topic_id)
+        await context.broker.metadata.topic_admin.delete_topic(name, wanted.topic_id)
     except UnknownTopic as error:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID) from error

@@ -78,7 +78,7 @@ def describe_client_quotas(
         ]
         return EntryData(_parts(entity), values) if values and _matches(entity, conditions, request.strict) else None
 
-    steps = fill(entries, list(context.broker.entity_configs.configs.items()), describe, _ENTITY_WORK)
+    steps = fill(entries, list(context.broker.metadata.entity_configs.configs.items()), describe, _ENTITY_WORK)
     return in_slices(context, request.API_KEY, steps, DescribeClientQuotasResponse(error_message=None, entries=entries))
 
 

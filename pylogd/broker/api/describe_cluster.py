@@ -39,13 +39,13 @@ def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -
             endpoint_type=request.endpoint_type,
         )
     broker = context.broker
-    placement = candidates(broker.cluster.brokers, broker.topic_admin.room_on).live
+    placement = candidates(broker.cluster.brokers, broker.metadata.topic_admin.room_on).live
     # A client that cordons a broker needs ALTER_CONFIGS, and waits here until all brokers show the change.
     may_plan = any(
         context.may_use_cluster(one, audited=False) for one in (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
     )
     return DescribeClusterResponse(
-        cluster_id=broker.cluster_id,
+        cluster_id=broker.cluster.cluster_id,
         controller_id=broker.cluster.controller_id,
         brokers=[
             DescribeClusterBroker(

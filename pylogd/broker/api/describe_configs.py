@@ -7,15 +7,16 @@ Synonyms (on request) are all sources that have a value, the one in force first.
 documentation (on request). A broker is named by its id. The empty name means the settings of all brokers; only those
 that have been set are listed. A resource that is named more than once is answered once. Resources that no longer fit
 into `response.max.bytes` get INVALID_REQUEST. A broker that is asked for `lagging.consumers.throttled` tells which
-clients had to wait for busy disks (`throttled_consumers`).
+clients had to wait for a busy disk in the last minute, the one that waited longest first, as a JSON array.
 Gaps: broker loggers (type 8) have no settings here and get INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
@@ -34,11 +35,12 @@ from pylogd.broker.api.resources import (
     unsupported,
 )
 from pylogd.broker.api.slices import answer_budget, in_slices
-from pylogd.broker.api.throttled_consumers import NAME as THROTTLED
-from pylogd.broker.api.throttled_consumers import throttled_consumers
+from pylogd.broker.isolation.laggards import LaggardThrottle
+from pylogd.broker.isolation.throttled_clients import ThrottledClient
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.config import ConfigEntry, ConfigSource
 from pylogd.config.client_metrics import describe_subscription
+from pylogd.config.values import ConfigType
 from pylogd.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -53,6 +55,37 @@ _LEAST_WORK = 1000  # the least work for a resource, as bytes of an answer whose
 
 #: The results that are equal for all topics with the same settings of their own, and about how many bytes they take.
 _Results = tuple[list[DescribeConfigsResourceResult], int]
+
+
+#: No setting, so it is listed only if a request for a broker names it. A broker knows clients, not their groups: see
+#: `pylogd.broker.isolation.throttled_clients`.
+_THROTTLED: Final = "lagging.consumers.throttled"
+_MOST_THROTTLED: Final = 100
+_DOC: Final = (
+    "Not a setting: the consumers that had to wait for a busy disk in the last minute, as JSON; only listed if it is "
+    "asked for by its name."
+)
+
+
+def _throttled_consumers(laggards: LaggardThrottle) -> ConfigEntry:
+    """Return the entry of `lagging.consumers.throttled`."""
+    value = json.dumps([_as_json(laggards, one) for one in laggards.waits()[:_MOST_THROTTLED]], separators=(",", ":"))
+    return ConfigEntry(_THROTTLED, value, ConfigSource.UNKNOWN, True, False, ConfigType.STRING, _DOC, ())
+
+
+def _as_json(laggards: LaggardThrottle, one: ThrottledClient) -> dict[str, Any]:
+    return {
+        "client": one.client.client_id,
+        "principal": one.client.principal,
+        "host": one.client.host,
+        "seconds": round(one.recent_seconds, 3),
+        "total_seconds": round(one.total_seconds, 3),
+        "waits": one.waits,
+        "partition": one.partition,
+        "directory": one.directory,
+        "disk": one.disk,
+        "utilization": laggards.utilisation(one.directory),
+    }
 
 
 @handles(DescribeConfigsRequest, 0, 4)
@@ -97,8 +130,8 @@ def _describe(
         found = known.get((kind, wanted))
         if found is None:
             entries = [entry for entry in list_entries() if not wanted or entry.name in wanted]
-            if THROTTLED in wanted and kind == _THIS_BROKER:
-                entries.append(throttled_consumers(context.broker.laggards))
+            if _THROTTLED in wanted and kind == _THIS_BROKER:
+                entries.append(_throttled_consumers(context.broker.laggards))
             configs = [_result(context.version, request, entry) for entry in entries]
             found = known[kind, wanted] = configs, sum(map(_size, configs))
         if not budget.take(found[1]):
@@ -118,10 +151,10 @@ def _source(
         overrides: Mapping[str, str] = topic_of(context, resource.resource_name).configs
         return frozenset(overrides.items()), partial(settings.describe_topic, overrides)
     if resource.resource_type == ResourceType.GROUP:
-        own = context.broker.group_configs.get(group_of(resource.resource_name))
+        own = context.broker.metadata.group_configs.get(group_of(resource.resource_name))
         return ("group", frozenset(own.items())), partial(settings.describe_group, own)
     if resource.resource_type == ResourceType.CLIENT_METRICS:
-        own = context.broker.client_metrics.get(subscription_of(resource.resource_name))
+        own = context.broker.metadata.client_metrics.get(subscription_of(resource.resource_name))
         return ("subscription", frozenset(own.items())), partial(describe_subscription, own)
     if resource.resource_type != ResourceType.BROKER:
         raise unsupported(resource.resource_type)

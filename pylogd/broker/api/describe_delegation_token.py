@@ -32,7 +32,7 @@ def describe_delegation_token(
     wanted = None if owners is None else {f"{owner.principal_type}:{owner.principal_name}" for owner in owners}
     try:
         check_may_manage(context)
-        found = context.broker.delegation_tokens.all()
+        found = context.broker.security.delegation_tokens.all()
     except PylogdError as error:
         return DescribeDelegationTokenResponse(explain(error)[0], [])
     return DescribeDelegationTokenResponse(
@@ -67,6 +67,6 @@ def _described(context: RequestContext, token: DelegationToken) -> DescribedDele
         token.expires_ms,
         token.max_ms,
         token.token_id,
-        context.broker.delegation_tokens.secret(token.token_id),
+        context.broker.security.delegation_tokens.secret(token.token_id),
         [DescribedDelegationTokenRenewer(*parse_principal(renewer)) for renewer in token.renewers],
     )

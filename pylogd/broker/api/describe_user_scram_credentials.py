@@ -38,7 +38,7 @@ def describe_user_scram_credentials(
         names = dict.fromkeys(user.name for user in request.users or ())
         results = [DescribeUserScramCredentialsResult(name, refused, refused.text, []) for name in names]
         return DescribeUserScramCredentialsResponse(error_code=refused, error_message=refused.text, results=results)
-    known = context.broker.scram_users.users
+    known = context.broker.security.scram_users.users
     named = Counter(user.name for user in request.users) if request.users else Counter(sorted(known))
     response = DescribeUserScramCredentialsResponse(error_message=None)
     steps = fill(response.results, named.items(), lambda one: _result(context, *one), _USER_WORK)
@@ -46,7 +46,7 @@ def describe_user_scram_credentials(
 
 
 def _result(context: RequestContext, name: str, count: int) -> DescribeUserScramCredentialsResult:
-    credentials = context.broker.scram_users.users.get(name)
+    credentials = context.broker.security.scram_users.users.get(name)
     if count > 1:
         error, text = ErrorCode.DUPLICATE_RESOURCE, "The request names the user more than once."
     elif credentials is None:

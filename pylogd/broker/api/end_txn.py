@@ -23,7 +23,6 @@ from pylogd.broker.api.transactions import (
     for_version,
     may_use_transactional_id,
 )
-from pylogd.broker.replica.waiting import then
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.broker.transactions.values import ProducerAnswer
 from pylogd.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -41,7 +40,7 @@ def end_txn(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse |
     ended = context.broker.transactions.end(
         request.transactional_id, request.producer_id, request.producer_epoch, request.committed, version
     )
-    return then(ended, lambda answer: _answer(context, answer))
+    return ended.addCallback(lambda answer: _answer(context, answer))
 
 
 def _answer(context: RequestContext, answer: ProducerAnswer) -> EndTxnResponse:

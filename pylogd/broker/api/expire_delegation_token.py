@@ -19,6 +19,6 @@ def expire_delegation_token(
     context: RequestContext, request: ExpireDelegationTokenRequest
 ) -> Deferred[ExpireDelegationTokenResponse]:
     """End a token."""
-    tokens, principal, secret = context.broker.delegation_tokens, context.principal, bytes(request.hmac)
+    tokens, principal, secret = context.broker.security.delegation_tokens, context.principal, bytes(request.hmac)
     changed = change_expiry(context, lambda: tokens.expire(principal, secret, request.expiry_time_period_ms))
     return Deferred.fromCoroutine(changed).addCallback(lambda found: ExpireDelegationTokenResponse(*found))

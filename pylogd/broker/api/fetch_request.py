@@ -43,7 +43,7 @@ def check_sender(context: RequestContext, request: FetchRequest) -> None:
     follower = replica_id_of(context, request)
     if follower < 0:
         return
-    if request.cluster_id is not None and request.cluster_id != context.broker.cluster_id:
+    if request.cluster_id is not None and request.cluster_id != context.broker.cluster.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
     if not context.is_broker(follower):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -53,10 +53,10 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
     await alter_one(
         context,
         resource,
-        lambda name: broker.topic_admin.alter_topic_configs(name, changes, validate_only=validate_only),
-        lambda whose: broker.broker_configs.alter(whose, changes, validate_only=validate_only),
-        lambda group: broker.group_configs.alter(group, changes, validate_only=validate_only),
-        lambda name: broker.client_metrics.alter(name, changes, validate_only=validate_only),
+        lambda name: broker.metadata.topic_admin.alter_topic_configs(name, changes, validate_only=validate_only),
+        lambda whose: broker.metadata.broker_configs.alter(whose, changes, validate_only=validate_only),
+        lambda group: broker.metadata.group_configs.alter(group, changes, validate_only=validate_only),
+        lambda name: broker.metadata.client_metrics.alter(name, changes, validate_only=validate_only),
     )
 
 

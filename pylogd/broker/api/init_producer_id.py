@@ -25,7 +25,6 @@ from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.errors import explain
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.transactions import for_version, may_use_transactional_id
-from pylogd.broker.replica.waiting import then
 from pylogd.broker.security.authorizer import AclOperation, ResourceType
 from pylogd.broker.transactions.values import ProducerAnswer
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -55,7 +54,7 @@ def init_producer_id(
     expected = None if request.producer_id == _NONE else (request.producer_id, request.producer_epoch)
     timeout_ms, transactions = request.transaction_timeout_ms, context.broker.transactions
     answer = transactions.initialize(transactional_id, timeout_ms, expected, context.share)
-    return then(answer, lambda given: _answer(context, given))
+    return answer.addCallback(lambda given: _answer(context, given))
 
 
 def _answer(context: RequestContext, given: ProducerAnswer) -> InitProducerIdResponse:
@@ -67,7 +66,7 @@ def _answer(context: RequestContext, given: ProducerAnswer) -> InitProducerIdRes
 
 async def _new(context: RequestContext) -> InitProducerIdResponse:
     try:
-        producer_id = await context.broker.cluster.next_producer_id()
+        producer_id = await context.broker.metadata.producer_ids.next()
     except PylogdError as error:
         return _refuse(explain(error)[0])
     return InitProducerIdResponse(producer_id=producer_id)

@@ -59,7 +59,7 @@ def _names(context: RequestContext, kind: int) -> list[str]:
         case ResourceType.BROKER:
             return [str(node_id) for node_id in sorted(broker.cluster.brokers)]
         case ResourceType.GROUP:
-            return broker.group_configs.names()
+            return broker.metadata.group_configs.names()
         case ResourceType.CLIENT_METRICS:
-            return broker.client_metrics.names()
+            return broker.metadata.client_metrics.names()
     return []

@@ -186,7 +186,7 @@ async def _create(
     for name in names[:most]:
         await pace.step()  # topics that can't be created wait for nothing else
         try:
-            topic = await context.broker.topic_admin.create_topic(name)
+            topic = await context.broker.metadata.topic_admin.create_topic(name)
             quota.charge(len(topic.partitions))
         except TopicExists:
             pass  # it has been created meanwhile

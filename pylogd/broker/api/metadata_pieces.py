@@ -166,7 +166,7 @@ class MetadataPieces:
 
     def _encode_brokers(self, context: RequestContext) -> None:
         """Encode the brokers that have changed, in order of the ids."""
-        known, own, live = self._encoded_brokers, context.broker.node_id, self._brokers
+        known, own, live = self._encoded_brokers, context.broker.cluster.node_id, self._brokers
         self._encoded_brokers = {}
         for node_id in sorted({*live, own}):
             broker, (was, encoded) = live.get(node_id), known.get(node_id, _UNKNOWN)
@@ -305,7 +305,7 @@ def head(
         brokers=[
             MetadataResponseBroker(*found) for found in (reachable_brokers(context) if brokers is None else brokers)
         ],
-        cluster_id=broker.cluster_id,
+        cluster_id=broker.cluster.cluster_id,
         controller_id=broker.cluster.controller_id,
     )
 

@@ -209,7 +209,9 @@ def _mute(connection: Connection, owed: _Owed) -> int:
 
 def charge_connection(broker: BrokerParts, connection: ServedConnection, seconds: float) -> None:
     """Charge a client for work for its connection outside of handlers. It waits with its next request."""
-    if not connection.authenticated or (connection.claim is not None and broker.peers.is_peer(connection.claim)):
+    if not connection.authenticated or (
+        connection.claim is not None and broker.security.peers.is_peer(connection.claim)
+    ):
         return
     context = connection.context
     client_id = None if context is None else context.client_id
@@ -219,7 +221,7 @@ def charge_connection(broker: BrokerParts, connection: ServedConnection, seconds
 def _is_broker(context: RequestContext, request: Any) -> bool:
     """Return whether a broker of the cluster sent a request."""
     claim = context.connection.claim
-    if claim is not None and context.broker.peers.is_peer(claim):
+    if claim is not None and context.broker.security.peers.is_peer(claim):
         return True
     state = getattr(request, "replica_state", None)  # brokers of earlier releases prove nothing
     node_id = max(getattr(request, "replica_id", -1), -1 if state is None else state.replica_id)

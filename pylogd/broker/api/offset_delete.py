@@ -40,10 +40,9 @@ async def _delete(context: RequestContext, request: OffsetDeleteRequest) -> Offs
         for one in topic.partitions:
             await pace.step()
             known[topic.name, one.partition_index] = _exists(context, topic, one.partition_index)
-    result, answers = context.broker.groups.delete_offsets(
+    error, answers = await context.broker.groups.delete_offsets(
         request.group_id, [place for place, error in known.items() if not error]
     )
-    error = await result if isinstance(result, Deferred) else result
     if error:
         return OffsetDeleteResponse(error)
     codes = {**known, **answers}

@@ -20,6 +20,6 @@ def renew_delegation_token(
     context: RequestContext, request: RenewDelegationTokenRequest
 ) -> Deferred[RenewDelegationTokenResponse]:
     """Renew a token."""
-    tokens, principal, secret = context.broker.delegation_tokens, context.principal, bytes(request.hmac)
+    tokens, principal, secret = context.broker.security.delegation_tokens, context.principal, bytes(request.hmac)
     changed = change_expiry(context, lambda: tokens.renew(principal, secret, request.renew_period_ms))
     return Deferred.fromCoroutine(changed).addCallback(lambda found: RenewDelegationTokenResponse(*found))

@@ -92,7 +92,7 @@ def broker_of(context: RequestContext, name: str) -> int | None:
     """Return this broker's id, or None for the empty name, which means all. Raises KafkaError for other brokers."""
     if not name:
         return None
-    own = context.broker.node_id
+    own = context.broker.cluster.node_id
     if name != str(own):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -138,7 +138,7 @@ async def alter_one(
         whose = broker_of(context, resource.resource_name)
         with as_invalid_request():
             await alter_broker(whose)
-        await context.broker.cluster.labels_settled()  # so that the next request finds what this one has set
+        await context.broker.cluster.own.labels_settled()  # so that the next request finds what this one has set
     elif resource.resource_type == ResourceType.GROUP:
         await alter_group(group_of(resource.resource_name))
     elif resource.resource_type == ResourceType.CLIENT_METRICS:

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.context import RequestContext
 from pylogd.broker.api.registry import handles
-from pylogd.broker.groups.values import SyncAnswer
+from pylogd.broker.groups.values import SyncAnswer, SyncRequest
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -25,15 +25,12 @@ def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupR
         return _response(SyncAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED))
     if context.version >= _FIRST_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
         return _response(SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-    answer = context.broker.groups.sync(
-        request.group_id,
-        request.member_id,
-        request.group_instance_id,
-        request.generation_id,
-        request.protocol_type,
-        request.protocol_name,
-        {share.member_id: share.assignment for share in request.assignments},
-    )
+    assignments = {share.member_id: share.assignment for share in request.assignments}
+    sync = SyncRequest(
+        request.member_id, request.group_instance_id, request.generation_id, request.protocol_type,
+        request.protocol_name, assignments,
+    )  # fmt: skip
+    answer = context.broker.groups.sync(request.group_id, sync)
     return answer.addCallback(_response) if isinstance(answer, Deferred) else _response(answer)
 
 

@@ -41,7 +41,7 @@ async def _update(context: RequestContext, request: UpdateFeaturesRequest) -> Up
     if not context.may_use_cluster(AclOperation.ALTER):
         refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return _answer(context, request, refused, refused.text)
-    features = context.broker.features
+    features = context.broker.metadata.features
     for update in request.feature_updates:
         fault = _fault(context, features, update)
         if fault is not None:

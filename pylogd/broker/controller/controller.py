@@ -18,9 +18,10 @@ Must not know: the rules themselves (`decisions`), requests, logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -33,7 +34,6 @@ from pylogd.broker.controller.election import RETRY_SECONDS, Election
 from pylogd.broker.controller.machines import WORK, WorkEvent, WorkState
 from pylogd.broker.controller.misplaced import MisplacedReport
 from pylogd.broker.controller.timers import Timers
-from pylogd.broker.controller.writes import Writes
 from pylogd.broker.metadata.cluster import Cluster
 from pylogd.broker.metadata.eligibility import min_insync_of
 from pylogd.broker.metadata.errors import StalePartition
@@ -58,6 +58,71 @@ _WRITES_AT_ONCE: Final = 8
 _ELECTION_SETTINGS = ("unclean.leader.election.enable", "min.insync.replicas")
 
 
+class Writes:
+    """Writes that run concurrently, at most `most` of them.
+
+    any_begun: whether any write was begun.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._under_way: deque[Deferred[None]] = deque()
+        self._failures: list[Failure] = []
+        self.any_begun = False
+
+    async def may_begin(self) -> None:
+        """Wait until another write may begin. Once one has failed, wait for all and raise its error."""
+        while len(self._under_way) >= self._most and not self._failures:
+            await self._under_way.popleft()
+        if self._failures:
+            await self.done()
+
+    def begin(self, write: Coroutine[Deferred[Any], Any, None]) -> None:
+        """Begin a write."""
+        self.any_begun = True
+        self._under_way.append(Deferred.fromCoroutine(write).addErrback(self._failures.append))
+
+    async def done(self) -> None:
+        """Wait for all writes. Raises the error of the first one that failed."""
+        while self._under_way:
+            await self._under_way.popleft()
+        if self._failures:
+            self._failures[0].raiseException()
+
+
+class _DecidedIncarnations:
+    """The incarnations of brokers for which decisions were made, as the metadata store has them.
+
+    known: the incarnation of each broker, by its id.
+    """
+
+    __slots__ = ("_is_readable", "_version", "known")
+
+    def __init__(self) -> None:
+        self.known: dict[int, int] = {}
+        self._version = 0
+        self._is_readable = True
+
+    def read(self, node: Node, otherwise: Mapping[int, int]) -> None:
+        """Note what is in the node. If it can't be read, `otherwise` counts, and replaces it with the next write."""
+        self._version = node.stat.version
+        try:
+            self.known, self._is_readable = decode_incarnations(node.data), True
+        except CorruptMetadata as error:
+            log.error("{error}. It is replaced by what this broker read from it last", error=str(error))
+            self.known, self._is_readable = dict(otherwise), False
+
+    def write(self, known: dict[int, int]) -> list[SetData]:
+        """Return the write that makes `known` what is in the node; an empty list if it is that already."""
+        if known == self.known and self._is_readable:
+            return []
+        return [SetData(INCARNATIONS, encode_incarnations(known), self._version)]
+
+    def written(self, known: dict[int, int]) -> None:
+        """Note that the write was made."""
+        self.known, self._version, self._is_readable = known, self._version + 1, True
+
+
 class Controller:
     """One broker's controller, which decides while the broker is elected."""
 
@@ -77,9 +142,7 @@ class Controller:
             brokers=lambda: len(cluster.brokers),
         )  # fmt: skip
         self._work = WORK.machine()
-        self._known: dict[int, int] = {}  # the incarnations of brokers for which decisions were made
-        self._known_version = 0
-        self._known_unreadable = False
+        self._decided = _DecidedIncarnations()
         self._dirty: dict[str, None] = {}  # names of topics to decide on, in order
         self._all_dirty = False
         self._read_brokers = False  # whether to read all registrations, since some may have been replaced unnoticed
@@ -150,7 +213,7 @@ class Controller:
         return Deferred.fromCoroutine(self._stop_leading())
 
     async def _stop_leading(self) -> None:
-        await self._cluster.mark_stopping()
+        await self._cluster.own.mark_stopping()
         while self._election.running and self._to_hand_over():
             wait: Deferred[None] = Deferred()
             self._leaving.append(wait)
@@ -250,14 +313,14 @@ class Controller:
                 self._read_brokers = False
                 await self._cluster.look_again()
             await self._topics.catch_up()
-            self._learn_known(await self._store.get(INCARNATIONS))
+            self._decided.read(await self._store.get(INCARNATIONS), self._cluster.acknowledged)
         self._progress = self._seconds()
         dirty, everything = self._dirty, self._all_dirty
         self._dirty, self._all_dirty = {}, False
         topics = self._topics.all() if everything else list(filter(None, map(self._topics.get, dirty)))
         snapshot = self._snapshot()
         try:
-            await self._decide(snapshot, topics, snapshot.incarnations if everything else self._known)
+            await self._decide(snapshot, topics, snapshot.incarnations if everything else self._decided.known)
             if everything:
                 self._misplaced.look(topics, snapshot.brokers)
         except (NodeError, StalePartition) as error:
@@ -281,7 +344,7 @@ class Controller:
         for some in _slices(topics):
             if decided and len(decided) >= _WRITE_TOPICS:
                 await writes.may_begin()
-                writes.begin(self._write(self._anew(snapshot, decided), self._known))
+                writes.begin(self._write(self._decide_changed_again(snapshot, decided), self._decided.known))
                 decided = []
             decided += self._settle(snapshot, some)
             if some[-1] is not topics[-1]:
@@ -290,12 +353,12 @@ class Controller:
                     break
         if writes.any_begun and self.active:
             await writes.may_begin()
-            writes.begin(self._write(self._anew(snapshot, decided), self._known))
+            writes.begin(self._write(self._decide_changed_again(snapshot, decided), self._decided.known))
             decided = []
         await writes.done()
         if not self.active:
             return
-        await self._write(self._anew(snapshot, decided), known)
+        await self._write(self._decide_changed_again(snapshot, decided), known)
 
     def _settle(self, snapshot: Snapshot, topics: Sequence[Topic]) -> list[TopicUpdate]:
         unclean = frozenset(topic.name for topic in topics if self._allows_unclean(topic.configs))
@@ -305,7 +368,7 @@ class Controller:
             snapshot, [topic for topic in topics if topic.name not in settled], self._settings
         )
 
-    def _anew(self, snapshot: Snapshot, updates: Sequence[TopicUpdate]) -> list[TopicUpdate]:
+    def _decide_changed_again(self, snapshot: Snapshot, updates: Sequence[TopicUpdate]) -> list[TopicUpdate]:
         """Return the updates, with new updates for topics that have changed since the decision."""
         same, changed = [], []
         for update in updates:
@@ -322,28 +385,19 @@ class Controller:
         self._timers.later("slice", 0, lambda: done.callback(None))
         return done
 
-    def _learn_known(self, node: Node) -> None:
-        self._known_version = node.stat.version
-        try:
-            self._known, self._known_unreadable = decode_incarnations(node.data), False
-        except CorruptMetadata as error:
-            log.error("{error}. It is replaced by what this broker read from it last", error=str(error))
-            self._known, self._known_unreadable = dict(self._cluster.acknowledged), True
-
     async def _write(self, updates: list[TopicUpdate], known: dict[int, int]) -> None:
-        changed = known != self._known or self._known_unreadable
-        last = [SetData(INCARNATIONS, encode_incarnations(known), self._known_version)] if changed else []
+        last = self._decided.write(known)
         if not updates and not last:
             return
         await self._topics.write_states(updates, self.epoch, [self._election.guard], last)
         self._progress = self._seconds()
         if last:
-            self._known, self._known_version, self._known_unreadable = known, self._known_version + 1, False
+            self._decided.written(known)
         _report(updates)
         self.unclean_elections += decisions.unclean_elections(updates)
 
     def _snapshot(self) -> Snapshot:
-        return Snapshot(dict(self._cluster.brokers), self._known if self.active else self._cluster.acknowledged)
+        return Snapshot(dict(self._cluster.brokers), self._decided.known if self.active else self._cluster.acknowledged)
 
     def _allows_unclean(self, configs: Mapping[str, str]) -> bool:
         own = configs.get("unclean.leader.election.enable")
@@ -362,7 +416,7 @@ class Controller:
             updates = decisions.imbalanced(self._snapshot(), self._topics.all(), percentage)
             if updates:
                 log.info("Electing preferred leaders in {count} topics", count=len(updates))
-                Deferred.fromCoroutine(self._write(updates, self._known)).addErrback(self._balance_failed)
+                Deferred.fromCoroutine(self._write(updates, self._decided.known)).addErrback(self._balance_failed)
         self._balance_later()
 
     def _balance_failed(self, failure: Failure) -> None:

@@ -16,13 +16,16 @@ Must not know: requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pylogd.base.errors import ErrorCode
+from pylogd.base.limits.names import MAX_GROUP_ID, MAX_INSTANCE_ID
 from pylogd.base.limits.shares import NOBODY, Share
 from pylogd.broker.groups.consumer.answers import HeartbeatAnswer
 from pylogd.broker.groups.consumer.group import ConsumerGroup
@@ -30,9 +33,9 @@ from pylogd.broker.groups.consumer.heartbeats import Heartbeat, HeartbeatRefused
 from pylogd.broker.groups.consumer.members import JOINING, TopicPartition
 from pylogd.broker.groups.consumer.mixed import LeaveAnswer
 from pylogd.broker.groups.group import ClassicGroup
-from pylogd.broker.groups.joining import why_not_join
 from pylogd.broker.groups.led_groups import LedGroups
 from pylogd.broker.groups.migration import upgraded
+from pylogd.broker.groups.offset_memory import OffsetMemory
 from pylogd.broker.groups.offsets import (
     any_outdated,
     may_commit,
@@ -54,26 +57,83 @@ from pylogd.broker.groups.values import (
     JoinRequest,
     LeavingMember,
     SyncAnswer,
+    SyncRequest,
     TransactionalCommit,
 )
+from pylogd.broker.metadata.service import Metadata
+from pylogd.broker.replica.disk_calls import InThread
 from pylogd.broker.replica.internal_topic import KeyValue
-from pylogd.broker.replica.waiting import shield
-from pylogd.wire.records import TRANSACTIONAL
+from pylogd.broker.replica.service import Replicas
+from pylogd.config import Settings
+from pylogd.store.paths import OFFSETS_TOPIC
 
 log = Logger()
 
 _NONE = ErrorCode.NONE
+#: If a member's metadata has this many bytes, the total of all members is checked.
+_LARGE_METADATA: Final = 1 << 14
 TOO_MANY_GROUPS = "There are too many groups on this broker, or of this client (groups.max): see the broker's log."
 
 
-class GroupCoordinator(LedGroups):
-    """All groups that this broker coordinates. Methods return their answer, or a Deferred if they have to wait."""
+class GroupCoordinator:
+    """Answers the requests of a broker's groups. Methods return their answer, or a Deferred if they have to wait."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        metadata: Metadata,
+        settings: Settings,
+        clock: IReactorTime,
+        now_ms: Callable[[], int],
+        in_thread: InThread | None = None,
+    ) -> None:
+        """Arguments:
+
+        clock: times members and sweeps.
+        now_ms: the wall clock, for time stamps and the age of offsets.
+        in_thread: makes large changes of groups; None to make them at once.
+        """
+        self._led = led = LedGroups(replicas, metadata, settings, clock, now_ms, in_thread)
+        self._groups = led.groups
+        self._consumers = led.consumers
+        self._membership = led.membership
+        most_bytes = partial(settings.integer, "group.offsets.max.bytes")
+        self._offset_memory = OffsetMemory(most_bytes, led.bound, led.groups.values, clock.seconds)
+        self._topics = metadata.topics
+        self._settings = settings
+        self._now_ms = now_ms
+
+    def start(self) -> None:
+        """Begin to follow the leadership of the offsets topic. Call it before the replica manager starts."""
+        self._led.start()
+
+    def stop(self) -> None:
+        """Unload every group. Waiting requests are answered NOT_COORDINATOR."""
+        self._led.stop()
+
+    @property
+    def now_ms(self) -> int:
+        """The wall clock in milliseconds since 1970."""
+        return self._now_ms()
+
+    # -- finding coordinators
+
+    def coordinator_of(self, group_id: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
+        """Return the node id of a group's coordinator, or an error code. Creates the offsets topic if it is missing."""
+        if len(group_id) > MAX_GROUP_ID:
+            return ErrorCode.INVALID_GROUP_ID
+        return self._led.log.topic.coordinator_of(group_id)
+
+    def offsets_partition(self, group_id: str) -> PartitionId | None:
+        """Return the topic and partition that store a group; None while the offsets topic does not exist."""
+        topic = self._led.log.topic
+        return None if topic.get() is None else (OFFSETS_TOPIC, topic.index_of(group_id))
 
     # -- members
 
     def join(self, group_id: str, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
         """Handle a JoinGroup request."""
-        error = self._error_for(group_id) or why_not_join(request, self._settings, self._metadata_bytes)
+        error = self._led.error_for(group_id) or _why_not_join(request, self._settings, self._metadata_bytes)
         if error:
             return JoinAnswer(error, request.member_id)
         again = partial(self.join, group_id, request)
@@ -91,7 +151,7 @@ class GroupCoordinator(LedGroups):
         if group is None:
             if request.member_id:
                 return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-            group = self._found_or_new(group_id, request.share)
+            group = self._led.found_or_new(group_id, request.share)
         if group is None:
             return JoinAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
         return self._membership.join(group, request)
@@ -105,7 +165,7 @@ class GroupCoordinator(LedGroups):
         self, group_id: str, request: Heartbeat, match: Match
     ) -> HeartbeatAnswer | Deferred[HeartbeatAnswer]:
         """Handle a ConsumerGroupHeartbeat request. `match` finds the topics of a regular expression."""
-        error = self._error_for(group_id)
+        error = self._led.error_for(group_id)
         if error:
             return HeartbeatAnswer(error)
         again = partial(self.consumer_heartbeat, group_id, request, match)
@@ -114,15 +174,15 @@ class GroupCoordinator(LedGroups):
             return later
         known = group_id in self._groups
         if request.epoch == JOINING and self._consumers.get(group_id) is None:
-            group = self._found_or_new(group_id, request.share)
+            group = self._led.found_or_new(group_id, request.share)
             if group is None:
                 return HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, TOO_MANY_GROUPS, request.member_id)
             if group.members or group.stored:
                 return self._upgrade(group, request, match)
-            self._membership.release(group)
+            self._led.handover.release(group)
         answer = self._consumers.heartbeat(group_id, request, match)
         if not known and group_id not in self._consumers:
-            self._discard(group_id)  # the group's first member was refused
+            self._led.discard(group_id)  # the group's first member was refused
         return answer
 
     def keep_alive(self, group_id: str, request: Heartbeat) -> None:
@@ -137,39 +197,27 @@ class GroupCoordinator(LedGroups):
             records = upgraded(group, self._settings, self._topics.get) if group.members else ()
         except HeartbeatRefused as refused:
             return HeartbeatAnswer(refused.code, str(refused), request.member_id)
-        return self._consumers.upgrade(group.group_id, self._takeover(group, records), request, match)
+        return self._consumers.upgrade(group.group_id, self._led.takeover(group, records), request, match)
 
     def _with_consumers(self, group_id: str) -> bool:
         """Return whether a group has the newer protocol and members."""
         consumers = self._consumers.get(group_id)
         return consumers is not None and bool(consumers.members)
 
-    def sync(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-        assignments: dict[str, bytes],
-    ) -> SyncAnswer | Deferred[SyncAnswer]:
-        """Handle a SyncGroup request.
-
-        assignments: the leader's assignment, by member id.
-        """
+    def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer | Deferred[SyncAnswer]:
+        """Handle a SyncGroup request."""
         group = self._groups.get(group_id)
         if group is None:
-            error = self._error_for(group_id)
+            error = self._led.error_for(group_id)
             if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # some clients treat this error as fatal
                 error = ErrorCode.REBALANCE_IN_PROGRESS
             return SyncAnswer(error or ErrorCode.UNKNOWN_MEMBER_ID)
-        again = partial(self.sync, group_id, member_id, instance_id, generation, protocol_type, protocol, assignments)
+        again = partial(self.sync, group_id, request)
         if (later := self._consumers.in_line(group_id, again, SyncAnswer(ErrorCode.NOT_COORDINATOR))) is not None:
             return later
         if self._with_consumers(group_id):
-            return self._consumers.sync(group_id, member_id, instance_id, generation, protocol_type, protocol)
-        return self._membership.sync(group, member_id, instance_id, generation, protocol_type, protocol, assignments)
+            return self._consumers.sync(group_id, request)
+        return self._membership.sync(group, request)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """Handle a Heartbeat request. While the groups are being loaded every heartbeat is accepted."""
@@ -178,7 +226,7 @@ class GroupCoordinator(LedGroups):
             if not group.members and self._with_consumers(group_id):
                 return self._consumers.classic_heartbeat(group_id, member_id, instance_id, generation)
             return self._membership.heartbeat(group, member_id, instance_id, generation)
-        error = self._error_for(group_id)
+        error = self._led.error_for(group_id)
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return _NONE
         return error or ErrorCode.UNKNOWN_MEMBER_ID
@@ -187,7 +235,7 @@ class GroupCoordinator(LedGroups):
         """Handle a LeaveGroup request: return the error for the whole request, and NONE or an error for each member."""
         group = self._groups.get(group_id)
         if group is None:
-            error = self._error_for(group_id)
+            error = self._led.error_for(group_id)
             return error, [error or ErrorCode.UNKNOWN_MEMBER_ID for _ in leavers]
         unloaded = ErrorCode.NOT_COORDINATOR, [ErrorCode.NOT_COORDINATOR for _ in leavers]
         if (later := self._consumers.in_line(group_id, partial(self.leave, group_id, leavers), unloaded)) is not None:
@@ -218,12 +266,12 @@ class GroupCoordinator(LedGroups):
         """
         group = self._groups.get(group_id)
         if group is None:
-            error = self._error_for(group_id, named=False)
+            error = self._led.error_for(group_id, named=False)
             if error:
                 return error
             if generation > NO_GENERATION:
                 return ErrorCode.GROUP_ID_NOT_FOUND if knows_epochs else ErrorCode.ILLEGAL_GENERATION
-            if (group := self._found_or_new(group_id, share)) is None:
+            if (group := self._led.found_or_new(group_id, share)) is None:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
         consumers = self._consumers.get(group_id)
         if consumers is not None and consumers.members:
@@ -241,18 +289,18 @@ class GroupCoordinator(LedGroups):
             self._membership.forget_unused(group)
             return error
         records = [offset_record(group_id, *offset) for offset in offsets] if records is None else records
-        return self._append(group, records, partial(self._commit, group_id, offsets))
+        return self._led.commit(group, records, offsets)
 
     def commit_in_transaction(self, group_id: str, commit: TransactionalCommit) -> ErrorCode | Deferred[ErrorCode]:
         """Store offsets, all or none, that count once the transaction is committed. See `transaction_ended`."""
-        error = self._error_for(group_id)
+        error = self._led.error_for(group_id)
         if error:
             return error
         group = self._groups.get(group_id)
         if group is None:
             if commit.generation > NO_GENERATION:
                 return ErrorCode.ILLEGAL_GENERATION
-            if (group := self._found_or_new(group_id, commit.share)) is None:
+            if (group := self._led.found_or_new(group_id, commit.share)) is None:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
         consumers = self._consumers.get(group_id)
         if consumers is not None and consumers.members and (commit.member_id or commit.generation > NO_GENERATION):
@@ -264,7 +312,7 @@ class GroupCoordinator(LedGroups):
         if error or not commit.offsets:
             self._membership.forget_unused(group)
             return error
-        return self._stage(group, commit)
+        return self._led.stage(group, commit)
 
     def _may_keep(self, group: ClassicGroup, offsets: Sequence[tuple[PartitionId, Committed]]) -> ErrorCode:
         """Return NONE if offsets can be kept: their topics exist, and there is memory for the offsets."""
@@ -272,46 +320,27 @@ class GroupCoordinator(LedGroups):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return _NONE if self._offset_memory.admits(group, offsets) else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    def _stage(self, group: ClassicGroup, commit: TransactionalCommit) -> ErrorCode | Deferred[ErrorCode]:
-        """Append offsets of a transaction. They are pending once they are in the log."""
-        shard, group_id = self._shards[group.partition_index], group.group_id
-
-        def begin(offset: int) -> None:
-            group.uncommitted -= 1
-            if self._shards.get(shard.partition.index) is shard:
-                shard.begin(self._groups.get(group_id) or self._new(group_id), commit, offset)
-
-        result = self._write(
-            group, shard, commit.records, begin,
-            producer_id=commit.producer_id, producer_epoch=commit.epoch, attributes=TRANSACTIONAL,
-        )  # fmt: skip
-        return shield(result) if isinstance(result, Deferred) else result
-
     def transaction_ended(self, index: int, producer_id: int, offset: int, committed: bool) -> None:
-        """Note that the marker of a transaction is in a partition of the offsets topic, at `offset` of its log.
-
-        Once the marker is committed, the offsets of the transaction count, or are forgotten.
-        """
-        shard = self._shards.get(index)
-        if shard is None:
-            return  # the next leader of the partition finds the marker in the log
-        if shard.loading:
-            shard.markers.append((producer_id, offset, committed))
-        else:
-            self._close_transaction(shard, producer_id, offset, committed)
+        """Note that the marker of a transaction is in a partition of the offsets topic, at `offset` of its log."""
+        self._led.transaction_ended(index, producer_id, offset, committed)
 
     def unstable(self, group_id: str) -> frozenset[PartitionId]:
         """Return the partitions whose offset for the group an open transaction may still change."""
         group = self._groups.get(group_id)
         if group is None:
             return frozenset()
-        self._shards[group.partition_index].apply_committed()
+        self._led.log.shards[group.partition_index].apply_committed()
         return unstable(group, self._topics.was_deleted)
 
     def _ids_of(self, offsets: Iterable[tuple[PartitionId, Committed]]) -> list[TopicPartition]:
         """Return the partitions by topic id."""
         named = [(self._topics.get(topic), index) for (topic, index), _ in offsets]
         return [(topic.topic_id, index) for topic, index in named if topic is not None]
+
+    def committed(self, group_id: str) -> Mapping[PartitionId, Committed]:
+        """Return the committed offsets of a group that is coordinated here, by partition."""
+        group = self._groups.get(group_id)
+        return {} if group is None else self._led.offsets_of(group)
 
     def fetch(
         self, group_id: str, member_id: str | None = None, epoch: int = NO_GENERATION
@@ -325,35 +354,40 @@ class GroupCoordinator(LedGroups):
             return error
         group = self._groups.get(group_id)
         if group is not None:
-            return self._offsets_of(group)
-        return self._error_for(group_id, named=False) or {}
+            return self._led.offsets_of(group)
+        return self._led.error_for(group_id, named=False) or {}
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[PartitionId]
-    ) -> tuple[ErrorCode | Deferred[ErrorCode], dict[PartitionId, ErrorCode]]:
+    ) -> Deferred[tuple[ErrorCode, dict[PartitionId, ErrorCode]]]:
         """Delete committed offsets.
 
         Returns the error for the whole request, once the deletion is committed, and NONE or an error by partition.
         """
+        return Deferred.fromCoroutine(self._delete_offsets(group_id, partitions))
+
+    async def _delete_offsets(
+        self, group_id: str, partitions: Sequence[PartitionId]
+    ) -> tuple[ErrorCode, dict[PartitionId, ErrorCode]]:
         group = self._groups.get(group_id)
         if group is None:
-            return self._error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND, {}
+            return self._led.error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND, {}
         consumers = self._consumers.get(group_id)
         errors = {topic: may_delete(group, consumers, topic) for topic in {partition[0] for partition in partitions}}
         answers = {partition: errors[partition[0]] for partition in partitions}
         if ErrorCode.NON_EMPTY_GROUP in answers.values():
             return ErrorCode.NON_EMPTY_GROUP, {}
-        known = self._all_partitions_of(group)
+        known = self._led.partitions_of(group)
         to_delete = [partition for partition, error in answers.items() if not error and partition in known]
-        return self._drop_offsets(group, to_delete), answers
+        return await self._led.drop_offsets(group, to_delete), answers
 
     # -- administration
 
     def groups(self) -> tuple[ErrorCode, list[ClassicGroup | ConsumerGroup]]:
         """Return every group that is coordinated here, with COORDINATOR_LOAD_IN_PROGRESS while some may be missing."""
-        if not self._running:
+        if not self._led.running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
-        loading = any(shard.loading for shard in self._shards.values())
+        loading = any(shard.loading for shard in self._led.log.shards.values())
         found: list[ClassicGroup | ConsumerGroup] = [
             self._consumers.get(group_id) or group for group_id, group in self._groups.items()
         ]
@@ -362,15 +396,42 @@ class GroupCoordinator(LedGroups):
     def describe(self, group_id: str) -> ClassicGroup | ErrorCode:
         """Return a classic group, or an error code: GROUP_ID_NOT_FOUND if it does not exist."""
         group = self._groups.get(group_id) if self._consumers.get(group_id) is None else None
-        return group or self._error_for(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
+        return group or self._led.error_for(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
 
     def describe_consumers(self, group_id: str) -> ConsumerGroup | ErrorCode:
         """Return a group of the newer protocol, or the error code GROUP_ID_NOT_FOUND."""
-        return self._consumers.get(group_id) or self._error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND
+        return self._consumers.get(group_id) or self._led.error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND
 
-    def delete(self, group_id: str) -> ErrorCode | Deferred[ErrorCode]:
+    def delete(self, group_id: str) -> Deferred[ErrorCode]:
         """Delete a group and its offsets. Returns NON_EMPTY_GROUP if it has members."""
+        return Deferred.fromCoroutine(self._delete(group_id))
+
+    async def _delete(self, group_id: str) -> ErrorCode:
         group = self._groups.get(group_id)
         if group is None:
-            return self._error_for(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
-        return ErrorCode.NON_EMPTY_GROUP if group.state is not GroupState.EMPTY else self._delete(group)
+            return self._led.error_for(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NON_EMPTY_GROUP if group.state is not GroupState.EMPTY else await self._led.delete(group)
+
+
+def _why_not_join(request: JoinRequest, settings: Settings, kept: Callable[[], int]) -> ErrorCode:
+    """Return the error code for a request to join; NONE if the request must be handled.
+
+    kept: returns how many bytes of metadata the broker keeps for all members.
+    """
+    low = settings.integer("group.min.session.timeout.ms")
+    high = settings.integer("group.max.session.timeout.ms")
+    if not low <= round(request.session * 1000) <= high:
+        return ErrorCode.INVALID_SESSION_TIMEOUT
+    names = [request.protocol_type, *(name for name, _ in request.protocols)]
+    if any(len(name) > MAX_INSTANCE_ID for name in (request.instance_id or "", *names)):
+        return ErrorCode.INVALID_REQUEST
+    return _check_metadata(sum(len(metadata) for _, metadata in request.protocols), settings, kept)
+
+
+def _check_metadata(size: int, settings: Settings, kept: Callable[[], int]) -> ErrorCode:
+    """Return why a member may not have `size` bytes of metadata."""
+    if size > settings.integer("message.max.bytes"):
+        return ErrorCode.INVALID_REQUEST  # it would not fit into a record of the offsets topic
+    if size > _LARGE_METADATA and kept() + size > settings.integer("group.metadata.max.bytes"):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.NONE

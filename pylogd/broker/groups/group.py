@@ -13,57 +13,44 @@ Must not know: the clock, the reactor, logs, requests.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer.embedded import CONSUMER
+from pylogd.broker.groups.group_offsets import GroupOffsets
 from pylogd.broker.groups.member_table import MemberTable
-from pylogd.broker.groups.records import Committed, PartitionId, StoredGroup, StoredMember, consumer_topics
+from pylogd.broker.groups.records import StoredGroup, StoredMember, consumer_topics
 from pylogd.broker.groups.states import CLASSIC_GROUP, GroupEvent, GroupState
-from pylogd.broker.groups.transactions import OpenTransactions
-from pylogd.broker.groups.values import JoinAnswer, JoinedMember, Protocols, SyncAnswer
+from pylogd.broker.groups.values import JoinAnswer, JoinedMember, JoinRequest, Protocols, SyncAnswer
 
 NEVER = float("inf")
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """A member of a group.
 
     session: the session timeout in seconds.
     rebalance: the rebalance timeout in seconds.
+    protocols: (name, metadata) of each assignment protocol that it supports, the preferred one first.
     deadline: when its session ends, in the clock's seconds.
     is_new: whether it has not been part of a generation yet.
-    protocols: (name, metadata) of each assignment protocol that it supports, the preferred one first.
     """
 
-    __slots__ = (
-        "assignment", "client_host", "client_id", "deadline", "instance_id", "is_new", "member_id", "protocols",
-        "rebalance", "session",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        session: float,
-        rebalance: float,
-        protocols: Protocols,
-    ) -> None:
-        self.member_id = member_id
-        self.instance_id = instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.session = session
-        self.rebalance = rebalance
-        self.protocols = protocols
-        self.assignment = b""
-        self.deadline = NEVER
-        self.is_new = True
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session: float
+    rebalance: float
+    protocols: Protocols
+    assignment: bytes = b""
+    deadline: float = NEVER
+    is_new: bool = True
 
     @property
     def metadata_bytes(self) -> int:
@@ -97,34 +84,57 @@ class _Members(MemberTable[Member]):
                 del self._votes[name]
 
 
+class JoinWait:
+    """The wait for members to join in a rebalance.
+
+    until: when it ends, in the clock's seconds.
+    extensible: by how many seconds the wait for the first members of a group may still be extended. Such a wait always
+        takes its whole time. None for another wait.
+    newcomers: whether a member joined since the last extension.
+    """
+
+    __slots__ = ("extensible", "newcomers", "until")
+
+    def __init__(self, until: float, extensible: float | None = None) -> None:
+        self.until = until
+        self.extensible = extensible
+        self.newcomers = False
+
+
+class SyncWait:
+    """The wait for the SyncGroup requests of a generation.
+
+    until: when it ends, in the clock's seconds.
+    missing: ids of members of the generation that have not sent SyncGroup yet.
+    storing: whether the leader's assignment is being stored.
+    """
+
+    __slots__ = ("missing", "storing", "until")
+
+    def __init__(self, until: float, missing: set[str]) -> None:
+        self.until = until
+        self.missing = missing
+        self.storing = False
+
+
 class ClassicGroup:
-    """A group, its members and its committed offsets.
+    """A group, its members and its offsets.
 
     partition_index: the partition of the offsets topic that stores the group.
     members: the members by member id, in order of joining.
-    instances: the member id by group instance id.
     pending: member ids of clients that have still to join with them (KIP-394), each with the time at which it expires,
         in the clock's seconds (`pending` adds and removes them).
     waiting_joins, waiting_syncs: the requests that wait for an answer, by member id.
-    pending_syncs: ids of members of this generation that have not sent SyncGroup yet.
-    rebalance_at: when the wait for joins ends, in the clock's seconds.
-    sync_at: when the wait for syncs ends, in the clock's seconds.
-    first_wait: whether the group is waiting for its first members; this wait always takes its whole time.
-    delay_left: by how many seconds the first wait may still be extended.
-    newcomers: whether a member joined since the last extension.
-    offsets: the committed offsets by (topic, partition), including those of deleted topics; `CurrentOffsets` leaves
-        them out.
-    transactions: the offsets that open transactions will commit, also with those of deleted topics.
+    join_wait: the wait for joins; None unless the group is PREPARING.
+    sync_wait: the wait for syncs of this generation; None before the first generation and once the wait has ended.
+    offsets: the offsets, committed and in open transactions.
     uncommitted: how many changes of the group are being appended, or wait for the replicas.
-    storing: whether a generation is being written.
     stored: whether the group has a record in the offsets topic.
     """
 
     __slots__ = (
-        "_table", "delay_left", "first_wait", "generation", "group_id", "instances", "leader", "members", "newcomers",
-        "offsets", "partition_index", "pending", "pending_syncs", "protocol", "protocol_type", "rebalance_at",
-        "since_ms", "state", "stored", "storing", "sync_at", "timer", "timer_at", "transactions",
-        "uncommitted", "votes",
+        "_table", "generation", "group_id", "join_wait", "leader", "members", "offsets", "partition_index", "pending",
+        "protocol", "protocol_type", "since_ms", "state", "stored", "sync_wait", "timer", "uncommitted",
         "waiting_joins", "waiting_syncs",
     )  # fmt: skip
 
@@ -140,24 +150,15 @@ class ClassicGroup:
         self.leader: str | None = None
         self._table = _Members()
         self.members = self._table.members
-        self.instances = self._table.instances
-        self.votes = self._table.votes
         self.pending: dict[str, float] = {}
         self.waiting_joins: dict[str, Deferred[JoinAnswer]] = {}
         self.waiting_syncs: dict[str, Deferred[SyncAnswer]] = {}
-        self.pending_syncs: set[str] = set()
-        self.rebalance_at = NEVER
-        self.sync_at = NEVER
-        self.first_wait = False
-        self.delay_left = 0.0
-        self.newcomers = False
-        self.offsets: dict[PartitionId, Committed] = {}
-        self.transactions: OpenTransactions = {}
+        self.join_wait: JoinWait | None = None
+        self.sync_wait: SyncWait | None = None
+        self.offsets = GroupOffsets()
         self.uncommitted = 0
-        self.storing = False
         self.stored = False
         self.timer: IDelayedCall | None = None
-        self.timer_at = NEVER
 
     # -- state
 
@@ -169,14 +170,14 @@ class ClassicGroup:
     @property
     def unused(self) -> bool:
         """Whether the group can be removed from memory without losing anything."""
-        return self.state is GroupState.EMPTY and not (self.has_offsets or self.pending or self.stored)
-
-    @property
-    def has_offsets(self) -> bool:
-        """Whether the group has offsets, committed or in an open transaction."""
-        return bool(self.offsets or self.transactions)
+        return self.state is GroupState.EMPTY and not (self.offsets or self.pending or self.stored)
 
     # -- members
+
+    @property
+    def instances(self) -> Mapping[str, str]:
+        """The member id by group instance id."""
+        return self._table.instances
 
     def add(self, member: Member) -> None:
         """Add a member. The first one becomes the leader."""
@@ -187,14 +188,15 @@ class ClassicGroup:
     def remove(self, member: Member) -> None:
         """Remove a member. The caller answers the requests that wait under its id."""
         self._table.remove(member.member_id)
-        self.pending_syncs.discard(member.member_id)
+        if self.sync_wait is not None:
+            self.sync_wait.missing.discard(member.member_id)
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), None)
 
     def remove_all(self) -> None:
         """Remove all members, and everything that their generation agreed on."""
         self._table.clear()
-        self.pending_syncs = set()
+        self.join_wait = self.sync_wait = None
         self.protocol_type = self.protocol = self.leader = None
 
     def replace(self, old_id: str, new_id: str) -> Member:
@@ -207,19 +209,23 @@ class ClassicGroup:
         member = self._table.change(old_id, rename)
         if self.leader == old_id:
             self.leader = new_id
-        if old_id in self.pending_syncs:
-            self.pending_syncs.remove(old_id)
-            self.pending_syncs.add(new_id)
+        if self.sync_wait is not None and old_id in self.sync_wait.missing:
+            self.sync_wait.missing.remove(old_id)
+            self.sync_wait.missing.add(new_id)
         return member
 
-    def set_protocols(self, member: Member, protocols: Protocols) -> None:
-        """Replace the protocols that a member supports."""
+    def update(self, member: Member, request: JoinRequest) -> None:
+        """Note what a member says of itself when it joins again."""
+        if len(self.members) == 1:
+            self.protocol_type = request.protocol_type
 
         def change(member: Member) -> Member:
-            member.protocols = protocols
+            member.protocols = request.protocols
             return member
 
         self._table.change(member.member_id, change)
+        member.client_id, member.client_host = request.client_id, request.client_host
+        member.session, member.rebalance = request.session, request.rebalance
 
     @property
     def longest_rebalance(self) -> float:
@@ -241,14 +247,14 @@ class ClassicGroup:
         if protocol_type != self.protocol_type:
             return False
         own = {name for name, _ in member.protocols} if member is not None else set()
-        return any(self.votes.get(name, 0) - (name in own) == others for name, _ in protocols)
+        return any(self._table.votes.get(name, 0) - (name in own) == others for name, _ in protocols)
 
     def choose_protocol(self) -> str:
         """Return the protocol that most members prefer among those that all members support."""
         everybody = len(self.members)
         ballots: Counter[str] = Counter()
         for member in self.members.values():
-            ballots[next(name for name, _ in member.protocols if self.votes.get(name) == everybody)] += 1
+            ballots[next(name for name, _ in member.protocols if self._table.votes.get(name) == everybody)] += 1
         return ballots.most_common(1)[0][0]
 
     @property
@@ -264,12 +270,22 @@ class ClassicGroup:
             found |= subscribed
         return frozenset(found)
 
-    def joined_members(self) -> list[JoinedMember]:
-        """Return all members in the form that is sent to the leader."""
-        return [
-            JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol))
-            for member in self.members.values()
-        ]
+    def answer_join(self, member: Member) -> JoinAnswer:
+        """Return the present generation as the answer to a JoinGroup request; the leader gets all members."""
+        leader = self.leader or ""
+        members: Sequence[JoinedMember] = ()
+        if leader == member.member_id:
+            members = [
+                JoinedMember(one.member_id, one.instance_id, one.metadata(self.protocol))
+                for one in self.members.values()
+            ]
+        return JoinAnswer(
+            ErrorCode.NONE, member.member_id, self.generation, self.protocol_type, self.protocol, leader, members
+        )
+
+    def answer_sync(self, member: Member) -> SyncAnswer:
+        """Return a member's assignment as the answer to a SyncGroup request."""
+        return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
 
     def check(self, member_id: str, instance_id: str | None) -> Member | ErrorCode:
         """Return the member that sent a request, or UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID (KIP-345)."""
@@ -290,7 +306,8 @@ class ClassicGroup:
 
     def next_deadline(self) -> float:
         """Return the next time at which something may be due, in the clock's seconds; NEVER if nothing is."""
-        at = min(self.rebalance_at, self.sync_at, *self.pending.values())
+        waits = [wait.until for wait in (self.join_wait, self.sync_wait) if wait is not None]
+        at = min([*waits, *self.pending.values()], default=NEVER)
         for member_id, member in self.members.items():
             if member.deadline < at and member_id not in self.waiting_joins and member_id not in self.waiting_syncs:
                 at = member.deadline

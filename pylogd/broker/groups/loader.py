@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pylogd.broker.groups import transactions
 from pylogd.broker.groups.consumer.group import ConsumerGroup, replay
 from pylogd.broker.groups.consumer.records import Record as ConsumerRecord
 from pylogd.broker.groups.consumer.records import decode, is_of_consumer_group
 from pylogd.broker.groups.group import ClassicGroup
+from pylogd.broker.groups.group_offsets import GroupOffsets
 from pylogd.broker.groups.offsets import bind
 from pylogd.broker.groups.records import (
     NO_TOPIC_ID,
@@ -51,11 +51,10 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
         self._topic_id = topic_id
         self._now_ms = now_ms
         self._groups: dict[str, StoredGroup] = {}
-        self._offsets: dict[str, dict[PartitionId, Committed]] = {}
+        self._offsets: dict[str, GroupOffsets] = {}
         self._of_consumers: list[ConsumerRecord] = []
         self.consumers: list[ConsumerGroup] = []
         self.bound: list[ClassicGroup] = []
-        self._open: dict[str, transactions.OpenTransactions] = {}
         self._producers: dict[int, set[str]] = {}  # the groups with offsets in a producer's open transaction
         self._topic_ids: dict[bytes, bytes] = {}  # one object of each equal id
 
@@ -82,17 +81,19 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
         self, header: BatchHeader, offset: int, group_id: str, partition: PartitionId, committed: Committed | None
     ) -> None:
         """Note an offset, whose record is at `offset` of the log; None deletes the offset."""
-        offsets, open_ = self._offsets.setdefault(group_id, {}), self._open.setdefault(group_id, {})
+        offsets = self._offsets.get(group_id)
+        if offsets is None:
+            offsets = self._offsets[group_id] = GroupOffsets()
         if committed is None:
-            transactions.drop(open_, offsets, [partition], offset)
+            offsets.drop([partition], offset)
         else:
             topic_id = committed.topic_id
             entry = partition, committed._replace(topic_id=self._topic_ids.setdefault(topic_id, topic_id))
             if header.is_transactional:
                 self._producers.setdefault(header.producer_id, set()).add(group_id)
-                transactions.add(open_, header.producer_id, [entry], offset)
+                offsets.add(header.producer_id, [entry], offset)
             else:
-                transactions.commit(open_, offsets, [entry], offset)
+                offsets.commit([entry], offset)
 
     def apply_control(self, header: BatchHeader, batch: Any) -> None:
         """Note the end of a transaction."""
@@ -102,9 +103,8 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
             return
         producer_id, committed = header.producer_id, kind == ControlType.COMMIT
         for group_id in self._producers.pop(producer_id, ()):
-            open_, offsets = self._open[group_id], self._offsets[group_id]
-            key = transactions.close(open_, producer_id, header.base_offset)
-            transactions.end(open_, offsets, key, committed=committed)
+            offsets = self._offsets[group_id]
+            offsets.end(offsets.close(producer_id, header.base_offset), committed=committed)
 
     def make(self) -> dict[str, ClassicGroup]:
         """Return every classic group, and the offsets of every other group, by group id."""
@@ -115,11 +115,10 @@ class GroupLoader(InternalTopicLoader[dict[str, ClassicGroup]]):
             for group_id, stored in self._groups.items()
         }
         for group_id, offsets in self._offsets.items():
-            open_ = self._open[group_id]
-            if offsets or open_:
+            if offsets:
                 if group_id not in made:
                     made[group_id] = ClassicGroup(group_id, partition_index, self._now_ms)
-                made[group_id].offsets, made[group_id].transactions = offsets, open_
+                made[group_id].offsets = offsets
                 if bind(made[group_id], self._topic_id):
                     self.bound.append(made[group_id])
         return made

@@ -24,7 +24,7 @@ Must not know: requests, the offsets topic, how groups are stored (`store` does 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,10 +33,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pylogd.base.errors import ErrorCode
-from pylogd.broker.groups.group import NEVER, ClassicGroup, Member
+from pylogd.broker.groups.group import NEVER, ClassicGroup, JoinWait, Member, SyncWait
 from pylogd.broker.groups.pending import PendingIds
 from pylogd.broker.groups.states import GroupEvent, GroupState
-from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, next_generation
+from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, SyncRequest, next_generation
+from pylogd.broker.replica.waiting import then
 
 log = Logger()
 
@@ -60,11 +61,16 @@ class Membership:
         forget: Callable[[ClassicGroup], object],
         first_delay: Callable[[], float],
         most_members: Callable[[], int],
+        is_kept: Callable[[str], bool] = lambda group_id: False,
     ) -> None:
-        """clock: times sessions and rebalances. now_ms: the wall clock, for the time stamps of states.
+        """Arguments:
 
-        forget: called with each group that becomes Dead. first_delay: returns for how many seconds a new group waits
-            for more members. most_members: returns how many members a group may have.
+        clock: times sessions and rebalances.
+        now_ms: the wall clock, for the time stamps of states.
+        forget: called with each group that becomes Dead.
+        first_delay: returns for how many seconds a new group waits for more members.
+        most_members: returns how many members a group may have.
+        is_kept: returns whether a group is kept even if it has neither members nor offsets.
         """
         self._clock = clock
         self._now_ms = now_ms
@@ -72,6 +78,7 @@ class Membership:
         self._forget = forget
         self._first_delay = first_delay
         self._most_members = most_members
+        self._is_kept = is_kept
         self._pending = PendingIds()
 
     # -- joining
@@ -102,7 +109,7 @@ class Membership:
         if request.needs_known_id and request.instance_id is None:
             deadline = self._clock.seconds() + request.session
             self._pending.add(group, member_id, deadline, request.share)
-            self._set_timer(group, deadline)
+            self.set_timer(group, deadline)
             return JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         return self._add_member(group, request, member_id)
 
@@ -118,7 +125,8 @@ class Membership:
         if not group.members:
             group.protocol_type = request.protocol_type
         group.add(member)
-        group.newcomers = group.state is _PREPARING
+        if group.join_wait is not None:
+            group.join_wait.newcomers = True
         return self._wait_for_join(group, member)
 
     def _join_again(
@@ -130,8 +138,8 @@ class Membership:
         ):
             # The client did not receive the first answer, and nothing has changed since then.
             self._renew_session(group, member)
-            return self._generation_for(group, member)
-        self._refresh(group, member, request)
+            return group.answer_join(member)
+        group.update(member, request)
         return self._wait_for_join(group, member)
 
     def _rejoin_static(
@@ -143,7 +151,7 @@ class Membership:
         fenced = ErrorCode.FENCED_INSTANCE_ID
         waiting = [group.waiting_joins.pop(old_id, None), group.waiting_syncs.pop(old_id, None)]
         member = group.replace(old_id, member_id)
-        self._refresh(group, member, request)
+        group.update(member, request)
         if group.state is not _STABLE or group.choose_protocol() != group.protocol:
             answer: JoinAnswer | Deferred[JoinAnswer] = self._wait_for_join(group, member)
         else:
@@ -162,23 +170,13 @@ class Membership:
         leader's, so that it acts as a follower.
         """
         leads = group.leader == member.member_id
-        answer = self._generation_for(group, member)
+        answer = group.answer_join(member)
         if leads and can_skip:
             answer = answer._replace(skip_assignment=True)
         elif leads:
             answer = answer._replace(leader=old_leader or "", members=())
         stored = self._store(group, {one.member_id: one.assignment for one in group.members.values()})
-        if not isinstance(stored, Deferred):
-            return answer if stored == _NONE else JoinAnswer(stored, member.member_id)
-        return stored.addCallback(lambda error: answer if error == _NONE else JoinAnswer(error, member.member_id))
-
-    @staticmethod
-    def _refresh(group: ClassicGroup, member: Member, request: JoinRequest) -> None:
-        if len(group.members) == 1:
-            group.protocol_type = request.protocol_type
-        group.set_protocols(member, request.protocols)
-        member.client_id, member.client_host = request.client_id, request.client_host
-        member.session, member.rebalance = request.session, request.rebalance
+        return then(stored, lambda error: JoinAnswer(error, member.member_id) if error else answer)
 
     def _wait_for_join(self, group: ClassicGroup, member: Member) -> Deferred[JoinAnswer]:
         """Let the member's join wait, and begin a rebalance unless one is under way."""
@@ -202,13 +200,6 @@ class Membership:
         else:
             self._renew_session(group, member)
 
-    def _generation_for(self, group: ClassicGroup, member: Member) -> JoinAnswer:
-        leader = group.leader or ""
-        members = group.joined_members() if leader == member.member_id else ()
-        return JoinAnswer(
-            _NONE, member.member_id, group.generation, group.protocol_type, group.protocol, leader, members
-        )
-
     # -- rebalancing
 
     def _prepare(self, group: ClassicGroup) -> None:
@@ -219,36 +210,32 @@ class Membership:
             for member in group.members.values():
                 member.assignment = b""
         group.handle(GroupEvent.REBALANCE, self._now_ms())
-        group.sync_at, group.pending_syncs, group.storing = NEVER, set(), False
-        longest = group.longest_rebalance
+        group.sync_wait = None
+        longest, now = group.longest_rebalance, self._clock.seconds()
         delay = min(self._first_delay(), longest) if was_empty else 0.0
-        group.first_wait = delay > 0
-        group.delay_left = max(longest - delay, 0.0)
-        group.newcomers = False
-        self._wait_until(group, self._clock.seconds() + (delay if group.first_wait else longest))
+        group.join_wait = JoinWait(now + delay, max(longest - delay, 0.0)) if delay > 0 else JoinWait(now + longest)
+        self.set_timer(group, group.join_wait.until)
         self._complete_if_all_joined(group)
         for member_id, waiting in syncs.items():
             if member_id in group.members:
                 self._renew_session(group, group.members[member_id])
             self._answer(waiting, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
 
-    def _wait_until(self, group: ClassicGroup, at: float) -> None:
-        group.rebalance_at = at
-        self._set_timer(group, at)
-
     def _complete_if_all_joined(self, group: ClassicGroup) -> None:
-        if group.state is not _PREPARING or len(group.waiting_joins) < len(group.members):
+        wait = group.join_wait
+        if wait is None or len(group.waiting_joins) < len(group.members):
             return
-        if not group.members or not (group.first_wait or group.pending):
+        if not group.members or (wait.extensible is None and not group.pending):
             self._complete(group)
 
-    def _rebalance_timed_out(self, group: ClassicGroup) -> None:
+    def _rebalance_timed_out(self, group: ClassicGroup, wait: JoinWait) -> None:
         """End the wait for joins, or extend it if the group is new and members keep joining."""
-        if group.first_wait and group.newcomers and group.delay_left > 0:
-            delay = min(self._first_delay(), group.delay_left)
-            group.delay_left -= delay
-            group.newcomers = False
-            self._wait_until(group, self._clock.seconds() + delay)
+        if wait.extensible and wait.newcomers:
+            delay = min(self._first_delay(), wait.extensible)
+            wait.extensible -= delay
+            wait.newcomers = False
+            wait.until = self._clock.seconds() + delay
+            self.set_timer(group, wait.until)
         else:
             self._complete(group)
 
@@ -257,11 +244,12 @@ class Membership:
         for member in list(group.members.values()):
             if member.instance_id is None and member.member_id not in group.waiting_joins:
                 group.remove(member)
-        group.first_wait = False
+        longest_until = self._clock.seconds() + group.longest_rebalance
         if group.members and not group.waiting_joins:
-            self._wait_until(group, self._clock.seconds() + group.longest_rebalance)
+            group.join_wait = JoinWait(longest_until)
+            self.set_timer(group, longest_until)
             return
-        group.rebalance_at = NEVER
+        group.join_wait = None
         if not group.members:
             self._become_empty(group)
             return
@@ -271,15 +259,14 @@ class Membership:
             group.leader = next(iter(joins))
         group.protocol = group.choose_protocol()
         group.handle(GroupEvent.JOINED, self._now_ms())
-        group.pending_syncs = set(group.members)
-        group.sync_at = self._clock.seconds() + group.longest_rebalance
-        self._set_timer(group, group.sync_at)
+        group.sync_wait = SyncWait(longest_until, set(group.members))
+        self.set_timer(group, longest_until)
         answers = []
         for member_id, waiting in joins.items():
             member = group.members[member_id]
             member.is_new = False
             self._renew_session(group, member)
-            answers.append((waiting, self._generation_for(group, member)))
+            answers.append((waiting, group.answer_join(member)))
         for waiting, answer in answers:
             self._answer(waiting, answer)
 
@@ -290,13 +277,10 @@ class Membership:
             self.forget_unused(group)
             return
         group.generation = next_generation(group.generation)
-        stored = self._store(group, {})
-        if isinstance(stored, Deferred):
-            stored.addCallback(self._emptied, group)
-        else:
-            self._emptied(stored, group)
+        then(self._store(group, {}), partial(self._emptied, group))
 
-    def _emptied(self, error: ErrorCode, group: ClassicGroup) -> None:
+    @staticmethod
+    def _emptied(group: ClassicGroup, error: ErrorCode) -> None:
         if error != _NONE:
             log.warn(
                 "Could not store that group {group} is empty ({error}): after a restart its members must expire again",
@@ -305,40 +289,31 @@ class Membership:
 
     # -- assigning
 
-    def sync(
-        self,
-        group: ClassicGroup,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-        assignments: dict[str, bytes],
-    ) -> SyncAnswer | Deferred[SyncAnswer]:
-        """Handle a SyncGroup request: answer with the member's assignment once the leader's has been stored.
-
-        assignments: the leader's assignment, by member id; ignored from other members.
-        """
-        member = group.check(member_id, instance_id)
+    def sync(self, group: ClassicGroup, request: SyncRequest) -> SyncAnswer | Deferred[SyncAnswer]:
+        """Handle a SyncGroup request: answer with the member's assignment once the leader's has been stored."""
+        member_id = request.member_id
+        member = group.check(member_id, request.instance_id)
         if isinstance(member, ErrorCode):
             return SyncAnswer(member)
-        if generation != group.generation:
+        if request.generation != group.generation:
             return SyncAnswer(ErrorCode.ILLEGAL_GENERATION)
-        if (protocol_type or group.protocol_type) != group.protocol_type or (
-            protocol is not None and protocol != group.protocol
+        if (request.protocol_type or group.protocol_type) != group.protocol_type or (
+            request.protocol is not None and request.protocol != group.protocol
         ):
             return SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is _PREPARING:
             return SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)
-        group.pending_syncs.discard(member_id)
+        if group.sync_wait is not None:
+            group.sync_wait.missing.discard(member_id)
         self._renew_session(group, member)
         if group.state is _STABLE:
-            return self._assignment_for(group, member)
+            return group.answer_sync(member)
         waiting: Deferred[SyncAnswer] = Deferred(partial(self._sync_lost, group, member))
         superseded = group.waiting_syncs.pop(member_id, None)
         group.waiting_syncs[member_id] = waiting
-        if group.leader == member_id and not group.storing:
-            self._assign(group, assignments)
+        if group.leader == member_id and group.sync_wait is not None and not group.sync_wait.storing:
+            group.sync_wait.storing = True
+            self._assign(group, request.assignments)
         self._answer(superseded, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
         return waiting
 
@@ -347,20 +322,16 @@ class Membership:
             del group.waiting_syncs[member.member_id]
             self._renew_session(group, member)
 
-    def _assign(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+    def _assign(self, group: ClassicGroup, wanted: Mapping[str, bytes]) -> None:
         """Store the leader's assignment, which takes effect when it is stored."""
-        group.storing = True
-        assignments = {member_id: assignments.get(member_id, b"") for member_id in group.members}
-        stored = self._store(group, assignments)
-        if isinstance(stored, Deferred):
-            stored.addCallback(self._assigned, group, group.generation, assignments)
-        else:
-            self._assigned(stored, group, group.generation, assignments)
+        assignments = {member_id: wanted.get(member_id, b"") for member_id in group.members}
+        then(self._store(group, assignments), partial(self._assigned, group, group.generation, assignments))
 
-    def _assigned(self, error: ErrorCode, group: ClassicGroup, generation: int, assignments: dict[str, bytes]) -> None:
+    def _assigned(self, group: ClassicGroup, generation: int, assignments: dict[str, bytes], error: ErrorCode) -> None:
         if group.state is not _COMPLETING or group.generation != generation:
             return  # another rebalance has begun meanwhile, and has answered all waiting requests
-        group.storing = False
+        assert group.sync_wait is not None
+        group.sync_wait.storing = False
         if error != _NONE:
             syncs, group.waiting_syncs = group.waiting_syncs, {}
             self._prepare(group)
@@ -374,13 +345,9 @@ class Membership:
         answers = []
         for member_id, waiting in syncs.items():
             self._renew_session(group, group.members[member_id])
-            answers.append((waiting, self._assignment_for(group, group.members[member_id])))
+            answers.append((waiting, group.answer_sync(group.members[member_id])))
         for waiting, answer in answers:
             self._answer(waiting, answer)
-
-    @staticmethod
-    def _assignment_for(group: ClassicGroup, member: Member) -> SyncAnswer:
-        return SyncAnswer(_NONE, group.protocol_type, group.protocol, member.assignment)
 
     # -- heartbeats, leaving, expiring
 
@@ -435,14 +402,20 @@ class Membership:
 
     def unload(self, group: ClassicGroup, error: ErrorCode) -> None:
         """Make a group Dead, since it was deleted or moved to another broker. Answer waiting requests with `error`."""
-        if group.timer is not None and group.timer.active():
-            group.timer.cancel()
-        group.timer = None
+        self.stop_timer(group)
         group.handle(GroupEvent.REMOVED, self._now_ms())
+        self.forget_ids(group)
+        self._forget(group)
+        self.answer_all(group, error)
+
+    def forget_ids(self, group: ClassicGroup) -> None:
+        """Forget the member ids of clients that have still to join with them."""
+        self._pending.expire(group, NEVER)
+
+    def answer_all(self, group: ClassicGroup, error: ErrorCode) -> None:
+        """Answer all requests that wait for a group with an error."""
         joins, group.waiting_joins = group.waiting_joins, {}
         syncs, group.waiting_syncs = group.waiting_syncs, {}
-        self._pending.expire(group, NEVER)
-        self._forget(group)
         for member_id, join in joins.items():
             self._answer(join, JoinAnswer(error, member_id))
         for sync in syncs.values():
@@ -450,7 +423,7 @@ class Membership:
 
     def forget_unused(self, group: ClassicGroup) -> None:
         """Forget a group that is empty, and for which nothing is being stored."""
-        if group.unused and not group.uncommitted:
+        if group.unused and not group.uncommitted and not self._is_kept(group.group_id):
             self.unload(group, ErrorCode.UNKNOWN_MEMBER_ID)
 
     @staticmethod
@@ -460,41 +433,53 @@ class Membership:
 
     # -- time
 
-    def loaded(self, group: ClassicGroup) -> None:
-        """Start the sessions of a group that was read from the offsets topic. Each member has one session timeout."""
+    def renew_sessions(self, group: ClassicGroup) -> None:
+        """Start the sessions of all members again, as when the group was read from the offsets topic."""
         for member in group.members.values():
             self._renew_session(group, member)
 
-    def _renew_session(self, group: ClassicGroup, member: Member) -> None:
-        """Renew a member's session."""
-        member.deadline = self._clock.seconds() + member.session
-        self._set_timer(group, member.deadline)
+    def rebalance(self, group: ClassicGroup) -> None:
+        """Begin a rebalance of a group that has no requests of members to begin it."""
+        self.renew_sessions(group)
+        self._prepare(group)
 
-    def _set_timer(self, group: ClassicGroup, at: float) -> None:
+    def _renew_session(self, group: ClassicGroup, member: Member) -> None:
+        member.deadline = self._clock.seconds() + member.session
+        self.set_timer(group, member.deadline)
+
+    def set_timer(self, group: ClassicGroup, at: float) -> None:
         """Set the group's timer so that it fires at `at` at the latest."""
         timer = group.timer
         if timer is not None and timer.active():
-            if group.timer_at <= at:
+            if timer.getTime() <= at:
                 return
             timer.cancel()
-        group.timer_at = at
         group.timer = self._clock.callLater(max(at - self._clock.seconds(), 0.0), self._timer_fired, group)
+
+    def stop_timer(self, group: ClassicGroup) -> None:
+        """Let nothing become due in a group."""
+        if group.timer is not None and group.timer.active():
+            group.timer.cancel()
+        group.timer = None
 
     def _timer_fired(self, group: ClassicGroup) -> None:
         """Handle everything that is due, then set the timer to the next deadline."""
         group.timer = None
         now = self._clock.seconds()
         self._pending.expire(group, now)
-        if group.sync_at <= now:
-            group.sync_at = NEVER
-            late = [group.members[member_id] for member_id in sorted(group.pending_syncs)]
-        else:
-            late = []
+        late: list[Member] = []
+        if group.sync_wait is not None and group.sync_wait.until <= now:
+            group.sync_wait.until = NEVER
+            late = [group.members[member_id] for member_id in sorted(group.sync_wait.missing)]
         expired = [member for member in group.members.values() if group.is_expired(member, now)]
         self._remove_members(group, list(dict.fromkeys([*late, *expired])))
-        if group.state is _PREPARING and group.rebalance_at <= now:
-            self._rebalance_timed_out(group)
+        if group.state is _PREPARING and group.join_wait is not None and group.join_wait.until <= now:
+            self._rebalance_timed_out(group, group.join_wait)
         if group.state is not GroupState.DEAD:
-            at = group.next_deadline()
-            if at < NEVER:
-                self._set_timer(group, at)
+            self.set_next_timer(group)
+
+    def set_next_timer(self, group: ClassicGroup) -> None:
+        """Set the group's timer to the first time at which something may be due."""
+        at = group.next_deadline()
+        if at < NEVER:
+            self.set_timer(group, at)

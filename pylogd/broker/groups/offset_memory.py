@@ -94,14 +94,14 @@ class OffsetMemory:
         self._total = self._of_strangers = 0
         self._by_maker.clear()
         for group in self._groups():
-            size = sum(OFFSET_BYTES + len(one.metadata) for one in group.offsets.values())
+            size = sum(OFFSET_BYTES + len(one.metadata) for one in group.offsets.committed.values())
             if size:
                 self._add(self._makers.maker(group.group_id), size)
 
 
 def _added(group: ClassicGroup, offsets: Sequence[tuple[PartitionId, Committed]]) -> int:
     """Return how many bytes the group would gain."""
-    size, known = 0, group.offsets
+    size, known = 0, group.offsets.committed
     for partition, committed in offsets:
         before = known.get(partition)
         if before is None:

@@ -24,7 +24,6 @@ from pylogd.broker.groups.consumer.members import TopicPartition
 from pylogd.broker.groups.group import ClassicGroup
 from pylogd.broker.groups.records import NEVER, NO_TOPIC_ID, Committed, PartitionId
 from pylogd.broker.groups.states import GroupState
-from pylogd.broker.groups.transactions import pending
 from pylogd.broker.groups.values import NO_GENERATION
 
 
@@ -113,8 +112,8 @@ def expired(
     empty = group.state is GroupState.EMPTY and not (consumers is not None and consumers.members)
     since_ms = group.since_ms if empty and group.protocol_type else 0
     subscribed = _subscribed(group, consumers)
-    unstable = frozenset(pending(group.transactions))
-    for key, committed in group.offsets.items():
+    unstable = frozenset(group.offsets.pending())
+    for key, committed in group.offsets.committed.items():
         if key in unstable:
             continue
         if committed.expires_ms != NEVER:
@@ -161,7 +160,7 @@ def unstable(group: ClassicGroup, was_deleted: WasDeleted) -> frozenset[Partitio
     """Return the partitions whose offset an open transaction may still change."""
     return frozenset(
         partition
-        for transaction in group.transactions.values()
+        for transaction in group.offsets.transactions.values()
         for partition, (_, found) in transaction.items()
         if found is None or not _is_outdated(partition, found, was_deleted)
     )
@@ -178,8 +177,8 @@ def outdated(group: ClassicGroup, was_deleted: WasDeleted) -> Iterator[Partition
     A partition that also has an offset of a later topic is left out, since a deletion would remove both.
     """
     found: dict[PartitionId, bool] = {}
-    entries = [*group.offsets.items()]
-    for transaction in group.transactions.values():
+    entries = [*group.offsets.committed.items()]
+    for transaction in group.offsets.transactions.values():
         entries += [(partition, staged) for partition, (_, staged) in transaction.items() if staged is not None]
     for partition, committed in entries:
         found[partition] = _is_outdated(partition, committed, was_deleted) and found.get(partition, True)
@@ -191,10 +190,11 @@ def bind(group: ClassicGroup, topic_id: Callable[[str], bytes]) -> bool:
 
     topic_id: returns the id of the topic that has a name, or `DELETED_TOPIC`, or NO_TOPIC_ID if it is not known.
     """
-    unbound = [partition for partition, committed in group.offsets.items() if committed.topic_id == NO_TOPIC_ID]
+    committed = group.offsets.committed
+    unbound = [partition for partition, found in committed.items() if found.topic_id == NO_TOPIC_ID]
     for partition in unbound:
-        group.offsets[partition] = group.offsets[partition]._replace(topic_id=topic_id(partition[0]))
-    for transaction in group.transactions.values():
+        committed[partition] = committed[partition]._replace(topic_id=topic_id(partition[0]))
+    for transaction in group.offsets.transactions.values():
         for partition, (record, staged) in transaction.items():
             if staged is not None and staged.topic_id == NO_TOPIC_ID:
                 transaction[partition] = record, staged._replace(topic_id=topic_id(partition[0]))

@@ -45,8 +45,6 @@ _TOPIC_ID_TAG = 0
 _TOPIC_ID_FIELD = tags_field({_TOPIC_ID_TAG: NO_TOPIC_ID})[: -len(NO_TOPIC_ID)]  # without the id
 _GROUP_VALUE = 3
 _WITH_STATE_TIME = 2
-#: The most bytes of a string.
-MOST_TEXT = (1 << 15) - 1
 
 _OFFSET_HEAD = struct.Struct(">hqi")
 

@@ -12,12 +12,14 @@ Must not know: requests, how offsets are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.groups.group import ClassicGroup
 from pylogd.broker.groups.offsets import expired, outdated
@@ -46,8 +48,8 @@ class OffsetSweeps:
         settings: Settings,
         topics: TopicRegistry,
         groups: Callable[[], Iterable[_Found]],
-        drop_offsets: Callable[[ClassicGroup, Sequence[PartitionId]], object],
-        delete: Callable[[ClassicGroup], object],
+        drop_offsets: Callable[[ClassicGroup, Sequence[PartitionId]], Coroutine[Any, Any, ErrorCode]],
+        delete: Callable[[ClassicGroup], Coroutine[Any, Any, ErrorCode]],
     ) -> None:
         """Arguments:
 
@@ -118,10 +120,10 @@ class OffsetSweeps:
         def clean(group: ClassicGroup, consumers: ConsumerGroup | None) -> None:
             found = dict.fromkeys(to_delete(group, consumers))
             if found:
-                self._drop_offsets(group, list(found))
+                Deferred.fromCoroutine(self._drop_offsets(group, list(found)))
             empty = group.state is GroupState.EMPTY and not (consumers is not None and consumers.members)
-            if forget_idle and empty and not (group.has_offsets or group.pending):
-                self._delete(group)
+            if forget_idle and empty and not (group.offsets or group.pending):
+                Deferred.fromCoroutine(self._delete(group))
 
         self._visit(iter(list(self._groups())), clean)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pylogd.base.errors import ErrorCode
@@ -44,6 +44,21 @@ class JoinRequest(NamedTuple):
     needs_known_id: bool
     can_skip: bool
     share: Share = NOBODY
+
+
+class SyncRequest(NamedTuple):
+    """A SyncGroup request.
+
+    protocol_type, protocol: None if the client does not send them.
+    assignments: the leader's assignment, by member id; ignored from other members.
+    """
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    assignments: Mapping[str, bytes]
 
 
 class TransactionalCommit(NamedTuple):

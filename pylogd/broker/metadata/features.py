@@ -40,8 +40,7 @@ class Features:
     epoch: grows with each change of the node.
     """
 
-    def __init__(self, store: IMetadataStore, feed: ChangeFeed, cluster: Cluster) -> None:
-        self._store = store
+    def __init__(self, feed: ChangeFeed, cluster: Cluster) -> None:
         self._feed = feed
         self._cluster = cluster
         self._node_version = -1

@@ -5,7 +5,7 @@ once. An entity with settings need not exist.
 
 Rules: names are percent-encoded in paths, as Kafka's Sanitizer does. When the last setting of a name is removed, its
 node stays, empty.
-Must not know: what the settings mean, requests.
+Must not know: groups, clients, requests.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from types import MappingProxyType
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogd.base.limits.expressions import InvalidExpression, check
 from pylogd.broker.metadata.change_notes import Change
 from pylogd.broker.metadata.changes import ChangeFeed
 from pylogd.broker.metadata.configs import ConfigChange, apply_changes, change_configs
 from pylogd.broker.metadata.entity_configs import desanitize, sanitize
 from pylogd.broker.metadata.errors import InvalidConfig
 from pylogd.broker.metadata.layout import decode_configs
-from pylogd.config import ConfigError, Setting
+from pylogd.config import ConfigError, Setting, Settings
+from pylogd.config.client_metrics import MATCH, check_subscription, parse_match
+from pylogd.config.tables import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from pylogd.store.errors import CorruptMetadata, NoNode
 from pylogd.store.interfaces import IMetadataStore
+from pylogd.store.paths import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 
 log = Logger()
 
@@ -135,3 +139,35 @@ class NamedConfigs:
                 name=name, path=path, error=str(error),
             )  # fmt: skip
         return False
+
+
+class ClientMetricsConfigs(NamedConfigs):
+    """Subscriptions to the metrics of clients, in the nodes `/config/client-metrics/<subscription>`.
+
+    A subscription exists as long as it has settings.
+    """
+
+    def __init__(self, store: IMetadataStore, feed: ChangeFeed) -> None:
+        super().__init__(store, feed, CLIENT_METRICS_CONFIGS, CLIENT_METRICS_SETTINGS, _checked)
+
+
+def _checked(overrides: Mapping[str, str]) -> dict[str, str]:
+    checked = check_subscription(overrides)
+    for attribute, expression in parse_match(checked.get(MATCH, "")).items():
+        try:
+            check(expression)
+        except InvalidExpression as error:
+            raise ConfigError(f"match: {attribute}: {error}", MATCH) from error
+    return checked
+
+
+class GroupConfigs(NamedConfigs):
+    """Settings of single groups, in the nodes `/config/groups/<group>`. A group need not exist to have settings."""
+
+    def __init__(self, store: IMetadataStore, settings: Settings, feed: ChangeFeed) -> None:
+        super().__init__(store, feed, GROUP_CONFIGS, GROUP_SETTINGS, settings.check_group)
+        self._settings = settings
+
+    def integer(self, group_id: str, name: str) -> int:
+        """Return the value of a setting for a group: its own, or the broker's."""
+        return self._settings.group_value(self.get(group_id), name)

@@ -11,15 +11,15 @@ from twisted.internet.interfaces import IReactorTime
 
 from pylogd.base.clock import wall_ms
 from pylogd.broker.metadata.changes import ChangeFeed
-from pylogd.broker.metadata.client_metrics import ClientMetricsConfigs
 from pylogd.broker.metadata.cluster import Cluster
 from pylogd.broker.metadata.configs import BrokerConfigs
 from pylogd.broker.metadata.delegation_tokens import DelegationTokens
 from pylogd.broker.metadata.eligibility import min_insync_of
 from pylogd.broker.metadata.entity_configs import EntityConfigs
 from pylogd.broker.metadata.features import Features
-from pylogd.broker.metadata.group_configs import GroupConfigs
 from pylogd.broker.metadata.isr_writer import IsrWriter
+from pylogd.broker.metadata.named_configs import ClientMetricsConfigs, GroupConfigs
+from pylogd.broker.metadata.producer_ids import ProducerIds
 from pylogd.broker.metadata.topic_admin import TopicAdmin
 from pylogd.broker.metadata.topics import TopicRegistry
 from pylogd.config import Settings
@@ -40,8 +40,8 @@ class Metadata:
     """A broker's metadata on one store.
 
     Its parts are `cluster`, `topics`, `topic_admin`, `isr_writer`, `broker_configs`, `entity_configs` (of users and
-    client ids), `group_configs`, `client_metrics`, `delegation_tokens`, `features`, and `feed`, through which brokers
-    learn of each other's writes.
+    client ids), `group_configs`, `client_metrics`, `delegation_tokens`, `features`, `producer_ids`, and `feed`,
+    through which brokers learn of each other's writes.
     """
 
     def __init__(self, settings: Settings, store: IMetadataStore, clock: IReactorTime | None = None) -> None:
@@ -58,9 +58,10 @@ class Metadata:
         self.group_configs = GroupConfigs(store, settings, self.feed)
         self.client_metrics = ClientMetricsConfigs(store, self.feed)
         self.delegation_tokens = DelegationTokens(store, self.feed)
-        self.features = Features(store, self.feed, self.cluster)
+        self.features = Features(self.feed, self.cluster)
         self.topics = TopicRegistry(settings, self.feed)
         self.topic_admin = TopicAdmin(store, settings, self.cluster, self.feed, self.topics)
+        self.producer_ids = ProducerIds(store, node_id)
         self.isr_writer = IsrWriter(self.topics, self.cluster, self.feed, wall_ms, partial(min_insync_of, settings))
 
     def live_by(self, is_stuck: Callable[[float], bool], stand_still: Callable[[float], bool] | None) -> None:

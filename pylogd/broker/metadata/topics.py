@@ -267,7 +267,7 @@ class TopicRegistry:
         changed = changed_states(known, after)
         # The topic's node is checked too, since the update was computed from both nodes.
         operations: list[Operation] = [Check(path, entry.assignment_version)]
-        moves = len(after) != len(known) or _placed_anew(known, changed)
+        moves = len(after) != len(known) or _is_placement_changed(known, changed)
         if moves:
             assignment = Assignment.of(before.topic_id, after)
             operations = [SetData(path, encode_topic(assignment), entry.assignment_version)]
@@ -389,7 +389,7 @@ def _size(operations: Sequence[Operation], path: str) -> int:
     return size
 
 
-def _placed_anew(known: Sequence[PartitionState], changed: Sequence[PartitionState]) -> bool:
+def _is_placement_changed(known: Sequence[PartitionState], changed: Sequence[PartitionState]) -> bool:
     """Return whether the part of any state that is kept in the topic's node has changed."""
     for new in changed:
         old = known[new.index]

@@ -92,7 +92,7 @@ class BrokerMetrics:
         yield "pylogd_read_ahead_bytes", READ_AHEAD.total
 
     def _quotas(self) -> Found:
-        quotas, most = self._broker.client_quotas, self._broker.settings.integer("metrics.clients.max")
+        quotas, most = self._broker.parts.client_quotas, self._broker.settings.integer("metrics.clients.max")
         yield "pylogd_throttled_requests", [((name,), count) for name, count in STATISTICS.throttled.items()]
         yield "pylogd_throttle_seconds", [((name,), sum_) for name, sum_ in STATISTICS.throttled_seconds.items()]
         usage = [((one.kind.value, *map(_label, one.entity)), one) for one in quotas.usage(most)]
@@ -108,9 +108,9 @@ class BrokerMetrics:
             yield name, [((listener,), count) for listener, count in counts.items()]
         yield _SOCKETS + "connection_creation", [((listener,), count) for listener, count in taken.items()]
         yield _SOCKETS + "connection_close", [((one,), count - counts[one]) for one, count in taken.items()]
-        yield "kafka_server_fetchsessioncache_numincrementalfetchsessions", len(broker.fetch_sessions)
-        yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions", broker.fetch_sessions.evictions
-        waits = (("Fetch", len(broker.fetch_waits)), ("Produce", len(broker.replicas.append_waits)))
+        yield "kafka_server_fetchsessioncache_numincrementalfetchsessions", len(broker.parts.fetch_sessions)
+        yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions", broker.parts.fetch_sessions.evictions
+        waits = (("Fetch", len(broker.parts.fetch_waits)), ("Produce", len(broker.parts.replicas.append_waits)))
         yield (
             "kafka_server_delayedoperationpurgatory_numdelayedoperations",
             [((kind,), count) for kind, count in waits],
@@ -148,7 +148,7 @@ class BrokerMetrics:
         yield _PARTITION + "atminisr", ((labels, one.at_min_isr) for labels, one in found.items())
 
     def _partitions(self) -> Found:
-        counts, updater = self._samplers.survey.counts, self._broker.isr_updater
+        counts, updater = self._samplers.survey.counts, self._broker.parts.isr_updater
         yield _REPLICAS + "partitioncount", counts.partitions
         yield _REPLICAS + "leadercount", counts.leaders
         yield _REPLICAS + "underreplicatedpartitions", counts.under_replicated
@@ -167,11 +167,11 @@ class BrokerMetrics:
         yield _CONTROLLER + "globaltopiccount", counts.topics
         yield _CONTROLLER + "globalpartitioncount", counts.partitions
         yield _CONTROLLER + "activebrokercount", counts.brokers
-        elections = self._broker.controller.unclean_elections + self._broker.partition_admin.unclean_elections
+        elections = self._broker.controller.unclean_elections + self._broker.parts.partition_admin.unclean_elections
         yield "kafka_controller_controllerstats_uncleanleaderelections", elections
 
     def _disks(self) -> Found:
-        logs, spaces = self._broker.logs, self._samplers.space.spaces
+        logs, spaces = self._broker.storage.logs, self._samplers.space.spaces
         found = sorted(self._samplers.survey.directories.items())
         online = [((entry.path,), float(entry.failure is None)) for entry in logs.directories]
         yield "pylogd_log_dir_online", online
@@ -185,18 +185,18 @@ class BrokerMetrics:
 
     def _logs(self) -> Found:
         broker = self._broker
-        yield "pylogd_log_write_duration_seconds", broker.logs.storage.writes.seconds
-        yield "pylogd_log_flush_duration_seconds", broker.logs.storage.flushes
-        yield "pylogd_log_cleaner_compactions", broker.cleaners.completed
-        yield "pylogd_log_cleaner_threads_working", broker.cleaners.working
-        read, written = broker.cleaners.rewritten
+        yield "pylogd_log_write_duration_seconds", broker.storage.logs.storage.writes.seconds
+        yield "pylogd_log_flush_duration_seconds", broker.storage.logs.storage.flushes
+        yield "pylogd_log_cleaner_compactions", broker.storage.cleaners.completed
+        yield "pylogd_log_cleaner_threads_working", broker.storage.cleaners.working
+        read, written = broker.storage.cleaners.rewritten
         yield "pylogd_log_cleaner_read_bytes", read
         yield "pylogd_log_cleaner_written_bytes", written
-        yield "pylogd_log_cleaner_given_up_logs", broker.cleaners.given_up
-        yield "kafka_log_logcleanermanager_max_dirty_percent", broker.cleaners.most_dirty * 100
-        if broker.block_cache is not None:
-            yield "pylogd_block_cache_hit_bytes", broker.block_cache.counters.hit_bytes
-            yield "pylogd_block_cache_miss_bytes", broker.block_cache.counters.miss_bytes
+        yield "pylogd_log_cleaner_given_up_logs", broker.storage.cleaners.given_up
+        yield "kafka_log_logcleanermanager_max_dirty_percent", broker.storage.cleaners.most_dirty * 100
+        if broker.storage.block_cache is not None:
+            yield "pylogd_block_cache_hit_bytes", broker.storage.block_cache.counters.hit_bytes
+            yield "pylogd_block_cache_miss_bytes", broker.storage.block_cache.counters.miss_bytes
 
     def _groups(self) -> Found:
         sample = self._samplers.groups.last
@@ -213,7 +213,7 @@ class BrokerMetrics:
         yield "pylogd_group_lag_unknown_partitions", sample.unknown
 
     def _clients(self) -> Found:
-        telemetry, clients = self._broker.telemetry, self._samplers.clients
+        telemetry, clients = self._broker.parts.telemetry, self._samplers.clients
         software = Counter(instance.client.software[0] for instance in telemetry.instances)
         yield "pylogd_client_instances", [((name,), count) for name, count in _largest(software).items()]
         yield "pylogd_client_pushes", [((code.name,), count) for code, count in sorted(telemetry.pushes.items())]

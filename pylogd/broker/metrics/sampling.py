@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorTime
 
 from pylogd.broker.api.statistics import STATISTICS
-from pylogd.broker.metrics.cluster_view import ClusterView
+from pylogd.broker.metadata.cluster import Cluster
+from pylogd.broker.metadata.image import NO_LEADER
+from pylogd.broker.metadata.topics import TopicRegistry
 from pylogd.broker.metrics.disk_space import DiskSpace
 from pylogd.broker.metrics.group_lag import GroupLagSampler
 from pylogd.broker.metrics.reactor_lag import ReactorLag
@@ -22,6 +25,48 @@ from pylogd.wire.size_sampling import SizeSampler
 
 if TYPE_CHECKING:
     from pylogd.broker.broker import Broker
+
+
+@dataclass(slots=True)
+class ClusterCounts:
+    """The numbers of topics, partitions and live brokers that the controller knows; zeros on other brokers.
+
+    offline: partitions without a leader, or with a leader that is not live.
+    not_preferred: partitions that are led by another replica than the preferred one.
+    """
+
+    topics: int = 0
+    partitions: int = 0
+    offline: int = 0
+    not_preferred: int = 0
+    brokers: int = 0
+
+
+class ClusterView:
+    """Counts the partitions of the cluster.
+
+    counts: the result of the last complete walk.
+    """
+
+    def __init__(self, cluster: Cluster, topics: TopicRegistry) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self.counts = ClusterCounts()
+
+    def walk(self) -> Iterator[None]:
+        """Count all partitions, and yield after each, so that the caller can pause. Only the controller counts."""
+        counts = ClusterCounts()
+        if self._cluster.controller_id == self._cluster.node_id:
+            brokers = self._cluster.brokers
+            counts.brokers = len(brokers)
+            for topic in self._topics.all():
+                counts.topics += 1
+                for state in topic.partitions:
+                    counts.partitions += 1
+                    counts.offline += state.leader == NO_LEADER or state.leader not in brokers
+                    counts.not_preferred += state.leader != state.replicas[0]
+                    yield
+        self.counts = counts
 
 
 class SessionWatch:
@@ -77,21 +122,21 @@ class Samplers:
         settings = broker.settings
         self._broker = broker
         self.survey = Survey(
-            broker.partitions, lambda: settings.integer("metrics.topics.max"),
+            broker.parts.partitions, lambda: settings.integer("metrics.topics.max"),
             lambda: settings.integer("metrics.partitions.max"),
         )  # fmt: skip
-        self.cluster = ClusterView(broker.cluster, broker.topics)
-        self.clients = ClientValues(broker.telemetry)
+        self.cluster = ClusterView(broker.parts.cluster, broker.parts.topics)
+        self.clients = ClientValues(broker.parts.telemetry)
         self._sizes = SizeSampler(STATISTICS.request_size, STATISTICS.response_size)
         self.session = SessionWatch(broker.metadata.store)
-        self.space = DiskSpace(broker.logs, broker.replica_parts.disk_calls, clock)
+        self.space = DiskSpace(broker.storage.logs, broker.replica_parts.disk_calls, clock)
         self.reactor = ReactorLag(clock, self._sample_requests)
         self.groups = GroupLagSampler(
-            broker.groups, broker.partitions, broker.topics, broker.connect, clock,
+            broker.parts.groups, broker.parts.partitions, broker.parts.topics, broker.connect, clock,
             settings.integer("metrics.group.lag.interval.ms") / 1000, lambda: settings.integer("metrics.groups.max"),
             RegisteredGroups(
-                broker.metadata.store, broker.topics.names,
-                lambda: broker.cluster.controller_id == broker.cluster.node_id,
+                broker.metadata.store, broker.parts.topics.names,
+                lambda: broker.parts.cluster.controller_id == broker.parts.cluster.node_id,
             ),
         )  # fmt: skip
 
@@ -119,4 +164,4 @@ class Samplers:
         for dispatcher in self._broker.dispatchers:
             dispatcher.sample()
         self._sizes.sample()
-        self._broker.logs.storage.writes.sample()
+        self._broker.storage.logs.storage.writes.sample()

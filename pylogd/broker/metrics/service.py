@@ -82,13 +82,13 @@ class MetricsService:
         """Start sampling. Call it when the broker has begun to serve."""
         self._samplers = Samplers(self._broker, self._reactor)
         self._samplers.start()
-        self._broker.telemetry.active = self._takes_client_metrics
+        self._broker.parts.telemetry.active = self._takes_client_metrics
         self._serving = True
 
     def broker_stops(self) -> None:
         """Stop sampling, and answer `/readyz` with 503 from now on."""
         self._serving, self._stopping = False, True
-        self._broker.telemetry.active = False
+        self._broker.parts.telemetry.active = False
         samplers, self._samplers = self._samplers, None
         if samplers is not None:
             samplers.stop()
@@ -107,7 +107,7 @@ class MetricsService:
         reasons = []
         if not samplers.session.connected:
             reasons.append("the connection to the metadata store is lost")
-        if not self._broker.logs.healthy:
+        if not self._broker.storage.logs.healthy:
             reasons.append("all data directories are offline")
         return reasons
 

@@ -50,7 +50,7 @@ async def admit(
 
     Fails with `NodeIdInUse` or the store's errors.
     """
-    former, present = await cluster.former_directories(), logs.directory_ids
+    former, present = await cluster.own.former_directories(), logs.directory_ids
     # The id of a failed directory can't be read, and its copies may return.
     if len(logs.healthy) < len(logs.directories):
         present |= former
@@ -60,7 +60,7 @@ async def admit(
     await cluster.register(broker)
     await _correct(cluster.node_id, topics, logs, gone, suspect)
     if fenced:
-        await cluster.unfence()
+        await cluster.own.unfence()
     await in_thread(logs.trust)
 
 

@@ -6,9 +6,14 @@ all of its services. It is called once for each authentication of a connection, 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
 
+from pylogd.config import Settings
 from pylogd.credentials.principal import Principal
+
+#: The setting that names the class of the builder.
+BUILDER_CLASS: Final = "principal.builder.class"
 
 
 class Authentication(NamedTuple):
@@ -44,3 +49,28 @@ def encode_certificate(certificate: Any) -> bytes:
 
     encoded: bytes = certificate.public_bytes(Encoding.DER)
     return encoded
+
+
+class ConfiguredBuilder:
+    """The principal builder in the settings.
+
+    current: None without `principal.builder.class`.
+    make: makes the builder of a class. Raises ConfigError.
+    """
+
+    __slots__ = ("_name", "_settings", "current", "make")
+
+    def __init__(self, settings: Settings, make: Callable[[str | None], PrincipalBuilder | None]) -> None:
+        self.make = make
+        self._settings = settings
+        self._name = settings.text(BUILDER_CLASS)
+        self.current = make(self._name)
+
+    def refresh(self) -> bool:
+        """Make another builder if the setting has changed. Return whether it has. Raises ConfigError."""
+        name = self._settings.text(BUILDER_CLASS)
+        if name == self._name:
+            return False
+        self.current = self.make(name)
+        self._name = name
+        return True

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.base.limits.shares import Crowded, FairWork
-from pylogd.broker.metadata.client_metrics import ClientMetricsConfigs
+from pylogd.broker.metadata.named_configs import ClientMetricsConfigs
 from pylogd.broker.telemetry import otlp
 from pylogd.broker.telemetry.instances import Instance, Instances, new_instance_id
 from pylogd.broker.telemetry.subscriptions import DEFAULT_INTERVAL_MS, ClientIdentity, Wanted, wanted_of

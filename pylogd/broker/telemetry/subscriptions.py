@@ -9,7 +9,7 @@ from uuid import UUID
 from pylogd.base.limits.expressions import InvalidExpression, check
 from pylogd.base.limits.names import MAX_CLIENT_ID
 from pylogd.base.limits.shares import NOBODY, Share
-from pylogd.broker.metadata.client_metrics import ClientMetricsConfigs
+from pylogd.broker.metadata.named_configs import ClientMetricsConfigs
 from pylogd.config.client_metrics import ALL, INTERVAL, MATCH, METRICS, parse_match, parse_metrics
 
 #: The milliseconds between two requests of a client that no subscription matches.

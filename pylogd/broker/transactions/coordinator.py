@@ -18,6 +18,7 @@ Must not know: requests, connections.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Final
 
 from twisted.internet.defer import Deferred, succeed
@@ -28,11 +29,9 @@ from pylogd.base.errors import ErrorCode, PylogdError
 from pylogd.base.limits.shares import NOBODY, Share
 from pylogd.base.limits.transactions import MAX_TRANSACTION_PARTITIONS
 from pylogd.broker.metadata.feature_levels import TRANSACTION_VERSION
-from pylogd.broker.metadata.features import Features
-from pylogd.broker.metadata.topic_admin import TopicAdmin
-from pylogd.broker.metadata.topics import TopicRegistry
+from pylogd.broker.metadata.service import Metadata
 from pylogd.broker.replica.service import Replicas
-from pylogd.broker.replica.waiting import shield, shielded, then
+from pylogd.broker.replica.waiting import shield
 from pylogd.broker.transactions import rules
 from pylogd.broker.transactions.markers import Ask, Marker, MarkerSender
 from pylogd.broker.transactions.shards import Shard, Transaction, TransactionShards
@@ -59,19 +58,19 @@ _NONE = ErrorCode.NONE
 
 
 class TransactionCoordinator:
-    """All transactional ids that this broker coordinates. Methods return their answer, or a Deferred of it."""
+    """All transactional ids that this broker coordinates.
+
+    Cancelling a Deferred that a method has returned, as a disconnect does, does not cancel the work under way.
+    """
 
     def __init__(
         self,
         replicas: Replicas,
-        topics: TopicRegistry,
-        topic_admin: TopicAdmin,
+        metadata: Metadata,
         settings: Settings,
         clock: IReactorTime,
         now_ms: Callable[[], int],
         *,
-        features: Features,
-        next_producer_id: Callable[[], Deferred[int]],
         send_markers: Ask,
         send_slow_markers: Ask | None = None,
     ) -> None:
@@ -81,14 +80,14 @@ class TransactionCoordinator:
         now_ms: the wall clock, for timeouts and expiry of transactions.
         send_markers, send_slow_markers: send a request to the broker with a node id; see `MarkerSender`.
         """
-        self._shards = TransactionShards(replicas, topics, topic_admin, settings, now_ms)
-        self._shards.on_loaded = self._resume
-        self._topics = topics
+        topics = metadata.topics
+        self._shards = TransactionShards(replicas, topics, metadata.topic_admin, settings, now_ms)
+        self._shards.on_loaded = lambda *loaded: Deferred.fromCoroutine(self._resume(*loaded))
         self._settings = settings
         self._clock = clock
         self._now_ms = now_ms
-        self._features = features
-        self._next_producer_id = next_producer_id
+        self._features = metadata.features
+        self._next_producer_id = metadata.producer_ids.next
         self._markers = MarkerSender(send_markers, topics.leader_of, clock, send_slow_markers)
         self._shards.on_unloaded = self._markers.cancel
         self._sweeps = TransactionSweeps(self._shards, settings, clock, now_ms, self._fence, self._send_markers)
@@ -123,29 +122,32 @@ class TransactionCoordinator:
 
     # -- ending transactions after a failover
 
-    def _resume(self, shard: Shard, end: int, prepared: list[Transaction]) -> None:
+    async def _resume(self, shard: Shard, end: int, prepared: list[Transaction]) -> None:
         """Send markers for decisions that were loaded, once the in-sync replicas have the log up to `end`."""
-        if not self._shards.current(shard):
-            return
-        outcome = self._shards.topic.committed(shard.partition, end - 1)
-        for transaction in prepared:
-            transaction.change(completed(transaction.value, self._now_ms()).state, lambda: outcome)
-
-        def resume(error: ErrorCode) -> None:
-            if error:
-                self._later(_STORE_AGAIN_SECONDS, lambda: self._resume(shard, end, prepared))
-            elif self._shards.current(shard):
+        while self._shards.current(shard):
+            with ExitStack() as changes:
                 for transaction in prepared:
-                    self._send_markers(shard, transaction)
+                    after = completed(transaction.value, self._now_ms())
+                    changes.enter_context(transaction.change(after.state))
+                outcome = self._shards.topic.committed(shard.partition, end - 1)
+                error = await outcome if isinstance(outcome, Deferred) else outcome
+            if not error:
+                break
+            await self._pause()
+        if self._shards.current(shard):
+            for transaction in prepared:
+                self._send_markers(shard, transaction)
 
-        then(outcome, resume)
+    async def _pause(self) -> None:
+        """Wait before a failed write is repeated."""
+        done: Deferred[None] = Deferred()
+        self._later(_STORE_AGAIN_SECONDS, lambda: done.callback(None))
+        await done
 
     # -- changing a transactional id
 
-    def _change(
-        self, shard: Shard, transaction: Transaction, value: TransactionValue
-    ) -> ErrorCode | Deferred[ErrorCode]:
-        return self._shards.change(shard, transaction, value, flexible=self._version > 0)
+    async def _change(self, shard: Shard, transaction: Transaction, value: TransactionValue) -> ErrorCode:
+        return await self._shards.change(shard, transaction, value, flexible=self._version > 0)
 
     @property
     def _version(self) -> int:
@@ -159,26 +161,23 @@ class TransactionCoordinator:
         # There is no higher epoch than the highest, so its markers may have the transaction's epoch (`rules`).
         version = value.version if value.epoch < MAX_EPOCH else min(value.version, EPOCH_PER_TRANSACTION - 1)
         marker = Marker(
-            shard, transaction.name, value.producer_id, value.epoch, value.partitions,
-            lambda: self._complete(shard, transaction), commit=value.state is TransactionState.PREPARE_COMMIT,
-            coordinator_epoch=shard.epoch, version=version,
+            shard, transaction.name, value.producer_id, value.epoch, set(value.partitions),
+            lambda: Deferred.fromCoroutine(self._complete(shard, transaction)),
+            commit=value.state is TransactionState.PREPARE_COMMIT, coordinator_epoch=shard.epoch, version=version,
         )  # fmt: skip
-        transaction.change(after.state, lambda: self._markers.send(marker))
+        with transaction.change(after.state):
+            self._markers.send(marker)
         return after
 
-    def _complete(self, shard: Shard, transaction: Transaction) -> None:
+    async def _complete(self, shard: Shard, transaction: Transaction) -> None:
         """Store that every partition has its marker. Repeat this until it succeeds."""
-        if not self._shards.current(shard):
-            return
-        after = completed(transaction.value, self._now_ms())
-
-        def stored(error: ErrorCode) -> None:
-            if error and self._shards.current(shard):
-                transaction.change(
-                    after.state, lambda: self._later(_STORE_AGAIN_SECONDS, lambda: self._complete(shard, transaction))
-                )
-
-        then(self._change(shard, transaction, after), stored)
+        while self._shards.current(shard):
+            after = completed(transaction.value, self._now_ms())
+            if not await self._change(shard, transaction, after):
+                return
+            if self._shards.current(shard):
+                with transaction.change(after.state):
+                    await self._pause()
 
     # -- finding coordinators
 
@@ -195,7 +194,7 @@ class TransactionCoordinator:
 
     def initialize(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None, share: Share = NOBODY
-    ) -> ProducerAnswer | Deferred[ProducerAnswer]:
+    ) -> Deferred[ProducerAnswer]:
         """Handle InitProducerId: give a producer its id and epoch, which fences all others with the transactional id.
 
         expected: the producer id and epoch that it has (KIP-360), None for a new producer.
@@ -203,98 +202,67 @@ class TransactionCoordinator:
 
         An open transaction is aborted. The answer is CONCURRENT_TRANSACTIONS until that is done.
         """
+        return shield(Deferred.fromCoroutine(self._initialize(transactional_id, timeout_ms, expected, share)))
+
+    async def _initialize(
+        self, name: str, timeout_ms: int, expected: tuple[int, int] | None, share: Share
+    ) -> ProducerAnswer:
         if not 0 < timeout_ms <= self._settings.integer("transaction.max.timeout.ms"):
-            error = self._shards.check_name(transactional_id)
-            return ProducerAnswer(error or ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        shard = self._shards.shard_of(transactional_id)
+            return ProducerAnswer(self._shards.check_name(name) or ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        shard = self._shards.shard_of(name)
         if isinstance(shard, ErrorCode):
             return ProducerAnswer(shard)
-        transaction = shard.transactions.get(transactional_id)
-        if transaction is None:
-            if not self._shards.admits(transactional_id, share):
-                return ProducerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            made = self._initialize_new(shard, transactional_id, timeout_ms, expected)
-            return shield(Deferred.fromCoroutine(made))
-        return shielded(self._initialize(shard, transaction, timeout_ms, expected))
-
-    async def _initialize_new(
-        self, shard: Shard, name: str, timeout_ms: int, expected: tuple[int, int] | None
-    ) -> ProducerAnswer:
-        producer_id = await self._new_id()
+        transaction = shard.transactions.get(name)
+        if transaction is not None:
+            return await self._next_epoch(shard, transaction, timeout_ms, expected)
+        if not self._shards.admits(name, share):
+            return ProducerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        producer_id = await self._new_id_for(shard)
         if isinstance(producer_id, ErrorCode):
             return ProducerAnswer(producer_id)
-        if not self._shards.current(shard):
-            return ProducerAnswer(ErrorCode.NOT_COORDINATOR)
         value = TransactionValue(producer_id, NONE_YET, timeout_ms, self._now_ms())
         transaction = shard.transactions.setdefault(name, Transaction(name, value))
-        answer = self._initialize(shard, transaction, timeout_ms, expected)
-        if isinstance(answer, Deferred):
-            answer = await answer
+        answer = await self._next_epoch(shard, transaction, timeout_ms, expected)
         if transaction.value.epoch == NONE_YET and transaction.pending is None:  # the change could not be stored
             self._shards.forget(shard, name)
         return answer
 
-    async def _new_id(self) -> int | ErrorCode:
+    async def _new_id_for(self, shard: Shard) -> int | ErrorCode:
+        """Return a producer id for a transactional id of a shard, or an error code."""
         try:
-            return await self._next_producer_id()
+            new_id = await self._next_producer_id()
         except PylogdError as error:
             log.warn("Could not get a producer id for a transactional id: {error}", error=error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return new_id if self._shards.current(shard) else ErrorCode.NOT_COORDINATOR
 
-    def _initialize(
+    async def _next_epoch(
         self, shard: Shard, transaction: Transaction, timeout_ms: int, expected: tuple[int, int] | None
-    ) -> ProducerAnswer | Deferred[ProducerAnswer]:
+    ) -> ProducerAnswer:
+        """Give a producer the next epoch, with another producer id if there is no further epoch."""
         value = transaction.value
         error = rules.may_initialize(value, transaction.pending is not None, expected)
         if error:
             return ProducerAnswer(error)
         if value.state is TransactionState.ONGOING:
-            return then(
-                self._fence(shard, transaction),
-                lambda error: ProducerAnswer(error or ErrorCode.CONCURRENT_TRANSACTIONS),
-            )
+            error = await self._fence(shard, transaction)
+            return ProducerAnswer(error or ErrorCode.CONCURRENT_TRANSACTIONS)
         expected_epoch = None if expected is None else expected[1]
         if value.exhausted and (expected_epoch in (None, value.epoch) or value.epoch == MAX_EPOCH):
-            return self._with_new_id(
-                shard, transaction, TransactionState.EMPTY,
-                lambda new_id: self._store_for_producer(
-                    shard, transaction, rotated(value, new_id, timeout_ms, expected_epoch, self._now_ms())
-                ),
-            )  # fmt: skip
-        after = initialized(value, timeout_ms, expected_epoch, self._now_ms())
-        return self._store_for_producer(shard, transaction, after)
-
-    def _with_new_id(
-        self,
-        shard: Shard,
-        transaction: Transaction,
-        state: TransactionState,
-        use: Callable[[int], ProducerAnswer | Deferred[ProducerAnswer]],
-    ) -> ProducerAnswer | Deferred[ProducerAnswer]:
-        """Fetch a producer id for a change to `state`. Return the result of `use` for it, or an error code."""
-
-        async def fetch() -> ProducerAnswer:
-            new_id = await self._new_id()
-            if isinstance(new_id, ErrorCode) or not self._shards.current(shard):
-                transaction.settle()
-                return ProducerAnswer(new_id if isinstance(new_id, ErrorCode) else ErrorCode.NOT_COORDINATOR)
-            answer = use(new_id)
-            return await answer if isinstance(answer, Deferred) else answer
-
-        return transaction.change(state, lambda: Deferred.fromCoroutine(fetch()))
-
-    def _store_for_producer(
-        self, shard: Shard, transaction: Transaction, value: TransactionValue
-    ) -> ProducerAnswer | Deferred[ProducerAnswer]:
-        """Store a value. Return the answer that tells the producer its id and epoch."""
-        return then(
-            self._change(shard, transaction, value),
-            lambda error: ProducerAnswer(error) if error else ProducerAnswer(_NONE, value.producer_id, value.epoch),
-        )
+            with transaction.change(TransactionState.EMPTY):
+                new_id = await self._new_id_for(shard)
+                if isinstance(new_id, ErrorCode):
+                    transaction.settle()
+                    return ProducerAnswer(new_id)
+                after = rotated(value, new_id, timeout_ms, expected_epoch, self._now_ms())
+        else:
+            after = initialized(value, timeout_ms, expected_epoch, self._now_ms())
+        error = await self._change(shard, transaction, after)
+        return ProducerAnswer(error) if error else ProducerAnswer(_NONE, after.producer_id, after.epoch)
 
     def add(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[PartitionId], version: int
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> Deferred[ErrorCode]:
         """Add partitions to a transaction, which begins with the first. Return NONE once they are stored.
 
         version: the version of transactions that the producer uses. From version 2 on the leaders of partitions ask,
@@ -303,16 +271,18 @@ class TransactionCoordinator:
         While the previous transaction is being completed, or another leader's partitions are being added, the request
         waits, for at most `_SETTLE_SECONDS`. Waiting requests for the same transaction are handled together.
         """
-        wanted = frozenset(partitions)
-        result = self._add(transactional_id, producer_id, epoch, wanted, version)
-        if result is not ErrorCode.CONCURRENT_TRANSACTIONS:
-            return shielded(result)
-        found = self._shards.find(transactional_id)
-        several = version >= EPOCH_PER_TRANSACTION
-        if isinstance(found, ErrorCode) or not (several or found[1].value.state.prepared):
-            return result
-        later = self._add_when_settled(found[1], producer_id, epoch, wanted, version)
-        return shield(Deferred.fromCoroutine(later))
+        added = self._add_now_or_later(transactional_id, producer_id, epoch, frozenset(partitions), version)
+        return shield(Deferred.fromCoroutine(added))
+
+    async def _add_now_or_later(
+        self, name: str, producer_id: int, epoch: int, partitions: frozenset[PartitionId], version: int
+    ) -> ErrorCode:
+        result = await self._add(name, producer_id, epoch, partitions, version)
+        if result is ErrorCode.CONCURRENT_TRANSACTIONS:
+            found = self._shards.find(name)
+            if not isinstance(found, ErrorCode) and (version >= EPOCH_PER_TRANSACTION or found[1].value.state.prepared):
+                return await self._add_when_settled(found[1], producer_id, epoch, partitions, version)
+        return result
 
     async def _add_when_settled(
         self, transaction: Transaction, producer_id: int, epoch: int, partitions: frozenset[PartitionId], version: int
@@ -324,17 +294,16 @@ class TransactionCoordinator:
             while transaction.pending is not None and self._clock.seconds() < late:
                 await self._when_settled(transaction, late)
                 same = [more for *who, more in transaction.wanted if who == [producer_id, epoch]]
-                answer = self._add(transaction.name, producer_id, epoch, partitions.union(*same), version)
-                result = await answer if isinstance(answer, Deferred) else answer
+                result = await self._add(transaction.name, producer_id, epoch, partitions.union(*same), version)
                 if result is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     break
         finally:
             transaction.wanted.remove((producer_id, epoch, partitions))
         return result
 
-    def _add(
+    async def _add(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[PartitionId], version: int
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> ErrorCode:
         found = self._shards.find(transactional_id)
         if isinstance(found, ErrorCode):
             return found
@@ -345,7 +314,7 @@ class TransactionCoordinator:
         if len(transaction.value.partitions | partitions) > MAX_TRANSACTION_PARTITIONS:
             return ErrorCode.INVALID_REQUEST
         after = with_partitions(transaction.value, partitions, version, self._now_ms())
-        return self._change(shard, transaction, after)
+        return await self._change(shard, transaction, after)
 
     def _when_settled(self, transaction: Transaction, late: float) -> Deferred[None]:
         """Return a Deferred that fires when the pending change is stored, but not later than at the time `late`."""
@@ -378,12 +347,17 @@ class TransactionCoordinator:
 
     def end(
         self, transactional_id: str, producer_id: int, epoch: int, commit: bool, version: int
-    ) -> ProducerAnswer | Deferred[ProducerAnswer]:
+    ) -> Deferred[ProducerAnswer]:
         """Commit or abort a transaction. The answer is sent when the decision is stored; markers are written later.
 
         version: the version of transactions that the producer uses. From version 2 on the answer has the producer id
             and epoch to use next.
         """
+        return shield(Deferred.fromCoroutine(self._end(transactional_id, producer_id, epoch, commit, version)))
+
+    async def _end(
+        self, transactional_id: str, producer_id: int, epoch: int, commit: bool, version: int
+    ) -> ProducerAnswer:
         found = self._shards.find(transactional_id)
         if isinstance(found, ErrorCode):
             return ProducerAnswer(found)
@@ -393,54 +367,47 @@ class TransactionCoordinator:
         if error is not None:
             return ProducerAnswer(error) if error else ProducerAnswer(_NONE, value.producer_id, value.epoch)
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
-        return shielded(
-            self._decide(
-                shard, transaction, version, state,
-                lambda next_id: ending(value, commit, version, next_id, self._now_ms()),
-            )
+        return await self._decide(
+            shard, transaction, version, state,
+            lambda next_id: ending(value, commit, version, next_id, self._now_ms()),
         )  # fmt: skip
 
-    def _decide(
+    async def _decide(
         self,
         shard: Shard,
         transaction: Transaction,
         version: int,
         state: TransactionState,
         decision: Callable[[int], TransactionValue],
-    ) -> ProducerAnswer | Deferred[ProducerAnswer]:
+    ) -> ProducerAnswer:
         """Store a decision, then start to write the markers. Every end of a transaction uses this method.
 
         version: the version of transactions by which the transaction ends.
         decision: called with the producer id with which the producer is to continue. The id is -1 if the present one
             has a further epoch, or if the producer asks for it (InitProducerId).
         """
-        if version < EPOCH_PER_TRANSACTION or not transaction.value.exhausted:
-            return self._end(shard, transaction, decision(NONE_YET))
-        return self._with_new_id(
-            shard, transaction, state, lambda next_id: self._end(shard, transaction, decision(next_id))
-        )
+        next_id: int | ErrorCode = NONE_YET
+        with transaction.change(state):
+            if version >= EPOCH_PER_TRANSACTION and transaction.value.exhausted:
+                next_id = await self._new_id_for(shard)
+                if isinstance(next_id, ErrorCode):
+                    transaction.settle()
+                    return ProducerAnswer(next_id)
+            value = decision(next_id)
+        error = await self._change(shard, transaction, value)
+        if error:
+            return ProducerAnswer(error)
+        after = self._send_markers(shard, transaction)
+        return ProducerAnswer(_NONE, after.producer_id, after.epoch)
 
-    def _end(
-        self, shard: Shard, transaction: Transaction, value: TransactionValue
-    ) -> ProducerAnswer | Deferred[ProducerAnswer]:
-        """Store the decision, then start to write the markers."""
-
-        def stored(error: ErrorCode) -> ProducerAnswer:
-            if error:
-                return ProducerAnswer(error)
-            after = self._send_markers(shard, transaction)
-            return ProducerAnswer(_NONE, after.producer_id, after.epoch)
-
-        return then(self._change(shard, transaction, value), stored)
-
-    def _fence(self, shard: Shard, transaction: Transaction) -> ErrorCode | Deferred[ErrorCode]:
+    async def _fence(self, shard: Shard, transaction: Transaction) -> ErrorCode:
         """Abort an open transaction with a higher epoch. Return NONE once the decision is stored."""
         value, version = transaction.value, self._version
-        answer = self._decide(
+        answer = await self._decide(
             shard, transaction, version, TransactionState.PREPARE_ABORT,
             lambda next_id: fenced(value, version, next_id, self._now_ms()),
         )  # fmt: skip
-        return then(answer, lambda answer: answer.error)
+        return answer.error
 
     # -- administration
 

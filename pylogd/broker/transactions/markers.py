@@ -17,6 +17,7 @@ Must not know: states of transactions, connections.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
@@ -53,45 +54,28 @@ Ask = Callable[[int, WriteTxnMarkersRequest], "Deferred[WriteTxnMarkersResponse]
 Lane = tuple[int, bool]
 
 
+@dataclass(slots=True, eq=False)
 class Marker:
     """The end of a transaction, on its way to its partitions.
 
     owner: an object for `cancel`.
-    version: the version of transactions that the producer uses.
+    name: the transactional id, for the log.
     partitions: the partitions that do not have it yet.
     done: called once all partitions have it.
+    version: the version of transactions that the producer uses.
     """
 
-    __slots__ = (
-        "cancelled", "commit", "coordinator_epoch", "done", "epoch", "name", "owner", "partitions", "producer_id",
-        "tries", "version",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        owner: object,
-        name: str,
-        producer_id: int,
-        epoch: int,
-        partitions: Iterable[PartitionId],
-        done: Callable[[], object],
-        *,
-        commit: bool,
-        coordinator_epoch: int,
-        version: int,
-    ) -> None:
-        """name: the transactional id, for the log."""
-        self.owner = owner
-        self.name = name
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.partitions = set(partitions)
-        self.done = done
-        self.commit = commit
-        self.coordinator_epoch = coordinator_epoch
-        self.version = version
-        self.cancelled = False
-        self.tries = 0
+    owner: object
+    name: str
+    producer_id: int
+    epoch: int
+    partitions: set[PartitionId]
+    done: Callable[[], object]
+    commit: bool
+    coordinator_epoch: int
+    version: int
+    cancelled: bool = False
+    tries: int = 0
 
 
 #: A marker, and the partitions to which it is sent now.

@@ -47,8 +47,7 @@ class Transactions:
         ]
         marker_links, slow_marker_links, verifier_links = self._links
         self.coordinator = TransactionCoordinator(
-            replicas, metadata.topics, metadata.topic_admin, settings, clock, now_ms, features=metadata.features,
-            next_producer_id=metadata.cluster.next_producer_id, send_markers=marker_links.ask,
+            replicas, metadata, settings, clock, now_ms, send_markers=marker_links.ask,
             send_slow_markers=slow_marker_links.ask,
         )  # fmt: skip
         self.verifier = TransactionVerifier(

@@ -7,9 +7,10 @@ Must not know: what changes, and why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -21,22 +22,40 @@ from pylogd.base.limits.names import MAX_TRANSACTIONAL_ID
 from pylogd.base.limits.shares import Share
 from pylogd.broker.metadata.topic_admin import TopicAdmin
 from pylogd.broker.metadata.topics import TopicRegistry
-from pylogd.broker.replica.internal_topic import InternalTopic, KeyValue
+from pylogd.broker.replica.internal_loader import InternalTopicLoader
+from pylogd.broker.replica.internal_topic import InternalTopic, InternalTopicOptions, KeyValue
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.service import Replicas
-from pylogd.broker.replica.waiting import then
-from pylogd.broker.transactions.loader import TransactionLoader
-from pylogd.broker.transactions.records import transaction_key, transaction_value
+from pylogd.broker.transactions.records import read_key, read_value, transaction_key, transaction_value
 from pylogd.broker.transactions.states import TransactionState
-from pylogd.broker.transactions.topic import TRANSACTIONS
 from pylogd.broker.transactions.values import PartitionId, TransactionValue
-from pylogd.config import Settings
+from pylogd.config import Settings, internal_segment_size
 from pylogd.store.paths import TRANSACTIONS_TOPIC
+from pylogd.wire.records import BatchHeader, Record
 
 log = Logger()
 
 _NONE = ErrorCode.NONE
-T = TypeVar("T")
+
+
+def _configs(settings: Settings) -> Mapping[str, str]:
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(settings.integer("transaction.state.log.min.isr")),
+        **internal_segment_size(settings.integer("transaction.state.log.segment.bytes")),
+        "unclean.leader.election.enable": "false",
+    }
+
+
+TRANSACTIONS: Final = InternalTopicOptions(
+    TRANSACTIONS_TOPIC,
+    partitions="transaction.state.log.num.partitions",
+    replication_factor="transaction.state.log.replication.factor",
+    timeout="request.timeout.ms",
+    configs=_configs,
+    too_large=ErrorCode.UNKNOWN_SERVER_ERROR,
+)
 
 
 class Transaction:
@@ -58,22 +77,18 @@ class Transaction:
         self.settled: list[Callable[[], object]] = []
         self.wanted: list[tuple[int, int, frozenset[PartitionId]]] = []
 
-    def change(self, state: TransactionState, work: Callable[[], T | Deferred[T]]) -> T | Deferred[T]:
-        """Return the result of `work`, which leads to `state`: this state is pending until `settle` is called.
+    @contextmanager
+    def change(self, state: TransactionState) -> Iterator[None]:
+        """Begin a change that leads to `state`: this state is pending until `settle` is called.
 
-        If `work` fails, nothing is pending any more. Only this method makes a state pending.
+        If the body of the `with` statement fails, nothing is pending any more. Only this method makes a state pending.
         """
         self.pending = state
         try:
-            result = work()
-        except BaseException:
+            yield
+        except Exception:
             self.settle()
             raise
-        return result.addErrback(self._failed) if isinstance(result, Deferred) else result
-
-    def _failed(self, failure: Failure) -> Failure:
-        self.settle()
-        return failure
 
     def settle(self) -> None:
         """Note that nothing is pending any more."""
@@ -98,6 +113,34 @@ class Shard:
         self.epoch = partition.leader_epoch
         self.loading = True
         self.transactions: dict[str, Transaction] = {}
+
+
+class TransactionLoader(InternalTopicLoader[dict[str, TransactionValue]]):
+    """Loads one partition once. It may be used by one thread at a time.
+
+    end: the offset after the last record that was loaded.
+    """
+
+    contents = "the transactional id in it"
+
+    def __init__(self, partition: Partition, slice_bytes: int) -> None:
+        super().__init__(partition, slice_bytes)
+        self.end = partition.log.log_end_offset
+        self._values: dict[str, TransactionValue] = {}
+
+    def apply(self, header: BatchHeader, record: Record) -> None:
+        """Note the state in a record."""
+        transactional_id = None if record.key is None else read_key(record.key)
+        if transactional_id is None:
+            return  # a kind of record that only newer brokers write
+        if record.value is None:
+            self._values.pop(transactional_id, None)
+        else:
+            self._values[transactional_id] = read_value(record.value)
+
+    def make(self) -> dict[str, TransactionValue]:
+        """Return the state of every transactional id."""
+        return self._values
 
 
 class TransactionShards:
@@ -244,16 +287,16 @@ class TransactionShards:
 
     # -- changing a transactional id
 
-    def change(
+    async def change(
         self, shard: Shard, transaction: Transaction, value: TransactionValue, *, flexible: bool
-    ) -> ErrorCode | Deferred[ErrorCode]:
+    ) -> ErrorCode:
         """Store another value, which is in effect when the result is NONE.
 
         flexible: see `transaction_value`.
         """
         record = transaction_key(transaction.name), transaction_value(value, flexible=flexible)
-
-        def stored(error: ErrorCode) -> ErrorCode:
+        with transaction.change(value.state):
+            error = await self.append(shard, [record])
             if not self.current(shard):
                 return ErrorCode.NOT_COORDINATOR
             if not error:
@@ -261,11 +304,12 @@ class TransactionShards:
             transaction.settle()
             return error
 
-        return transaction.change(value.state, lambda: then(self.append(shard, [record]), stored))
-
-    def append(self, shard: Shard, records: list[KeyValue]) -> ErrorCode | Deferred[ErrorCode]:
-        """Append records to the partition of a shard."""
-        return self.topic.append(shard.partition, records) if self.current(shard) else ErrorCode.NOT_COORDINATOR
+    async def append(self, shard: Shard, records: list[KeyValue]) -> ErrorCode:
+        """Append records to the partition of a shard. Return NONE once they are committed."""
+        if not self.current(shard):
+            return ErrorCode.NOT_COORDINATOR
+        result = self.topic.append(shard.partition, records)
+        return await result if isinstance(result, Deferred) else result
 
     # -- all of them
 

@@ -10,19 +10,18 @@ Must not know: requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.base.errors import ErrorCode
 from pylogd.base.limits.log_lines import LimitedLog
 from pylogd.broker.replica.internal_topic import MOST_RECORDS, KeyValue
-from pylogd.broker.replica.waiting import then
 from pylogd.broker.transactions.records import transaction_key
 from pylogd.broker.transactions.shards import Shard, Transaction, TransactionShards
 from pylogd.broker.transactions.states import TransactionState
@@ -44,7 +43,7 @@ class TransactionSweeps:
         settings: Settings,
         clock: IReactorTime,
         now_ms: Callable[[], int],
-        abort: Callable[[Shard, Transaction], object],
+        abort: Callable[[Shard, Transaction], Coroutine[Any, Any, object]],
         send_markers: Callable[[Shard, Transaction], object],
     ) -> None:
         """Arguments:
@@ -117,21 +116,20 @@ class TransactionSweeps:
                 if one.pending is None and one.value.state.may_expire and one.value.updated_ms <= before
             ]  # fmt: skip
             for at in range(0, len(expired), MOST_RECORDS):
-                self._remove(shard, expired[at : at + MOST_RECORDS])
+                Deferred.fromCoroutine(self._remove(shard, expired[at : at + MOST_RECORDS]))  # the append never fails
 
         self._sweep(remove)
 
-    def _remove(self, shard: Shard, transactions: list[Transaction]) -> None:
-        def stored(error: ErrorCode) -> None:
-            for transaction in transactions:
-                if not error:
-                    self._shards.forget(shard, transaction.name)
-                transaction.settle()
-
+    async def _remove(self, shard: Shard, transactions: list[Transaction]) -> None:
         records: list[KeyValue] = [(transaction_key(one.name), None) for one in transactions]
+        with ExitStack() as changes:
+            for transaction in transactions:
+                changes.enter_context(transaction.change(TransactionState.DEAD))
+            error = await self._shards.append(shard, records)
         for transaction in transactions:
-            transaction.change(TransactionState.DEAD, lambda: None)
-        then(self._shards.append(shard, records), stored)  # the append never fails
+            if not error:
+                self._shards.forget(shard, transaction.name)
+            transaction.settle()
 
     def _sweep(self, work: Callable[[Shard, list[Transaction]], None]) -> None:
         """Call `work` with all transactional ids, `_AT_ONCE` in each turn of the reactor."""

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.base.errors import ErrorCode, PylogdError, UnsupportedByBroker
-from pylogd.broker.replica.waiting import then
 from pylogd.broker.transactions.coordinator import TransactionCoordinator
 from pylogd.broker.transactions.values import EPOCH_PER_TRANSACTION
 from pylogd.broker.transactions.verification import Answer, TopicPartition
@@ -103,7 +102,13 @@ class TransactionVerifier:
             found = self._coordinator.verify(name, producer_id, epoch, partitions)
             return {partition: _for_producer(error) for partition, error in found.items()}
         added = self._coordinator.add(name, producer_id, epoch, partitions, EPOCH_PER_TRANSACTION)
-        return then(added, lambda error: dict.fromkeys(partitions, _for_producer(error)))
+
+        def answered(error: ErrorCode) -> Answer:
+            return dict.fromkeys(partitions, _for_producer(error))
+
+        answer = added.addCallback(answered)
+        result: Any = answer.result if answer.called else None
+        return result if isinstance(result, dict) else answer  # an append need not wait for what is known already
 
     def _flush(self, node: int) -> None:
         """Send the queued questions for a coordinator, unless a request to it is in flight."""

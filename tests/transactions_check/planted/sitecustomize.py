@@ -98,10 +98,10 @@ def late_write() -> None:
 
 def aborted_offsets() -> None:
     """Let the offsets of aborted transactions count."""
-    from pylogd.broker.groups import transactions  # noqa: PLC0415
+    from pylogd.broker.groups.group_offsets import GroupOffsets  # noqa: PLC0415
 
-    end = transactions.end
-    transactions.end = lambda *args, committed: end(*args, committed=True)
+    end = GroupOffsets.end
+    GroupOffsets.end = lambda self, key, *, committed: end(self, key, committed=True)  # type: ignore[method-assign]
 
 
 FAULTS = {

@@ -42,7 +42,7 @@ from pylogd.broker.groups.consumer.service import (
     ConsumerGroups,
     GroupOption,
 )
-from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
+from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, SyncRequest
 from pylogd.broker.metadata.image import Topic
 from pylogd.broker.replica.disk_calls import InThread
 from pylogd.broker.replica.internal_topic import KeyValue
@@ -182,7 +182,7 @@ class MixedGroups(ConsumerGroups):
         if former is not None and not request.member_id:
             back = self._downgrade(held.group, [former], True)
             if back is not None:
-                return _after(self._go_back(held, back), lambda error: JoinAnswer(error, ""), again)
+                return _when_committed(self._go_back(held, back), lambda error: JoinAnswer(error, ""), again)
         interval_ms = self._option(group_id, ASSIGNMENT_INTERVAL)
         make = partial(_join, held.group, request, member_id, now_ms=self._now_ms(), interval_ms=interval_ms)
         wanted = classic.subscription_of(request).topics
@@ -200,7 +200,7 @@ class MixedGroups(ConsumerGroups):
         answer = JoinAnswer(_NONE, member_id, member.epoch, CONSUMER, request.protocols[0][0])
         outcome = self.write_or_wait(held, made, partial(self._joined, held, member_id, request))
         self._renew(held, member_id)
-        return _after(outcome, lambda error: JoinAnswer(error, request.member_id), lambda: answer)
+        return _when_committed(outcome, lambda error: JoinAnswer(error, request.member_id), lambda: answer)
 
     def _check_join(self, group: ConsumerGroup, request: JoinRequest) -> None:
         """Raise HeartbeatRefused if a client can't be a member, or the group is full."""
@@ -218,19 +218,12 @@ class MixedGroups(ConsumerGroups):
         held.sync_by[member_id] = now + request.rebalance
         self._set_timer(held, min(held.deadlines[member_id], held.sync_by[member_id]))
 
-    def sync(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-    ) -> SyncAnswer | Deferred[SyncAnswer]:
+    def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer | Deferred[SyncAnswer]:
         """Handle a SyncGroup request: answer with the partitions that the member may use."""
         held = self._held[group_id]
+        member_id, protocol_type, protocol = request.member_id, request.protocol_type, request.protocol
         try:
-            member, told = classic.check_generation(held.group, member_id, instance_id, generation)
+            member, told = classic.check_generation(held.group, member_id, request.instance_id, request.generation)
             classic.check_protocol(told, protocol_type, protocol)
         except HeartbeatRefused as refused:
             return SyncAnswer(refused.code)
@@ -240,7 +233,7 @@ class MixedGroups(ConsumerGroups):
         held.sync_by.pop(member_id, None)
         self._renew(held, member_id)
         answer = SyncAnswer(_NONE, protocol_type, protocol, classic.assignment_of(member, told, self._topic_of))
-        return _after(self._last_commit(held), SyncAnswer, lambda: answer)
+        return _when_committed(self._last_commit(held), SyncAnswer, lambda: answer)
 
     def classic_heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """Handle a Heartbeat request: REBALANCE_IN_PROGRESS if the member has to join again."""
@@ -275,10 +268,10 @@ class MixedGroups(ConsumerGroups):
         def refused(error: ErrorCode) -> LeaveAnswer:
             return error, [error for _ in leavers]
 
-        return _after(self._remove(held, gone), refused, lambda: (_NONE, errors))
+        return _when_committed(self._remove(held, gone), refused, lambda: (_NONE, errors))
 
 
-def _after(
+def _when_committed(
     outcome: ErrorCode | Deferred[ErrorCode], refused: Callable[[ErrorCode], T], done: Callable[[], T | Deferred[T]]
 ) -> T | Deferred[T]:
     """Return the result of `done` once a change is committed, or of `refused` if it fails with an error code."""

@@ -46,7 +46,7 @@ def test_many_are_created_and_deleted_in_slices(guarded: Parts) -> None:
     assert [[acl.principal for acl in result.matching_acls] for result in deleted.filter_results] == [
         [f"User:u-{n}"] for n in range(0, MANY, 2)
     ]
-    assert guarded.acls is not None and len(guarded.acls.items()) == MANY // 2
+    assert guarded.security.acls is not None and len(guarded.security.acls.items()) == MANY // 2
 
 
 def test_what_does_not_fit_into_an_answer_is_refused(guarded: Parts) -> None:

@@ -85,16 +85,16 @@ def allow(parts: Parts) -> Allow:
         permission: Permission = Permission.ALLOW,
         pattern: PatternType = PatternType.LITERAL,
     ) -> None:
-        assert parts.acls is not None
+        assert parts.security.acls is not None
         binding = make_binding(kind, name, pattern, str(ALICE), "127.0.0.0/8", operation, permission)
-        assert result_of(parts.acls.create([binding])) == {binding: None}
+        assert result_of(parts.security.acls.create([binding])) == {binding: None}
 
     return allow
 
 
 def revoke(parts: Parts) -> None:
-    assert parts.acls is not None
-    result_of(parts.acls.delete([AclFilter()]))
+    assert parts.security.acls is not None
+    result_of(parts.security.acls.delete([AclFilter()]))
 
 
 def bits(*operations: Op) -> int:

@@ -253,15 +253,16 @@ class TestSlices:
 
     def test_offsets_of_many_partitions(self, parts: Parts) -> None:
         parts.call(FindCoordinatorRequest("g"), 3)
-        group = parts.groups._new("g")
-        group.offsets = {("t", index): Committed(index, -1, "x" * 100, NOW_MS) for index in range(10_000)}
+        group = parts.groups._led.new("g")
+        group.offsets.committed = {("t", index): Committed(index, -1, "x" * 100, NOW_MS) for index in range(10_000)}
         answer, turns = later(parts, OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
         assert [one.committed_offset for one in answer.groups[0].topics[0].partitions] == list(range(10_000))
         assert turns >= 10_000 * 124 // SLICE_BYTES
 
     def test_a_client_that_leaves_ends_the_work(self, parts: Parts) -> None:
         parts.call(FindCoordinatorRequest("g"), 3)
-        parts.groups._new("g").offsets = {("t", index): Committed(1, -1, "", NOW_MS) for index in range(10_000)}
+        offsets = parts.groups._led.new("g").offsets
+        offsets.committed = {("t", index): Committed(1, -1, "", NOW_MS) for index in range(10_000)}
         answer = parts.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
         answer.addErrback(lambda _: None)
         answer.cancel()
@@ -462,5 +463,5 @@ class TestConnectionLimits:
         path = "/config/brokers/<default>"
         data = result_of(store.get(path)).data
         result_of(store.set(path, data.replace(b'"20"', b'"0"')))
-        result_of(Deferred.fromCoroutine(parts.broker_configs.reload(store)))
+        result_of(Deferred.fromCoroutine(parts.metadata.broker_configs.reload(store)))
         assert parts.settings["max.connections"] == (1 << 31) - 1

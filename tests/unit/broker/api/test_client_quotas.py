@@ -180,10 +180,10 @@ class TestApis:
         assert parts.client_quotas.connection_rate("::1") == 7
 
     def test_settings_of_others_are_kept_and_not_shown(self, parts: Parts) -> None:
-        result_of(parts.entity_configs.alter(Entity(user="ann"), {"SCRAM-SHA-256": "secret"}))
+        result_of(parts.metadata.entity_configs.alter(Entity(user="ann"), {"SCRAM-SHA-256": "secret"}))
         changed(parts, (USER, "ann"), producer_byte_rate=1.0)
         changed(parts, (USER, "ann"), producer_byte_rate=None)
-        assert parts.entity_configs.configs == {Entity(user="ann"): {"SCRAM-SHA-256": "secret"}}
+        assert parts.metadata.entity_configs.configs == {Entity(user="ann"): {"SCRAM-SHA-256": "secret"}}
         assert described(parts) == {}
 
 
@@ -348,7 +348,7 @@ class TestThrottling:
         assert client.ask(MetadataRequest(topics=None), 12).throttle_time_ms == 0
 
     def test_no_request_of_a_broker_is_charged(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(client.parts.peers, "is_peer", lambda _: True)
+        monkeypatch.setattr(client.parts.security.peers, "is_peer", lambda _: True)
         limit(client, request_percentage=0.001, producer_byte_rate=1.0)
         client.connection.claim = PeerClaim(2, "digest")
         charge_connection(client.parts, client.connection, 100.0)
@@ -479,4 +479,4 @@ class TestMutations:
 
 def test_the_default_entity_is_the_empty_name(parts: Parts) -> None:
     changed(parts, (CLIENT, None), producer_byte_rate=1.0)
-    assert set(parts.entity_configs.configs) == {Entity(client_id=DEFAULT_NAME)}
+    assert set(parts.metadata.entity_configs.configs) == {Entity(client_id=DEFAULT_NAME)}

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer.heartbeats import Heartbeat
-from pylogd.broker.metadata.group_configs import GroupConfigs
+from pylogd.broker.metadata.named_configs import GroupConfigs
 from pylogd.config import SETTINGS, TOPIC_SETTINGS, Settings
 from pylogd.wire.messages.alter_configs import AlterableConfig as Config
 from pylogd.wire.messages.alter_configs import AlterConfigsRequest
@@ -254,7 +254,7 @@ class TestGroups:
     def test_bounds_that_have_changed_count_for_what_was_set_before(self, parts: Parts) -> None:
         self.change(parts, Change(self.SESSION, SET, "60000"))
         narrower = Settings({"group.consumer.max.session.timeout.ms": "50000"})
-        assert narrower.group_value(parts.group_configs.get("g"), self.SESSION) == 50_000
+        assert narrower.group_value(parts.metadata.group_configs.get("g"), self.SESSION) == 50_000
 
     def test_live_groups_follow(self, parts: Parts) -> None:
         parts.create("t", 2)
@@ -294,10 +294,10 @@ class TestSubscriptions:
             "match": ("client_id=app-.*", SUBSCRIPTION_CONFIG),
         }
         assert self.change(parts, Change("metrics", APPEND, "y")).error_code == 0
-        assert parts.client_metrics.get("s")["metrics"] == "org.apache.kafka.producer.,x,y"
+        assert parts.metadata.client_metrics.get("s")["metrics"] == "org.apache.kafka.producer.,x,y"
         assert self.change(parts, Change("metrics", DELETE, None), Change("match", DELETE, None)).error_code == 0
         assert shown(parts, SUBSCRIPTION, "s") == self.defaults
-        assert parts.client_metrics.names() == []
+        assert parts.metadata.client_metrics.names() == []
 
     def test_all_settings_are_replaced(self, parts: Parts) -> None:
         self.change(parts, Change("metrics", SET, "*"))
@@ -319,7 +319,7 @@ class TestSubscriptions:
         is_request = name == "retention.ms" or value in ("99", "3600001")
         assert answer.error_code == (ErrorCode.INVALID_REQUEST if is_request else ErrorCode.INVALID_CONFIG)
         assert name in answer.error_message
-        assert parts.client_metrics.names() == []
+        assert parts.metadata.client_metrics.names() == []
 
     @pytest.mark.parametrize("name", ["", "x" * 250])
     def test_a_name_has_1_to_249_characters(self, parts: Parts, name: str) -> None:

@@ -57,6 +57,6 @@ class TestInitProducerId:
         assert parts.call(InitProducerIdRequest("")).error_code == ErrorCode.INVALID_REQUEST
 
     def test_a_store_that_fails(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parts.cluster, "next_producer_id", lambda: fail(StoreFailure("disk full")))
+        monkeypatch.setattr(parts.metadata.producer_ids, "next", lambda: fail(StoreFailure("disk full")))
         answer = parts.call(InitProducerIdRequest(None))
         assert (answer.error_code, answer.producer_id) == (ErrorCode.UNKNOWN_SERVER_ERROR, -1)

@@ -70,7 +70,7 @@ def describe(parts: Parts, *owners: str) -> list[str]:
 
 def log_in(parts: Parts, token: Any, algorithm: Algorithm = SCRAM_SHA_256, password: str | None = None) -> Success:
     """Authenticate with a token."""
-    server = ScramMechanism(algorithm, parts.scram_users).start()
+    server = ScramMechanism(algorithm, parts.security.scram_users).start()
     client = ScramClient(algorithm, token.token_id, password or b64encode(token.hmac).decode(), token=True)
     challenge = server.step(client.first())
     assert isinstance(challenge, Challenge)
@@ -102,14 +102,14 @@ def test_a_token_is_made_and_used(parts: Parts) -> None:
 def test_an_unknown_token_looks_like_a_known_one(parts: Parts) -> None:
     be(parts, "alice")
     known = create(parts)
-    server = ScramMechanism(SCRAM_SHA_256, parts.scram_users, lambda: "n").start()
+    server = ScramMechanism(SCRAM_SHA_256, parts.security.scram_users, lambda: "n").start()
     first = server.step(f"n,,n={known.token_id},r=c,tokenauth=true".encode())
-    unknown = ScramMechanism(SCRAM_SHA_256, parts.scram_users, lambda: "n").start()
+    unknown = ScramMechanism(SCRAM_SHA_256, parts.security.scram_users, lambda: "n").start()
     second = unknown.step(b"n,,n=unknown,r=c,tokenauth=true")
     assert len(first.message) == len(second.message)
-    identity = parts.scram_users.token(SCRAM_SHA_256, known.token_id)
+    identity = parts.security.scram_users.token(SCRAM_SHA_256, known.token_id)
     assert identity is not None
-    assert identity.credential.salt == parts.scram_users.decoy(SCRAM_SHA_256, known.token_id).salt
+    assert identity.credential.salt == parts.security.scram_users.decoy(SCRAM_SHA_256, known.token_id).salt
 
 
 def test_lifetimes_have_limits(parts: Parts) -> None:
@@ -267,7 +267,7 @@ def test_a_list_without_the_tokens_of_others_is_no_denial(tmp_path: Path) -> Non
     be(parts, "alice")
     assert create(parts).error_code == ErrorCode.NONE
     denials: list[object] = []
-    parts.audit = SimpleNamespace(denied=lambda *what: denials.append(what))  # type: ignore[assignment]
+    parts.security.audit = SimpleNamespace(denied=lambda *what: denials.append(what))  # type: ignore[assignment]
     be(parts, "bob")
     assert describe(parts) == [] and not denials
     parts.close()
@@ -298,10 +298,10 @@ def test_expired_tokens_are_deleted(parts: Parts) -> None:
     be(parts, "alice")
     create(parts, lifetime_ms=HOUR_MS)
     kept = create(parts)
-    parts.delegation_tokens.start(parts.clock)
+    parts.security.delegation_tokens.start(parts.clock)
     parts.time.advance(HOUR_MS / 1000)
     assert result_of(parts.metadata.store.children(DELEGATION_TOKENS)) == [kept.token_id]
-    parts.delegation_tokens.stop()
+    parts.security.delegation_tokens.stop()
 
 
 def test_secrets_are_not_stored(parts: Parts) -> None:
@@ -311,7 +311,7 @@ def test_secrets_are_not_stored(parts: Parts) -> None:
     assert b64encode(token.hmac) not in node.data and token.hmac not in node.data
     assert decode_token(token.token_id, node.data).owner == "User:alice"
     assert b'"tokenRequester":"User:alice"' in node.data and b'"version":3' in node.data
-    assert "key" not in repr(parts.delegation_tokens)
+    assert "key" not in repr(parts.security.delegation_tokens)
 
 
 def test_a_node_that_can_not_be_read_is_no_token(parts: Parts) -> None:

@@ -44,7 +44,7 @@ class TestMetadata:
         answer = parts.call(ask())
         (broker,) = answer.brokers
         assert (broker.node_id, broker.host, broker.port, broker.rack) == (1, "localhost", 9092, "r1")
-        assert (answer.controller_id, answer.cluster_id) == (1, parts.cluster_id)
+        assert (answer.controller_id, answer.cluster_id) == (1, parts.cluster.cluster_id)
         assert answer.cluster_authorized_operations == -(1 << 31)
 
     def test_answers_for_deleted_topics_are_not_kept_for_ever(self, parts: Parts) -> None:
@@ -224,7 +224,7 @@ class TestMetadata:
 class TestDescribeCluster:
     def test_brokers(self, parts: Parts) -> None:
         answer = parts.call(DescribeClusterRequest(include_cluster_authorized_operations=True))
-        assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, parts.cluster_id, 1)
+        assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, parts.cluster.cluster_id, 1)
         assert [(one.broker_id, one.host, one.port, one.rack) for one in answer.brokers] == [
             (1, "localhost", 9092, "r1")
         ]

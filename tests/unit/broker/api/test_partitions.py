@@ -209,7 +209,7 @@ class TestLabels:
     @pytest.fixture
     def labelled(self, two: Parts) -> Parts:
         """Let broker 2 carry the label `logs`, and broker 1 `online`."""
-        result_of(two.cluster.set_labels(("online",)))
+        result_of(two.cluster.own.set_labels(("online",)))
         other = Broker(2, (Endpoint("PLAINTEXT", "other", 9092),), labels=("logs",))
         path = f"{BROKERS}/2"
         write = two.metadata.feed.write([SetData(path, encode_broker(other))], [path])

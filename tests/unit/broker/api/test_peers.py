@@ -29,7 +29,7 @@ def secret(parts: Parts) -> BrokerSecret:
     """Return the secret of broker 2, a registered follower that lacks the only record."""
     secret = BrokerSecret()
     known = {FOLLOWER: Broker(FOLLOWER, ENDPOINTS, proof=secret.digest)}
-    parts.peers = Peers(lambda: known)
+    parts.security.peers = Peers(lambda: known)
     parts.create("t")
     parts.set_state("t", replicas=(1, FOLLOWER), isr=(1, FOLLOWER))
     parts.append("t", b"v")
@@ -78,7 +78,7 @@ def test_only_brokers_may_send_requests_with_any_number_of_elements(parts: Parts
     ):
         assert greet(parts, name, version).bounded
     unproven = {FOLLOWER: Broker(FOLLOWER, ENDPOINTS)}  # a broker of an earlier release
-    parts.peers = Peers(lambda: unproven)
+    parts.security.peers = Peers(lambda: unproven)
     assert greet(parts, SOFTWARE_NAME, secret.software_version(__version__, FOLLOWER)).bounded
 
 

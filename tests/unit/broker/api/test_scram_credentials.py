@@ -66,15 +66,15 @@ def test_credentials_are_set_listed_and_deleted(parts: Parts) -> None:
         "alice": 0, "Bob": 0,
     }  # fmt: skip
     assert describe(parts) == {"Bob": [(1, 4096)], "alice": [(1, 4096), (2, 4096)]}
-    found = parts.scram_users.user(SCRAM_SHA_256, "alice")
+    found = parts.security.scram_users.user(SCRAM_SHA_256, "alice")
     assert found is not None and found.credential == make_credential(SCRAM_SHA_256, "secret", SALT)
-    assert parts.scram_users.user(SCRAM_SHA_512, "Bob") is None
-    assert parts.scram_users.user(SCRAM_SHA_256, "bob") is None
+    assert parts.security.scram_users.user(SCRAM_SHA_512, "Bob") is None
+    assert parts.security.scram_users.user(SCRAM_SHA_256, "bob") is None
     assert alter(parts, alice=1) == {"alice": 0}
-    assert parts.scram_users.user(SCRAM_SHA_256, "alice") is None
+    assert parts.security.scram_users.user(SCRAM_SHA_256, "alice") is None
     assert describe(parts, "alice", "nobody") == {"alice": [(2, 4096)], "nobody": ErrorCode.RESOURCE_NOT_FOUND}
     assert alter(parts, upsertion("Bob", "changed")) == {"Bob": 0}
-    changed = parts.scram_users.user(SCRAM_SHA_256, "Bob")
+    changed = parts.security.scram_users.user(SCRAM_SHA_256, "Bob")
     assert changed is not None and changed.credential == make_credential(SCRAM_SHA_256, "changed", SALT)
 
 
@@ -109,7 +109,7 @@ def test_what_is_refused(parts: Parts, change: ScramCredentialUpsertion, code: E
 def test_any_salt_and_length_of_a_salted_password(parts: Parts, salt: bytes, salted: bytes) -> None:
     """Kafka computes the keys of whatever it is given."""
     assert alter(parts, ScramCredentialUpsertion("alice", 1, 4096, salt, salted)) == {"alice": 0}
-    found = parts.scram_users.user(SCRAM_SHA_256, "alice")
+    found = parts.security.scram_users.user(SCRAM_SHA_256, "alice")
     assert found is not None
     assert found.credential == credential_of(SCRAM_SHA_256, salted, salt, 4096)
 
@@ -158,7 +158,7 @@ def test_describe_configs_does_not_show_them(parts: Parts) -> None:
 
 
 def test_other_brokers_see_a_change(parts: Parts) -> None:
-    other = StoredUsers(EntityConfigs(parts.metadata.store, parts.metadata.feed), parts.delegation_tokens.find)
+    other = StoredUsers(EntityConfigs(parts.metadata.store, parts.metadata.feed), parts.security.delegation_tokens.find)
     alter(parts, upsertion("alice"))
     assert other.user(SCRAM_SHA_256, "alice") is not None
 
@@ -168,28 +168,28 @@ def test_a_credential_that_can_not_be_read_lets_nobody_in(parts: Parts) -> None:
     result_of(
         parts.metadata.entity_configs.alter(Entity("alice"), {"SCRAM-SHA-256": "broken", "producer_byte_rate": "1"})
     )
-    assert parts.scram_users.user(SCRAM_SHA_256, "alice") is None
-    assert parts.scram_users.user(SCRAM_SHA_512, "alice") is not None
+    assert parts.security.scram_users.user(SCRAM_SHA_256, "alice") is None
+    assert parts.security.scram_users.user(SCRAM_SHA_512, "alice") is not None
     result_of(parts.metadata.entity_configs.alter(Entity("alice", "client"), {"producer_byte_rate": "1"}))
     assert describe(parts) == {"alice": [(2, 4096)]}
 
 
 def test_decoys_are_like_users(parts: Parts) -> None:
-    first = parts.scram_users.decoy(SCRAM_SHA_256, "nobody")
-    assert first == parts.scram_users.decoy(SCRAM_SHA_256, "nobody")
+    first = parts.security.scram_users.decoy(SCRAM_SHA_256, "nobody")
+    assert first == parts.security.scram_users.decoy(SCRAM_SHA_256, "nobody")
     assert (first.iterations, len(first.salt), len(first.stored_key)) == (4096, 24, 32)
-    assert first.salt != parts.scram_users.decoy(SCRAM_SHA_256, "nobody2").salt
-    assert first.salt != parts.scram_users.decoy(SCRAM_SHA_512, "nobody").salt
+    assert first.salt != parts.security.scram_users.decoy(SCRAM_SHA_256, "nobody2").salt
+    assert first.salt != parts.security.scram_users.decoy(SCRAM_SHA_512, "nobody").salt
     for name in ("a", "b", "c"):
         alter(parts, ScramCredentialUpsertion(name, 1, 8192, bytes(100), bytes(32)))
     alter(parts, upsertion("d"))
-    common = parts.scram_users.decoy(SCRAM_SHA_256, "nobody")
+    common = parts.security.scram_users.decoy(SCRAM_SHA_256, "nobody")
     assert (common.iterations, len(common.salt)) == (8192, 100)
-    assert parts.scram_users.decoy(SCRAM_SHA_512, "nobody").iterations == 4096
+    assert parts.security.scram_users.decoy(SCRAM_SHA_512, "nobody").iterations == 4096
 
 
 def test_all_brokers_have_the_same_decoys(parts: Parts) -> None:
-    brokers = [StoredUsers(parts.metadata.entity_configs, parts.delegation_tokens.find) for _ in range(2)]
+    brokers = [StoredUsers(parts.metadata.entity_configs, parts.security.delegation_tokens.find) for _ in range(2)]
     salts = {users.decoy(SCRAM_SHA_256, "nobody").salt for users in brokers}
     assert len(salts) == 2
     for users in brokers:

@@ -30,7 +30,7 @@ def active(parts: Parts) -> None:
 
 def subscribe(parts: Parts, name: str = "s", **settings: str) -> None:
     named = {key.replace("_", "."): value for key, value in settings.items()}
-    result_of(parts.client_metrics.replace(name, named))
+    result_of(parts.metadata.client_metrics.replace(name, named))
 
 
 def ask(parts: Parts, instance: bytes = ID) -> Any:

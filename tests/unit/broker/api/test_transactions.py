@@ -224,12 +224,12 @@ class TestFeatures:
         assert self.update(fixture, 1, 0, allow_downgrade=True).error_code == NONE
         unknown = FeatureUpdateKey("share.version", 1)
         assert fixture.call(UpdateFeaturesRequest(1000, [unknown])).error_code == refused
-        assert fixture.features.level("transaction.version") == 1
+        assert fixture.metadata.features.level("transaction.version") == 1
 
     def test_of_a_feature_that_is_named_twice_the_last_level_counts(self, fixture: TransactionFixture) -> None:
         twice = [FeatureUpdateKey("transaction.version", level, upgrade_type=2) for level in (2, 1)]
         assert fixture.call(UpdateFeaturesRequest(1000, twice)).error_code == NONE
-        assert fixture.features.level("transaction.version") == 1
+        assert fixture.metadata.features.level("transaction.version") == 1
 
     def test_no_level_is_chosen_that_another_broker_cannot_use(self, fixture: TransactionFixture) -> None:
         assert self.update(fixture, 1, upgrade_type=2).error_code == NONE
@@ -246,7 +246,7 @@ class TestFeatures:
     def test_a_request_may_only_be_checked(self, fixture: TransactionFixture) -> None:
         change = [FeatureUpdateKey("transaction.version", 1, upgrade_type=2)]
         assert fixture.call(UpdateFeaturesRequest(1000, change, validate_only=True)).error_code == NONE
-        assert fixture.features.epoch == 0
+        assert fixture.metadata.features.epoch == 0
 
     def test_the_node_is_kafkas(self, fixture: TransactionFixture) -> None:
         self.update(fixture, 1, upgrade_type=2)
@@ -260,5 +260,5 @@ class TestFeatures:
         feed = fixture.metadata.feed
         newer = b'{"version":2,"status":1,"features":{"kraft.version":1,"transaction.version":2}}'
         result_of(Deferred.fromCoroutine(feed.write([SetData(FEATURES, newer)], [FEATURES])))
-        assert fixture.features.levels == {"kraft.version": 1, "transaction.version": 2, "group.version": 1}
-        assert decode_features(newer) == fixture.features.levels
+        assert fixture.metadata.features.levels == {"kraft.version": 1, "transaction.version": 2, "group.version": 1}
+        assert decode_features(newer) == fixture.metadata.features.levels

@@ -21,6 +21,7 @@ from pylogd.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from pylogd.wire.records import TRANSACTIONAL, decode_batch, iter_batches
+from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch
 
 NONE = ErrorCode.NONE
@@ -143,7 +144,7 @@ def test_an_older_producer_has_to_add_partitions_first(parts: Parts) -> None:
     producer = Producer(parts, newer=False)
     assert producer.send(b"a") == ErrorCode.TRANSACTION_ABORTABLE
     added = parts.transactions.add("x", producer.producer_id, 0, [("t", 0)], 0)
-    assert added == NONE
+    assert result_of(added) == NONE
     assert producer.send(b"a") == NONE
     assert producer.end(True) == NONE
     assert read(parts) == (2, [b"a"])

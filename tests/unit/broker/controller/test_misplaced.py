@@ -18,7 +18,7 @@ def test_misplaced_replicas_are_reported_once(three: FakeCluster) -> None:
     def carry(node: int, *labels: str) -> list[str]:
         """Let a broker carry these labels; return what the controller logs of them."""
         events.clear()
-        result_of(three.peers[node].cluster.set_labels(labels))
+        result_of(three.peers[node].cluster.own.set_labels(labels))
         three.settle()
         return [event for event in events if "label" in event]
 

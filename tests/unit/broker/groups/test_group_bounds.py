@@ -107,7 +107,7 @@ def test_empty_groups_go_when_there_is_no_room(parts: Parts, newer: bool) -> Non
 
 def _held(parts: Parts) -> list[int]:
     """Return how many entries the tables of groups and their members have."""
-    bound = parts.groups._bound
+    bound = parts.groups._led.bound
     tables = (parts.groups._groups, bound._made_by, bound._counts, parts.groups._consumers._held)
     return [len(table) for table in tables]
 

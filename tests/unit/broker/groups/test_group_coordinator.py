@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, fail
 
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.records import NEVER, Committed, group_key, offset_key, read_key
-from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember
+from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncRequest
 from pylogd.broker.log.errors import StorageFailure
 from pylogd.broker.replica.partition import Partition
 from pylogd.store.errors import StoreFailure
@@ -49,7 +49,7 @@ def form(parts: Parts, group_id: str = "g", **fields: Any) -> JoinAnswer:
     """Form a Stable group of one member."""
     answer: JoinAnswer = PendingResult(parts.groups.join(group_id, request(**fields))).answer
     sync = parts.groups.sync(
-        group_id, answer.member_id, None, answer.generation, None, None, {answer.member_id: b"share"}
+        group_id, SyncRequest(answer.member_id, None, answer.generation, None, None, {answer.member_id: b"share"})
     )
     assert PendingResult(sync).answer.assignment == b"share"
     return answer
@@ -184,7 +184,7 @@ class TestLoading:
         assert offsets(parts) == {("t", 0): 9}
         assert offsets(parts, "simple") == {("u", 0): 3}
         assert parts.groups.heartbeat("g", joined.member_id, None, 1) == NONE
-        again = PendingResult(parts.groups.sync("g", joined.member_id, None, 1, None, None, {})).answer
+        again = PendingResult(parts.groups.sync("g", SyncRequest(joined.member_id, None, 1, None, None, {}))).answer
         assert again.assignment == b"share"
         parts.time.advance(11)
         assert parts.groups.heartbeat("g", joined.member_id, None, 1) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -194,18 +194,18 @@ class TestLoading:
         commit(parts, 7, joined=joined)
         partition = home(parts)
         parts.threads.hold = True
-        parts.groups._leadership(partition, False)
-        parts.groups._leadership(partition, True)
+        parts.groups._led._leadership(partition, False)
+        parts.groups._led._leadership(partition, True)
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         groups = parts.groups
         assert PendingResult(groups.join("g", request())).answer.error == loading
         assert (
-            PendingResult(groups.sync("g", "m", None, 1, None, None, {})).answer.error
+            PendingResult(groups.sync("g", SyncRequest("m", None, 1, None, None, {}))).answer.error
             == ErrorCode.REBALANCE_IN_PROGRESS
         )
         assert groups.heartbeat("g", "m", None, 1) == NONE
         assert PendingResult(groups.leave("g", [LeavingMember("m", None)])).answer[0] == loading
-        assert commit(parts, 8) == offsets(parts) == groups.describe("g") == groups.delete("g") == loading
+        assert commit(parts, 8) == offsets(parts) == groups.describe("g") == result_of(groups.delete("g")) == loading
         assert groups.groups()[0] == loading
         parts.threads.hold = False
         parts.threads.release()
@@ -216,8 +216,8 @@ class TestLoading:
         partition = home(parts)
         parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
         waiting = PendingResult(commit(parts, 7, joined=joined))
-        parts.groups._leadership(partition, False)
-        parts.groups._leadership(partition, True)
+        parts.groups._led._leadership(partition, False)
+        parts.groups._led._leadership(partition, True)
         assert offsets(parts) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         parts.time.advance(5)  # until the load has waited for so long as a commit does
         assert offsets(parts) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -235,7 +235,7 @@ class TestLoading:
         waiting = PendingResult(parts.groups.join("g", request()))
         assert waiting.waits
         for leads in (False, True):
-            parts.groups._leadership(partition, leads)
+            parts.groups._led._leadership(partition, leads)
             if not leads:
                 assert waiting.answer.error == ErrorCode.NOT_COORDINATOR
                 assert commit(parts, 8, joined=joined) == offsets(parts) == ErrorCode.NOT_COORDINATOR
@@ -249,11 +249,11 @@ class TestLoading:
         partition = home(parts)
         parts.threads.hold = True
         for leads in (False, True, False):
-            parts.groups._leadership(partition, leads)
+            parts.groups._led._leadership(partition, leads)
         parts.threads.hold = False
         parts.threads.release()
         assert offsets(parts) == ErrorCode.NOT_COORDINATOR
-        parts.groups._leadership(partition, True)
+        parts.groups._led._leadership(partition, True)
         assert offsets(parts) == {("t", 0): 7}
 
     def test_a_partition_is_loaded_in_slices(self, tmp_path: Path) -> None:
@@ -284,13 +284,13 @@ class TestLoading:
     def test_a_failing_disk_ends_the_load(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
         commit(parts, 7)
         partition = home(parts)
-        parts.groups._leadership(partition, False)
+        parts.groups._led._leadership(partition, False)
 
         def fail(*_args: object, **_named: object) -> None:
             raise StorageFailure("/data", OSError(5, "broken"))
 
         monkeypatch.setattr(type(partition.log), "read", fail)
-        parts.groups._leadership(partition, True)
+        parts.groups._led._leadership(partition, True)
         assert offsets(parts) == ErrorCode.NOT_COORDINATOR
 
 
@@ -373,36 +373,36 @@ class TestDeleting:
     def test_a_group_without_members(self, parts: Parts) -> None:
         commit(parts, 7)
         partition = home(parts)
-        assert parts.groups.delete("g") == NONE
+        assert result_of(parts.groups.delete("g")) == NONE
         assert set(stored(partition).values()) == {None}
-        assert parts.groups.delete("g") == ErrorCode.GROUP_ID_NOT_FOUND
+        assert result_of(parts.groups.delete("g")) == ErrorCode.GROUP_ID_NOT_FOUND
         restart(parts)
         assert parts.groups.groups() == (NONE, [])
 
     def test_a_group_with_members_stays(self, parts: Parts) -> None:
         form(parts)
-        assert parts.groups.delete("g") == ErrorCode.NON_EMPTY_GROUP
+        assert result_of(parts.groups.delete("g")) == ErrorCode.NON_EMPTY_GROUP
 
     def test_offsets(self, parts: Parts) -> None:
         joined = form(parts, topics="t")
         for topic in "tu":
             commit(parts, 7, topic, joined=joined)
-        error, answers = parts.groups.delete_offsets("g", [("t", 0), ("u", 0), ("u", 1)])
+        error, answers = result_of(parts.groups.delete_offsets("g", [("t", 0), ("u", 0), ("u", 1)]))
         assert error == NONE
         assert answers == {("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): NONE, ("u", 1): NONE}
         assert offsets(parts) == {("t", 0): 7}
 
     def test_offsets_of_groups_of_other_protocol_types_stay(self, parts: Parts) -> None:
         form(parts, protocol_type="connect")
-        assert parts.groups.delete_offsets("g", [("t", 0)])[0] == ErrorCode.NON_EMPTY_GROUP
-        assert parts.groups.delete_offsets("none", [("t", 0)])[0] == ErrorCode.GROUP_ID_NOT_FOUND
+        assert result_of(parts.groups.delete_offsets("g", [("t", 0)]))[0] == ErrorCode.NON_EMPTY_GROUP
+        assert result_of(parts.groups.delete_offsets("none", [("t", 0)]))[0] == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 class TestRefusals:
     def test_group_ids(self, parts: Parts) -> None:
         groups, refused = parts.groups, ErrorCode.INVALID_GROUP_ID
         assert PendingResult(groups.join("", request())).answer.error == refused
-        assert PendingResult(groups.sync("", "m", None, 1, None, None, {})).answer.error == refused
+        assert PendingResult(groups.sync("", SyncRequest("m", None, 1, None, None, {}))).answer.error == refused
         assert groups.heartbeat("", "m", None, 1) == refused
         assert PendingResult(groups.leave("", [])).answer[0] == refused
         assert commit(parts, 7, group_id="x" * 40_000) == refused
@@ -428,7 +428,9 @@ class TestRefusals:
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         assert parts.groups.heartbeat("none", "m", None, 1) == unknown
         assert parts.groups.leave("none", [LeavingMember("m", None)]) == (NONE, [unknown])
-        assert PendingResult(parts.groups.sync("none", "m", None, 1, None, None, {})).answer.error == unknown
+        assert (
+            PendingResult(parts.groups.sync("none", SyncRequest("m", None, 1, None, None, {}))).answer.error == unknown
+        )
 
     def test_a_stopping_coordinator_refuses_requests(self, parts: Parts) -> None:
         form(parts)

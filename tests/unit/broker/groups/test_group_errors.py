@@ -7,7 +7,7 @@ import pytest
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.groups.consumer.answers import HeartbeatAnswer
 from pylogd.broker.groups.consumer.heartbeats import Heartbeat
-from pylogd.broker.groups.values import JoinAnswer
+from pylogd.broker.groups.values import JoinAnswer, SyncRequest
 from tests.fakes.groups import PendingResult
 from tests.fakes.parts import Parts
 from tests.unit.broker.groups.test_group_coordinator import NONE, commit, offsets, parts, request
@@ -35,7 +35,8 @@ class TestErrors:
 
         def sync() -> PendingResult:
             shares = {joined.member_id: b"share"}
-            return PendingResult(parts.groups.sync("g", joined.member_id, None, joined.generation, None, None, shares))
+            wanted = SyncRequest(joined.member_id, None, joined.generation, None, None, shares)
+            return PendingResult(parts.groups.sync("g", wanted))
 
         with monkeypatch.context() as patched:
             patched.setattr(encoder, _broken)

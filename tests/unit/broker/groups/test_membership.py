@@ -405,7 +405,7 @@ class TestStored:
         stored = StoredGroup("consumer", 4, "range", "m-1", 7, (member,))
         parts = GroupFixture()
         parts.group = ClassicGroup.from_stored("g", 0, stored, 9)
-        parts.rules.loaded(parts.group)
+        parts.rules.renew_sessions(parts.group)
         assert parts.group.state is GroupState.STABLE
         assert parts.group.to_stored({"m-1": b"share"}) == stored
         assert parts.rules.heartbeat(parts.group, "m-1", "i", 4) == NONE

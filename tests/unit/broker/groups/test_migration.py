@@ -13,7 +13,7 @@ from pylogd.broker.groups.consumer.members import LEAVING, LEAVING_FOR_A_WHILE
 from pylogd.broker.groups.consumer.records import decode
 from pylogd.broker.groups.records import Committed, group_key
 from pylogd.broker.groups.states import GroupState
-from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
+from pylogd.broker.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer, SyncRequest
 from pylogd.broker.replica.internal_records import InvalidRecord
 from tests.fakes.group_histories import World, subscription
 from tests.fakes.groups import PendingResult
@@ -40,7 +40,8 @@ class Fixture(World):
 
     def ask_sync(self, joined: JoinAnswer, *, instance: str | None = None, **fields: Any) -> PendingResult:
         wanted = {"protocol_type": "consumer", "protocol": "range", "assignments": {}, **fields}
-        return PendingResult(self.coordinator.sync("g", joined.member_id, instance, joined.generation, **wanted))
+        request = SyncRequest(joined.member_id, instance, joined.generation, **wanted)
+        return PendingResult(self.coordinator.sync("g", request))
 
     def form(self, user_data: bytes = b"", **fields: Any) -> JoinAnswer:
         """Form a Stable classic group of one member that has all partitions."""

@@ -153,13 +153,13 @@ def test_an_append_that_fails_unexpectedly_keeps_no_group_from_being_swept(
         raise RuntimeError("a fault of the program")
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts.groups._topic, "append", fails)
+        patch.setattr(parts.groups._led.log.topic, "append", fails)
         for attempt in (commit, in_transaction):
             with pytest.raises(RuntimeError):
                 attempt(parts, 7)
         assert group.uncommitted == 0
         waiting: Deferred[ErrorCode] = Deferred()
-        patch.setattr(parts.groups._topic, "append", lambda *_args, **_named: waiting)
+        patch.setattr(parts.groups._led.log.topic, "append", lambda *_args, **_named: waiting)
         answer = commit(parts, 8)
         assert group.uncommitted == 1
         waiting.errback(RuntimeError("a fault of the program"))
@@ -234,8 +234,9 @@ def test_one_sweep_serves_many_deletions(parts: Parts, monkeypatch: pytest.Monke
     for number, name in enumerate(names):
         parts.create(name)
         commit(parts, number, name)
-    find, searches = parts.groups._sweepable, count()
-    monkeypatch.setattr(parts.groups._sweeps, "_groups", lambda: [found for found in find() if next(searches) >= 0])
+    led, searches = parts.groups._led, count()
+    find = led._sweepable
+    monkeypatch.setattr(led._sweeps, "_groups", lambda: [found for found in find() if next(searches) >= 0])
     for name in names:
         delete(parts, name)
     for _ in range(3):

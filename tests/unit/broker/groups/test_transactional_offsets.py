@@ -135,7 +135,7 @@ def test_a_new_leader_reads_open_committed_and_aborted_ones(parts: Parts) -> Non
 def test_the_end_of_a_transaction_while_groups_are_loaded(parts: Parts) -> None:
     in_transaction(parts, 7)
     partition = home(parts)
-    shard = parts.groups._shards[partition.index]
+    shard = parts.groups._led.log.shards[partition.index]
     shard.loading = True
     end(parts)
     assert offsets(parts) == {}
@@ -193,14 +193,14 @@ def test_nothing_under_an_open_transaction_expires(parts: Parts) -> None:
 def test_deletions_remove_pending_offsets(parts: Parts, reload: bool) -> None:
     in_transaction(parts, 7)
     in_transaction(parts, 8, index=1)
-    error, answers = parts.groups.delete_offsets("g", [("t", 0)])
+    error, answers = result_of(parts.groups.delete_offsets("g", [("t", 0)]))
     assert (error, answers) == (NONE, {("t", 0): NONE})
     if reload:
         restart(parts)
     end(parts)
     assert offsets(parts) == {("t", 1): 8}
     in_transaction(parts, 9)
-    assert parts.groups.delete("g") == NONE
+    assert result_of(parts.groups.delete("g")) == NONE
     end(parts)
     assert offsets(parts) == {}
     restart(parts)

@@ -17,6 +17,7 @@ from pylogd.broker.metadata.configs import BrokerConfigs
 from pylogd.broker.metadata.eligibility import min_insync_of
 from pylogd.broker.metadata.image import Broker, Endpoint, TopicChange
 from pylogd.broker.metadata.isr_writer import IsrWriter
+from pylogd.broker.metadata.producer_ids import ProducerIds
 from pylogd.broker.metadata.topic_admin import TopicAdmin
 from pylogd.broker.metadata.topics import TopicRegistry
 from pylogd.config import Settings
@@ -42,6 +43,7 @@ class Peer:
         self.feed = ChangeFeed(store)
         self.cluster = Cluster(store, node_id, self.feed)
         self.configs = BrokerConfigs(store, self.settings, node_id, self.feed)
+        self.producer_ids = ProducerIds(store, node_id)
         self.topics = TopicRegistry(self.settings, self.feed)
         self.topic_admin = TopicAdmin(store, self.settings, self.cluster, self.feed, self.topics)
         min_insync = partial(min_insync_of, self.settings)

@@ -393,5 +393,5 @@ class TestCrossing:
 
     def test_producer_ids_of_both_differ(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
-        ids = [one.cluster.next_producer_id(), other.cluster.next_producer_id()]
+        ids = [one.producer_ids.next(), other.producer_ids.next()]
         assert sorted(result_of(deferred, reactor.run_one) for deferred in ids) == [0, 1000]

@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
 from pylogd.broker.metadata.changes import ChangeFeed
-from pylogd.broker.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
+from pylogd.broker.metadata.cluster import Cluster
 from pylogd.broker.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.broker.metadata.errors import InvalidConfig, ProducerIdsExhausted
 from pylogd.broker.metadata.feature_levels import RANGES
@@ -25,6 +25,7 @@ from pylogd.broker.metadata.layout import (
     encode_incarnations,
     encode_producer_block,
 )
+from pylogd.broker.metadata.producer_ids import PRODUCER_ID_BLOCK, ProducerIds
 from pylogd.broker.metadata.service import Metadata, open_store
 from pylogd.config import Settings
 from pylogd.config.metadata_store import METADATA_FILE
@@ -126,7 +127,7 @@ def test_a_broker_that_stops_says_so(store: SqliteStore) -> None:
     one, two = Peer(store, 1), Peer(store, 2)
     heard: list[bool] = []
     one.cluster.subscribe(lambda: heard.append(one.cluster.brokers[2].stopping))
-    result_of(two.cluster.mark_stopping())
+    result_of(Deferred.fromCoroutine(two.cluster.own.mark_stopping()))
     assert two.cluster.brokers[2].stopping
     assert heard == [True]
 
@@ -163,7 +164,7 @@ def test_a_registration_of_which_only_the_controller_knows_is_read(store: Sqlite
 def test_a_lost_registration_is_made_again(store: SqliteStore, peer: Peer) -> None:
     result_of(store.delete(f"{BROKERS}/1"))
     assert not peer.cluster.brokers
-    peer.cluster._registered_in = 0  # as after an expired session
+    peer.cluster.own._session = 0  # as after an expired session
     store._tell(SessionState.CONNECTED)
     assert sorted(peer.cluster.brokers) == [1]
     peer.cluster.stop()
@@ -177,7 +178,7 @@ def test_a_broker_whose_node_id_was_taken_stops(store: SqliteStore, peer: Peer) 
     result_of(store.delete(f"{BROKERS}/1"))
     result_of(store.ensure(f"{BROKERS}/1"))  # persistent, so it belongs to no session
     result_of(store.set(f"{BROKERS}/1", taken))
-    peer.cluster._registered_in = 0  # as after an expired session
+    peer.cluster.own._session = 0  # as after an expired session
     store._tell(SessionState.CONNECTED)
     assert len(ousted) == 1
     assert "node.id 1" in ousted[0]
@@ -198,30 +199,29 @@ def test_a_broker_whose_registration_was_replaced_stops(store: SqliteStore, peer
 
 def test_producer_ids_are_never_given_twice(store: SqliteStore) -> None:
     one, two = Peer(store, 1), Peer(store, 2)
-    ids = [result_of(peer.cluster.next_producer_id()) for _ in range(PRODUCER_ID_BLOCK + 5) for peer in (one, two)]
+    ids = [result_of(peer.producer_ids.next()) for _ in range(PRODUCER_ID_BLOCK + 5) for peer in (one, two)]
     assert len(set(ids)) == len(ids)
     assert min(ids) == 0
-    restarted = Cluster(store, 1, ChangeFeed(store))
-    assert result_of(restarted.next_producer_id()) > max(ids)
+    assert result_of(ProducerIds(store, 1).next()) > max(ids)
 
 
 def test_concurrent_callers_get_different_producer_ids(peer: Peer) -> None:
-    deferreds = [peer.cluster.next_producer_id() for _ in range(10)]
+    deferreds = [peer.producer_ids.next() for _ in range(10)]
     assert [result_of(deferred) for deferred in deferreds] == list(range(10))
 
 
 def test_no_producer_id_is_beyond_the_last_one(peer: Peer, store: SqliteStore) -> None:
     last = (1 << 63) - 1
     result_of(store.set("/latest_producer_id_block", encode_producer_block(1, 0, last - PRODUCER_ID_BLOCK)))
-    assert [result_of(peer.cluster.next_producer_id()) for _ in range(PRODUCER_ID_BLOCK)][-1] == last
+    assert [result_of(peer.producer_ids.next()) for _ in range(PRODUCER_ID_BLOCK)][-1] == last
     with pytest.raises(ProducerIdsExhausted, match="/latest_producer_id_block"):
-        result_of(peer.cluster.next_producer_id())
+        result_of(peer.producer_ids.next())
 
 
 def test_a_damaged_block_of_producer_ids_is_refused(peer: Peer, store: SqliteStore) -> None:
     result_of(store.set(PRODUCER_IDS, b"{}"))
     with pytest.raises(CorruptMetadata):
-        result_of(peer.cluster.next_producer_id())
+        result_of(peer.producer_ids.next())
 
 
 def test_broker_settings_take_effect_everywhere(store: SqliteStore) -> None:
@@ -290,12 +290,12 @@ def test_a_start_that_fails_closes_the_store(tmp_path: Path) -> None:
 def test_each_registration_has_a_greater_epoch_and_leaves_its_directories(store: SqliteStore, peer: Peer) -> None:
     first = peer.cluster.epoch
     assert peer.cluster.brokers[1].epoch == first >= 0
-    assert result_of(peer.cluster.former_directories()) == frozenset()
+    assert result_of(Deferred.fromCoroutine(peer.cluster.own.former_directories())) == frozenset()
     result_of(store.delete(f"{BROKERS}/1"))
     result_of(peer.cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),), directories=("x", "y"))))
     assert peer.cluster.brokers[1].epoch == peer.cluster.epoch == first + 1
     assert result_of(store.get(broker_epoch_path(1))).stat.version == peer.cluster.epoch
-    assert result_of(peer.cluster.former_directories()) == {"x", "y"}
+    assert result_of(Deferred.fromCoroutine(peer.cluster.own.former_directories())) == {"x", "y"}
 
 
 def test_a_refused_registration_keeps_the_owners_epoch(store: SqliteStore, peer: Peer) -> None:
@@ -317,9 +317,9 @@ def test_a_fenced_broker_is_no_live_one_and_its_former_directories_are_remembere
     result_of(two.cluster.register(Broker(2, endpoints, directories=("new",), fenced=True)))
     assert 2 not in one.cluster.brokers
     assert not two.cluster.accepted
-    assert result_of(two.cluster.former_directories()) == {"old", "new"}
+    assert result_of(Deferred.fromCoroutine(two.cluster.own.former_directories())) == {"old", "new"}
     fenced = two.cluster.epoch
-    result_of(two.cluster.unfence())
+    result_of(Deferred.fromCoroutine(two.cluster.own.unfence()))
     assert one.cluster.brokers[2].epoch == two.cluster.epoch == fenced + 1
     assert result_of(store.get(broker_epoch_path(2))).stat.version == two.cluster.epoch
-    assert result_of(two.cluster.former_directories()) == {"new"}
+    assert result_of(Deferred.fromCoroutine(two.cluster.own.former_directories())) == {"new"}

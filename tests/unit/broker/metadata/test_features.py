@@ -21,7 +21,7 @@ from tests.unit.broker.metadata.conftest import Peer
 
 @pytest.fixture
 def features(store: SqliteStore, peer: Peer) -> Features:
-    made = Features(store, peer.feed, peer.cluster)
+    made = Features(peer.feed, peer.cluster)
     result_of(Deferred.fromCoroutine(made.reload(store)))
     return made
 

@@ -315,11 +315,11 @@ def test_a_replica_on_an_offline_or_full_directory_does_not_join(peers: list[Pee
     topic = make(peers[0])
     this = frozenset({(topic.topic_id, 0)})
     result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2))]))
-    result_of(peers[2].cluster.report_outages(Outages(full=this) if full else Outages(offline=this)))
+    result_of(peers[2].cluster.own.report_outages(Outages(full=this) if full else Outages(offline=this)))
     now = peers[0].topics.get("a")
     assert now is not None
     (refused,) = result_of(peers[0].isr_writer.alter([change_of(now, (1, 2, 3))]))
     assert isinstance(refused, IneligibleReplica)
-    result_of(peers[2].cluster.report_outages(Outages()))
+    result_of(peers[2].cluster.own.report_outages(Outages()))
     (joined,) = result_of(peers[0].isr_writer.alter([change_of(now, (1, 2, 3))]))
     assert isinstance(joined, PartitionState)

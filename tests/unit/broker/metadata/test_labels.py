@@ -42,7 +42,7 @@ class Cluster:
         self.store = store
         self.peers = {node: Peer(store, node, **settings) for node in range(1, 8)}
         for node, labels in {**dict.fromkeys(ONLINE, ("online",)), **dict.fromkeys(LOGS, ("logs", "hdd"))}.items():
-            result_of(self.peers[node].cluster.set_labels(labels))
+            result_of(self.peers[node].cluster.own.set_labels(labels))
         self.one = self.peers[1]
         self.admin = self.admin_of(1)
 
@@ -187,7 +187,7 @@ class TestSettingTheLabel:
 
     def test_other_settings_of_a_topic_with_misplaced_replicas(self, cluster: Cluster) -> None:
         cluster.create(assignment={0: [1, 2]})
-        result_of(cluster.peers[2].cluster.set_labels(()))
+        result_of(cluster.peers[2].cluster.own.set_labels(()))
         change = ConfigChange("retention.ms", ConfigOperation.SET, "1000")
         result_of(cluster.one.topic_admin.alter_topic_configs("t", [change]))
         assert cluster.topic().configs == {"placement.label": "online", "retention.ms": "1000"}
@@ -228,7 +228,7 @@ class TestMoving:
 
     def test_a_misplaced_replica_may_stay_but_not_return(self, cluster: Cluster) -> None:
         cluster.create(assignment={0: [1, 2]})
-        result_of(cluster.peers[1].cluster.set_labels(("else",)))
+        result_of(cluster.peers[1].cluster.own.set_labels(("else",)))
         assert cluster.move({0: [3, 1]}) == [None]
         assert cluster.move({0: [3, 2]}) == [None]
         (refused,) = cluster.move({0: None})
@@ -295,7 +295,7 @@ class TestBrokers:
         topic = cluster.create(assignment={0: [1, 2], 1: [2, 3]})
         brokers = cluster.one.cluster.brokers
         assert [misplaced(topic, state, brokers) for state in topic.partitions] == [(), ()]
-        result_of(cluster.peers[2].cluster.set_labels(()))
+        result_of(cluster.peers[2].cluster.own.set_labels(()))
         brokers = cluster.one.cluster.brokers
         assert [misplaced(topic, state, brokers) for state in topic.partitions] == [(2,), (2,)]
         cluster.move({0: [1, 3]})
@@ -309,7 +309,7 @@ class TestBrokers:
         peer = cluster.peers[7]
         with monkeypatch.context() as lost, pytest.raises(ConnectionLost):
             lost.setattr(cluster.store, "multi", lambda _: fail(ConnectionLost("gone")))
-            result_of(peer.cluster.set_labels(("new",)))
+            result_of(peer.cluster.own.set_labels(("new",)))
         assert decode_broker(f"{BROKERS}/7", result_of(cluster.store.get(f"{BROKERS}/7")).data).labels == ()
         peer.cluster._session(SessionState.CONNECTED)
         found = result_of(cluster.store.get(f"{BROKERS}/7"))
@@ -323,17 +323,17 @@ class TestBrokers:
 
     def test_who_waits_for_a_change_of_labels(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         ours = cluster.one.cluster
-        assert ours.labels_settled().called
+        assert ours.own.labels_settled().called
         held: Deferred[Any] = Deferred()
 
         async def write(*_: Any) -> Any:
             return await held
 
         monkeypatch.setattr(cluster.one.feed, "write", write)
-        changed, settled = ours.set_labels(("new",)), ours.labels_settled()
+        changed, settled = ours.own.set_labels(("new",)), ours.own.labels_settled()
         assert not settled.called
         held.errback(ConnectionLost("gone"))
         assert settled.called
         with pytest.raises(ConnectionLost):
             result_of(changed)
-        assert ours.labels_settled().called
+        assert ours.own.labels_settled().called

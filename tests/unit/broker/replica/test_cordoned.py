@@ -76,7 +76,7 @@ def test_only_data_directories_can_be_cordoned(parts: Parts, value: str) -> None
 @pytest.fixture
 def reporter(parts: Parts) -> Iterator[OutageReporter]:
     made = OutageReporter(
-        parts.partitions, parts.logs, parts.cluster.report_outages, parts.clock, parts.replica_parts.disk_calls, 1.0
+        parts.partitions, parts.logs, parts.cluster.own.report_outages, parts.clock, parts.replica_parts.disk_calls, 1.0
     )
     parts.settings.subscribe(lambda _: made.changed())
     parts.logs.on_directory_failed = lambda _path, _keys: made.changed()
@@ -118,6 +118,6 @@ def test_a_reassignment_to_a_cordoned_broker_is_refused(parts: Parts) -> None:
     result_of(parts.metadata.store.create(f"{BROKERS}/2", encode_broker(other)))
     result_of(Deferred.fromCoroutine(parts.cluster.look_again()))
     result_of(parts.topic_admin.create_topic("t", assignment={0: [2]}))
-    result_of(parts.cluster.report_outages(Outages(cordoned=True)))
+    result_of(parts.cluster.own.report_outages(Outages(cordoned=True)))
     (refused,) = result_of(parts.partition_admin.move({("t", 0): [2, NODE]})).values()
     assert isinstance(refused, IneligibleReplica)

@@ -129,7 +129,7 @@ class TestFollowing:
     def test_settings_of_the_broker_reach_all_logs_without_their_own(self, parts: Parts) -> None:
         parts.create("t")
         parts.create("own", retention_ms="5000")
-        result_of(parts.broker_configs.replace(None, {"log.retention.ms": "60000"}))
+        result_of(parts.metadata.broker_configs.replace(None, {"log.retention.ms": "60000"}))
         assert parts.logs.logs["t", 0].config.retention_ms == 60000
         assert parts.logs.logs["own", 0].config.retention_ms == 5000
 

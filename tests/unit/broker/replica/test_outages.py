@@ -58,7 +58,7 @@ class Reporting:
         if self.refused:
             self.refused -= 1
             return fail(ConnectionLost("the store is away"))
-        return self.parts.cluster.report_outages(outages)
+        return self.parts.cluster.own.report_outages(outages)
 
     @property
     def reported(self) -> Outages:

@@ -191,7 +191,7 @@ class TestCommitting:
 def test_a_follower_of_another_cluster_is_refused(parts: Parts) -> None:
     three(parts)
     assert fetch(parts, 2, 0, cluster_id="another").error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
-    assert fetch(parts, 2, 0, cluster_id=parts.cluster_id).error_code == 0
+    assert fetch(parts, 2, 0, cluster_id=parts.cluster.cluster_id).error_code == 0
 
 
 class TestLosingLeadership:

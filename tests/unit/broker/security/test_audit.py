@@ -382,7 +382,7 @@ def test_values_of_settings_are_written_unless_they_may_be_secret() -> None:
 
 def test_requests_on_a_connection_reach_the_log(tmp_path: Path, make: Callable[..., AuditLog]) -> None:
     parts, log = Parts(tmp_path), make()
-    parts.audit = log
+    parts.security.audit = log
     dispatcher = AuditingDispatcher(parts, log)
     connection: Any = FakeConnection()
     connection.context, connection.principal = None, ALICE
@@ -413,7 +413,7 @@ def test_a_read_that_is_refused_after_a_wait_is_the_same_denial_as_the_next(
     tmp_path: Path, make: Callable[..., AuditLog], short_way: bool
 ) -> None:
     parts, log = Parts(tmp_path), make()
-    parts.audit = log
+    parts.security.audit = log
     parts.create("t")
     dispatcher = AuditingDispatcher(parts, log)
     connection: Any = FakeConnection()

@@ -89,14 +89,14 @@ class Rig:
         jaas = 'PlainLoginModule required user_alice="secret";'
         settings = Settings({"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256", "sasl.jaas.config": jaas})
         credential = make_credential(SCRAM_SHA_256, "secret")
-        result_of(self.parts.scram_users.alter("alice", {"SCRAM-SHA-256": credential}))
+        result_of(self.parts.security.scram_users.alter("alice", {"SCRAM-SHA-256": credential}))
         clock: Any = self.reactor
         gate = result_of(
             Deferred.fromCoroutine(
                 guarded(
                     Dispatcher(self.parts),
                     settings.for_listener("CLIENTS"),
-                    self.parts.scram_users,
+                    self.parts.security.scram_users,
                     clock,
                     FairWork(self.parts.threads, 2, 100),
                     self.parts.now_ms,

@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.transactions.values import LAST_EPOCH, MAX_EPOCH, ProducerAnswer
 from tests.fakes.groups import PendingResult
+from tests.fakes.metadata import result_of
 from tests.fakes.transactions import TIMEOUT_MS, TransactionFixture
 from tests.unit.broker.transactions.test_transaction_coordinator import (
     CONCURRENT,
@@ -75,7 +76,7 @@ class TestLastEpoch:
     def test_without_an_epoch_per_transaction_the_next_producer_gets_another_id(
         self, fixture: TransactionFixture
     ) -> None:
-        fixture.features.levels = {"transaction.version": 1}
+        fixture.metadata.features.levels = {"transaction.version": 1}
         late = self.late(fixture)
         assert fixture.found().value.epoch == MAX_EPOCH
         assert fixture.add(late) == FENCED
@@ -163,7 +164,7 @@ class TestErrors:
         with monkeypatch.context() as patched:
             patched.setattr("pylogd.broker.transactions.shards.transaction_value", broken)
             with pytest.raises(self.Broken):
-                fixture.add(producer)
+                result_of(fixture.transactions.add("x", producer.producer_id, producer.epoch, [("t", 0)], 0))
         assert fixture.found().pending is None
         assert fixture.add(producer) == fixture.end(producer).error == NONE
 
@@ -178,7 +179,7 @@ class TestErrors:
         with monkeypatch.context() as patched:
             patched.setattr(fixture.transactions._markers, "send", broken)
             with pytest.raises(self.Broken):
-                fixture.end(producer)
+                result_of(fixture.transactions.end("x", producer.producer_id, producer.epoch, True, 0))
         assert (fixture.state(), fixture.found().pending) == ("PREPARE_COMMIT", None)
         fixture.time.advance(10)
         assert fixture.state() == "COMPLETE_COMMIT"

@@ -41,7 +41,7 @@ class Sending:
         )  # fmt: skip
 
     def send(self, *indexes: int, name: str = "x", producer_id: int = 7, owner: object = None) -> Marker:
-        partitions = [("t", index) for index in indexes]
+        partitions = {("t", index) for index in indexes}
         marker = Marker(
             owner, name, producer_id, 3, partitions, lambda: self.done.append(name), commit=True, coordinator_epoch=5,
             version=2,

@@ -153,7 +153,7 @@ class TestAdd:
         producer = fixture.ready()
         many = [("t", index) for index in range(20_001)]
         x = fixture.transactions
-        assert x.add("x", producer.producer_id, producer.epoch, many, 0) == ErrorCode.INVALID_REQUEST
+        assert result_of(x.add("x", producer.producer_id, producer.epoch, many, 0)) == ErrorCode.INVALID_REQUEST
         assert fixture.state() == "EMPTY"
 
     def test_verifying_says_which_partitions_are_in_the_transaction(self, fixture: TransactionFixture) -> None:
