@@ -36,7 +36,7 @@ class Rule(NamedTuple):
 
 
 #: Modules that every package may import.
-EVERYWHERE = ("base.errors", "base.clock", "base.machine")
+EVERYWHERE = ("base.errors", "base.clock", "base.machine", "base.compiled")
 #: Modules that `Twisted.NAMES` allows: types of arguments. They do not use a reactor.
 TWISTED_NAMES = (
     "twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure",
@@ -49,6 +49,7 @@ RULES: Mapping[str, Rule] = {
     "base.errors": Rule(twisted=_NEVER),
     "base.clock": Rule(twisted=_NEVER),
     "base.machine": Rule(twisted=_NEVER),
+    "base.compiled": Rule(twisted=_NEVER),
     "base.placement": Rule(twisted=_NEVER),
     "protocol": Rule(twisted=_NEVER),
     "config": Rule(twisted=_NEVER),

@@ -1,4 +1,4 @@
-"""The compiled function for Produce requests of one shape, if it could be compiled.
+"""The compiled function for Produce requests of one shape, if it could be loaded.
 
 Strategy: most requests of a connection have the shape of the previous request. So the connection keeps the shape of the
 last parsed request. The function compares the next requests with this shape, and parses nothing.
@@ -9,21 +9,14 @@ Rules: `request_batch` handles the requests that the function leaves; a client c
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from types import ModuleType
 from typing import Any
 
+from pylogd.base.compiled import load
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.fast.request_batch import ProduceShape
 
-fast: ModuleType | None
-try:
-    from pylogd.wire.fast import _fast as fast
-except ImportError:  # the module was not compiled: there was no compiler
-    fast = None
-if os.environ.get("PYLOGD_PURE_PYTHON"):
-    fast = None
+fast = load("pylogd.wire.fast._fast")
 
 _NO_TIMESTAMP = -1
 

@@ -9,12 +9,11 @@ test_repeated_fetches.py and test_waiting_fetches.py prove that all give the sam
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from types import ModuleType
 from typing import NamedTuple, Protocol, cast
 
+from pylogd.base.compiled import load
 from pylogd.base.errors import PylogdError
 from pylogd.broker.api.context import BrokerParts, Connection, RequestContext
 from pylogd.broker.api.fast.session_fetch import answer_in_session
@@ -37,9 +36,7 @@ from pylogd.wire.messages.fetch import (
 )
 from pylogd.wire.session import DirectOutput, DirectReply, RepeatReply
 
-_repeated: ModuleType | None = None
-with contextlib.suppress(ImportError):  # it could not be compiled
-    from pylogd.broker.api.fast import _repeated
+_repeated = load("pylogd.broker.api.fast._repeated")
 
 #: The first version with topic ids.
 FIRST_VERSION = 13

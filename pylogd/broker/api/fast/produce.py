@@ -20,13 +20,12 @@ difference.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 from typing import Any, Final, NamedTuple, Protocol
 
+from pylogd.base.compiled import load
 from pylogd.base.errors import PylogdError
 from pylogd.broker.api.context import BrokerParts, Connection
 from pylogd.broker.api.produce import pause, refusal
@@ -43,9 +42,7 @@ from pylogd.wire.messages.produce import ProduceResponse, TopicProduceResponse
 from pylogd.wire.schema import response_codec
 from pylogd.wire.session import NOT_ANSWERED, BatchReply, RepeatedBatch, ServerSession
 
-_repeated: ModuleType | None = None
-with contextlib.suppress(ImportError):  # it could not be compiled
-    from pylogd.broker.api.fast import _repeated
+_repeated = load("pylogd.broker.api.fast._repeated")
 
 _NO_TIMESTAMP = -1
 _PERMISSION: Final = (AclOperation.WRITE, ResourceType.TOPIC)
