@@ -13,6 +13,8 @@ from tests.layers import (
     RULES,
     TWISTED_NAMES,
     Twisted,
+    c_imports,
+    c_sources,
     circles,
     import_graph,
     imports,
@@ -23,6 +25,7 @@ from tests.layers import (
 from tests.tools import tool
 
 MODULES = modules(PACKAGE)
+C_SOURCES = c_sources(PACKAGE)
 
 
 @pytest.mark.parametrize("name", MODULES, ids=[name or "pylogd" for name in MODULES])
@@ -39,6 +42,25 @@ def test_a_module_imports_only_what_its_package_may(name: str) -> None:
             allowed = rule.twisted is Twisted.ALL or (rule.twisted is Twisted.NAMES and within(imported, TWISTED_NAMES))
             faults += [] if allowed else [imported]
     assert not faults, f"pylogd.{name} may not import {', '.join(sorted(set(faults)))}"
+
+
+@pytest.mark.parametrize("name", C_SOURCES)
+def test_c_code_takes_only_what_its_package_may_import(name: str) -> None:
+    package = ruled_by(name)
+    allowed = (package, *RULES[package].imports, *EVERYWHERE)
+    taken = sorted({target.removeprefix("pylogd.") for target in c_imports(C_SOURCES[name])})
+    assert [target for target in taken if not within(target, allowed)] == []
+    assert [target for target in taken if target not in MODULES and not _is_c(target)] == []
+
+
+def _is_c(target: str) -> bool:
+    return any(name.rpartition(".")[0] == target or name == target for name in C_SOURCES)
+
+
+def test_the_names_in_c_code_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "_some.c"
+    source.write_text('/* pylogd.cli.main */ CLASS(log, LOG, "pylogd.broker.log.log:Log") f("pylogd.wire.exceptions");')
+    assert list(c_imports(source)) == ["pylogd.broker.log.log", "pylogd.wire.exceptions"]
 
 
 def test_every_module_has_a_rule() -> None:

@@ -14,7 +14,7 @@ Must not know: requests, error codes, the metadata store.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pylogd.broker.metadata.image import PartitionState
     from pylogd.broker.replica.flushing import Flushers
     from pylogd.broker.replica.partition_registry import PartitionRegistry
+    from pylogd.broker.replica.purgatory import Purgatory
     from pylogd.broker.replica.storage_failures import StorageFailures
     from pylogd.wire.records import Buffer
 
@@ -66,6 +67,10 @@ class ReplicaManager:
     verifications: the requests that wait for a transaction coordinator.
     on_truncated: called with a partition whose log was truncated, and the newest state that arrived meanwhile, if any.
     """
+
+    # What compiled code reads (`api/fast/_repeated.c`):
+    fetch_waits: Purgatory
+    repeats_queued: Container[Partition]
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ Rules: `request_batch` handles the requests that the function leaves; a client c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,8 @@ from pylogd.wire.fast.request_batch import ProduceShape
 fast = load("pylogd.wire.fast._fast")
 
 _NO_TIMESTAMP = -1
+#: What `_repeated.c` takes: `KnownShape.compiled`.
+Compiled = tuple[Callable[..., Any], tuple[int, bytes, bytes], bool, tuple[bytes | str, int], int]
 
 
 class KnownShape:
@@ -36,8 +39,8 @@ class KnownShape:
         self._module = module
         self._compared = (shape.version, shape.common, shape.encode_response(0, _NO_TIMESTAMP, 0))
         has_id = shape.version >= FIRST_TOPIC_ID
-        key = (shape.topic_id if has_id else shape.topic), shape.index
-        self.compiled = module.take_requests, self._compared, has_id, key, shape.acks
+        key: tuple[bytes | str, int] = (shape.topic_id if has_id else shape.topic), shape.index
+        self.compiled: Compiled = module.take_requests, self._compared, has_id, key, shape.acks
 
     def matches(self, frame: memoryview) -> bool:
         """Return whether a request, without its length, has this shape up to its records."""
