@@ -30,8 +30,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
-from pylogd.broker.log.accepting import PREFIX_SIZE, pack_prefix
-from pylogd.broker.log.fast_accept import FastAccept
+from pylogd.broker.log.append.full_check import PREFIX_SIZE, pack_prefix
+from pylogd.broker.log.append.header_check import FastAccept
 from pylogd.broker.log.producers import Producers
 from pylogd.broker.log.residency import ask_by_ctypes
 from pylogd.wire.fast import response_encoder

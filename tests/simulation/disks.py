@@ -10,8 +10,8 @@ from twisted.python.failure import Failure
 
 from pylogd.broker.isolation.disks import DiskOptions, Disks
 from pylogd.broker.isolation.workers import Workers
+from pylogd.broker.log.append.staged import wait_to_begin
 from pylogd.broker.log.log import Log
-from pylogd.broker.log.staged_append import wait_to_begin
 from pylogd.broker.replica import staged_writes
 from pylogd.config.isolation import ALWAYS, OFF
 from tests.fakes.filesystem import MemoryFileSystem

@@ -2,9 +2,9 @@
 
 An append checks the batches, assigns offsets, and writes everything with one `pwritev`: 16 new bytes for each batch
 (base offset, length, leader epoch), and the rest of it as received, without a copy. Nearly all batches of clients are
-accepted by their headers alone (`fast_accept`), and `batch_runs` writes many of them together; all others go through
-`validator.check_batches`. A read looks the position up (`reading`) and returns a `FileSlice`: record bytes never pass
-through this module. `truncation`, `retention`, `compaction` and `durability` (flushes) work on a log from outside.
+accepted by their headers alone (`append.header_check`), and `append.runs` writes many of them together; all others go
+through `validator.check_batches`. A read looks the position up (`reading`) and returns a `FileSlice`: record bytes
+never pass through this module. `truncation`, `retention`, `compaction` and `durability` (flushes) work on a log from outside.
 
 Rules:
 - An append stores all of its batches or none, even when the disk is full.
@@ -22,20 +22,20 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from operator import attrgetter
 
-from pylogd.broker.log.accepting import IOV_MAX, Accepted, accept
-from pylogd.broker.log.append_result import AppendResult
-from pylogd.broker.log.batch_runs import BatchRun
+from pylogd.broker.log.append.direct import append_one, append_own
+from pylogd.broker.log.append.full_check import IOV_MAX, Accepted, accept
+from pylogd.broker.log.append.header_check import REFUSE_ALL, FastAccept
+from pylogd.broker.log.append.result import AppendResult
+from pylogd.broker.log.append.runs import BatchRun
 from pylogd.broker.log.config import LogConfig, TimestampType
 from pylogd.broker.log.durability import flush_log, seal_segments, write_closing_state
 from pylogd.broker.log.epochs import LeaderEpochs
 from pylogd.broker.log.errors import LogClosed, OffsetOutOfRange, OutOfOrderSequence, StorageFailure
-from pylogd.broker.log.fast_accept import REFUSE_ALL, FastAccept
 from pylogd.broker.log.files import Buffer, FileSlice
 from pylogd.broker.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.broker.log.log_parts import LogParts
 from pylogd.broker.log.opening import open_files, open_for_append, open_for_readers
 from pylogd.broker.log.producers import Producers
-from pylogd.broker.log.quick_append import append_one, append_own
 from pylogd.broker.log.reading import BELOW_ZEROS, ZEROS, Range, SegmentsView
 from pylogd.broker.log.segment import Segment
 from pylogd.broker.log.storage import Storage

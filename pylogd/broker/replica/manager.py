@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from pylogd.base.limits.shares import FairWork, Share
-from pylogd.broker.log.batch_runs import BatchRun
+from pylogd.broker.log.append.runs import BatchRun
 from pylogd.broker.log.errors import AppendInTurn, StorageError, StorageFailure
 from pylogd.broker.log.validator import AppendOrigin
 from pylogd.broker.replica.append_queues import AppendQueues
@@ -36,7 +36,7 @@ from pylogd.broker.replica.waiting import LogStartWait, PartitionWaits, PendingA
 
 if TYPE_CHECKING:
     from pylogd.broker.isolation.disks import Disks
-    from pylogd.broker.log.append_result import AppendResult
+    from pylogd.broker.log.append.result import AppendResult
     from pylogd.broker.log.manager import LogManager
     from pylogd.broker.log.transactions import TransactionTerms
     from pylogd.broker.log.validator import Inspections

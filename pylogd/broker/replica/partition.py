@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pylogd.base.errors import PylogdError
-from pylogd.broker.log.batch_runs import BatchRun
+from pylogd.broker.log.append.runs import BatchRun
 from pylogd.broker.log.config import NO_LIMIT
 from pylogd.broker.log.errors import OffsetOutOfRange, StorageError, StorageFailure
 from pylogd.broker.log.validator import AppendOrigin
@@ -43,7 +43,7 @@ from pylogd.broker.replica.roles import ROLES, Role, RoleEvent
 from pylogd.broker.replica.traffic import Traffic
 
 if TYPE_CHECKING:
-    from pylogd.broker.log.append_result import AppendResult
+    from pylogd.broker.log.append.result import AppendResult
     from pylogd.broker.log.files import FileSlice
     from pylogd.broker.log.log import Log
     from pylogd.broker.log.transactions import TransactionTerms

@@ -2,7 +2,7 @@
 
 Strategy: an append enters the write queue of its topic and disk, or is refused at once if the queue is full. When it is
 its partition's turn, the append is prepared together with those after it, written in the queue's thread, and committed
-(`log.staged_append`). A partition has at most one write under way.
+(`log.append.staged`). A partition has at most one write under way.
 
 Rules:
 - A refusal is QueueFull, a NotEnoughReplicas. It means that nothing was appended. Clients try again after their
@@ -23,10 +23,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pylogd.base.errors import PylogdError
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
+from pylogd.broker.log.append.staged import AppendRequest, StagedAppend, prepare, wait_to_begin
 from pylogd.broker.log.errors import StorageError, StorageFailure
 from pylogd.broker.log.producers import MAX_SEQUENCE
-from pylogd.broker.log.staged_append import AppendRequest, StagedAppend, prepare, wait_to_begin
 from pylogd.broker.log.transactions import TransactionTerms
 from pylogd.broker.log.validator import AppendOrigin, Inspections
 from pylogd.broker.replica.errors import FencedLeaderEpoch, PartitionOffline, QueueFull

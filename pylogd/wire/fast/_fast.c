@@ -1,5 +1,5 @@
 /* Produce requests of the plain shape, as many as one read has brought: find, check and number their batches, and write
- * the bytes for the log and the responses. Optional: without it, pylogd.wire.fast.request_batch, pylogd.broker.log.fast_accept
+ * the bytes for the log and the responses. Optional: without it, pylogd.wire.fast.request_batch, pylogd.broker.log.append.header_check
  * and pylogd.broker.log.log do the same, and tests/property/test_request_batches.py compares what clients and disks see.
  * Below are two small functions for Fetch requests that repeat the last one: see pylogd.wire.fast.known_fetch.
  *
@@ -154,7 +154,7 @@ typedef struct {
     Py_ssize_t common_size, rest_size, base_offset; /* base_offset: where in the rest it is, counted from its end */
 } Requests;
 
-/* Which batches are accepted: see pylogd.broker.log.fast_accept. */
+/* Which batches are accepted: see pylogd.broker.log.append.header_check. */
 typedef struct {
     int64_t max_bytes, segment_bytes, last_offset, roll_timestamp, before_max_ms, after_max_ms, highest_codec;
 } Limits;
@@ -285,7 +285,7 @@ saturated(int64_t value, int64_t added)
     return added < 0 ? INT64_MIN : INT64_MAX;
 }
 
-/* Return whether the log may take a batch as its next, as pylogd.broker.log.fast_accept.FastAccept.check does. */
+/* Return whether the log may take a batch as its next, as pylogd.broker.log.append.header_check.FastAccept.check does. */
 static inline int
 accepts(const State *state, const Limits *limits, const Log *log, Found *found)
 {
@@ -441,7 +441,7 @@ last_batches(const Found *found, Py_ssize_t count, int64_t offset)
     return batches;
 }
 
-/* Return a run: see pylogd.broker.log.batch_runs.Taken. */
+/* Return a run: see pylogd.broker.log.append.runs.Taken. */
 static PyObject *
 encode_run(const Requests *requests, const Found *found, Py_ssize_t count, Py_ssize_t end, Py_ssize_t size, Log log)
 {

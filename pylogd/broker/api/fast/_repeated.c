@@ -26,15 +26,15 @@ enum { FETCH = 1, END_SIZE = 3 }; /* the API's key; bytes behind the records, wh
 enum { OFFSET_IN, RESPONSE_HEAD, KEY, LEADER_EPOCH, COMMITTED, LIMIT, LEAST, KNOWN_SIZE };
 enum { KEPT_LIMIT, BEHIND, RECORDS, SIZE, ZEROS, SEND, POSITION, KEPT_SIZE };
 
-/* What there is in pylogd.wire.fast.compiled.KnownShape.compiled, and in pylogd.broker.log.batch_runs.Taken. */
+/* What there is in pylogd.wire.fast.compiled.KnownShape.compiled, and in pylogd.broker.log.append.runs.Taken. */
 enum { TAKE, SHAPE, HAS_ID, PARTITION, ACKS, SHAPE_SIZE };
 enum { COUNT, END, DATA, REPLIES, END_OFFSET, SINCE_INDEX, STAMP, STAMP_OFFSET, ENTRIES, WROTE, TAKEN };
 /* The first arguments of `append_repeated`. */
 enum { BROKER, BY_ID, BY_NAME, INTERNAL, PERMISSION, OTHERWISE, NOT_WRITTEN_HANDLER, PARTS };
 enum {
     MOST = 256,    /* requests that are appended together */
-    LOG_STATE = 9, /* numbers in pylogd.broker.log.batch_runs.LogState */
-    LIMITS = 7,    /* numbers in pylogd.broker.log.fast_accept.CompiledLimits */
+    LOG_STATE = 9, /* numbers in pylogd.broker.log.append.runs.LogState */
+    LIMITS = 7,    /* numbers in pylogd.broker.log.append.header_check.CompiledLimits */
     REMEMBERED = 5, /* batches of a producer that a log remembers */
     PREFIX = 16,   /* bytes of a batch that the log writes */
 };
@@ -92,7 +92,7 @@ enum {
     CLASS(producers, PRODUCERS, "pylogd.broker.log.producers:Producers") \
     CLASS(unstable, UNSTABLE, "pylogd.broker.log.transactions:UnstableTransactions") \
     CLASS(epochs, EPOCHS, "pylogd.broker.log.epochs:LeaderEpochs") \
-    CLASS(fast_accept, FAST_ACCEPT, "pylogd.broker.log.fast_accept:FastAccept") \
+    CLASS(fast_accept, FAST_ACCEPT, "pylogd.broker.log.append.header_check:FastAccept") \
     CLASS(view, VIEW, "pylogd.broker.log.reading:SegmentsView") \
     CLASS(slice, FILE_SLICE, "pylogd.broker.log.files:FileSlice") \
     CLASS(file, SEGMENT_FILE, "pylogd.broker.log.files:SegmentFile") \
@@ -113,15 +113,15 @@ enum {
     C(SHAPE_SIZE, "pylogd.wire.fast.compiled:Compiled") \
     C(KEPT_SIZE, "pylogd.broker.log.reading:KeptSlice") \
     C(NOTED, "pylogd.broker.log.paced:NOTED_SECONDS") \
-    C(LOG_STATE, "pylogd.broker.log.batch_runs:LogState") \
+    C(LOG_STATE, "pylogd.broker.log.append.runs:LogState") \
     C(LOG_STATE, "pylogd.wire.fast._fast:LOG_STATE") \
-    C(LIMITS, "pylogd.broker.log.fast_accept:CompiledLimits") \
+    C(LIMITS, "pylogd.broker.log.append.header_check:CompiledLimits") \
     C(LIMITS, "pylogd.wire.fast._fast:LIMITS") \
-    C(TAKEN, "pylogd.broker.log.batch_runs:Taken") \
+    C(TAKEN, "pylogd.broker.log.append.runs:Taken") \
     C(TAKEN, "pylogd.wire.fast._fast:TAKEN") \
     C(REMEMBERED, "pylogd.broker.log.producers:REMEMBERED") \
     C(REMEMBERED, "pylogd.wire.fast._fast:REMEMBERED") \
-    C(PREFIX, "pylogd.broker.log.accepting:PREFIX_SIZE") \
+    C(PREFIX, "pylogd.broker.log.append.full_check:PREFIX_SIZE") \
     C(PREFIX, "pylogd.wire.fast._fast:PREFIX")
 
 #include "_attributes.h"
@@ -560,7 +560,7 @@ finds_segment(State *state, Append *append, PyObject *epoch)
     return entries >= 0 && read_number(append->segment, &state->of.segment.max_entries, &most) && entries + MOST < most;
 }
 
-/* Return what pylogd.broker.log.batch_runs.LogState says, or NULL. */
+/* Return what pylogd.broker.log.append.runs.LogState says, or NULL. */
 static PyObject *
 state_of(State *state, const Append *append, PyObject *epoch)
 {

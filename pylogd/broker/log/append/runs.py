@@ -1,6 +1,6 @@
 """Append several batches of clients with one write, up to the first batch that needs the general path.
 
-Strategy: `BatchList` has batches as views, and checks them one by one with `fast_accept`. `CompiledRun` has a compiled
+Strategy: `BatchList` has batches as views, and checks them one by one with `header_check`. `CompiledRun` has a compiled
 function that finds batches among received bytes and checks them by the same rules. It returns the bytes to write and
 what the log has to remember, without an object for each batch. Both leave the same files and the same state, which
 `tests/property/test_request_batches.py` proves.
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pylogd.broker.log.accepting import IOV_MAX, PREFIX_SIZE, pack_prefix
-from pylogd.broker.log.fast_accept import CompiledLimits, FastAccept
+from pylogd.broker.log.append.full_check import IOV_MAX, PREFIX_SIZE, pack_prefix
+from pylogd.broker.log.append.header_check import CompiledLimits, FastAccept
 from pylogd.broker.log.files import Buffer
 from pylogd.broker.log.producers import Producers
 from pylogd.broker.log.segment import Segment

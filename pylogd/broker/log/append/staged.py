@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pylogd.base.errors import PylogdError
-from pylogd.broker.log.accepting import IOV_MAX, NO_TIMESTAMP, Accepted, accept, fast_buffers, repeated
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.full_check import IOV_MAX, NO_TIMESTAMP, Accepted, accept, fast_buffers, repeated
+from pylogd.broker.log.append.header_check import BatchFields
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.errors import LogAtRest, LogClosed, OutOfOrderSequence, StorageFailure
-from pylogd.broker.log.fast_accept import BatchFields
 from pylogd.broker.log.files import Buffer
 from pylogd.broker.log.index import MAX_RELATIVE
 from pylogd.broker.log.log import Log

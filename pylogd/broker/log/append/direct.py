@@ -1,4 +1,4 @@
-"""Append one batch that `fast_accept` has accepted: with one write, and without the steps of the general path.
+"""Append one batch that `header_check` has accepted: with one write, and without the steps of the general path.
 
 Rules: the caller holds `Log.lock`. It stores, answers and refuses the same as the general path
 (`tests/property/test_log_append.py`). A transaction begins before the log end offset moves (`transactions`).
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pylogd.broker.log.accepting import NO_TIMESTAMP, PREFIX_SIZE, AcceptingLog, pack_prefix, repeated
-from pylogd.broker.log.append_result import AppendResult, new_append_result
+from pylogd.broker.log.append.full_check import NO_TIMESTAMP, PREFIX_SIZE, AcceptingLog, pack_prefix, repeated
+from pylogd.broker.log.append.header_check import BatchFields
+from pylogd.broker.log.append.result import AppendResult, new_append_result
 from pylogd.broker.log.errors import InvalidRecord
-from pylogd.broker.log.fast_accept import BatchFields
 from pylogd.broker.log.markers import read_marker
 from pylogd.broker.log.segment import Segment
 from pylogd.broker.log.transaction_checks import check_first, check_marker
