@@ -131,8 +131,8 @@ def tell_of_writes(broker: Any) -> None:
         return
     appended = staged._appended
 
-    def note(partition: Any, last_offset: int) -> None:
-        appended(partition, last_offset)
+    def note(partition: Any, log: Any) -> None:
+        appended(partition, log)
         if partition.leading and partition.log.epochs.latest == partition.leader_epoch:
             broker.world.accepted(broker, partition)
 

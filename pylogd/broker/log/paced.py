@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pylogd.broker.log.append.direct import BatchRun
 from pylogd.broker.log.append.result import AppendResult
-from pylogd.broker.log.append.runs import BatchRun
 from pylogd.broker.log.errors import AppendInTurn
 from pylogd.broker.log.files import Buffer
 from pylogd.broker.log.log import Log

@@ -37,6 +37,7 @@ from pylogd.wire.records import parse_header
 if TYPE_CHECKING:
     from pylogd.broker.isolation.disks import Disks
     from pylogd.broker.isolation.write_queue import WriteQueue
+    from pylogd.broker.log.log import Log
     from pylogd.broker.replica.partition import Partition
     from pylogd.wire.records import Buffer
 
@@ -73,14 +74,14 @@ class WaitingAppend:
 class StagedWrites:
     """Writes appends in the threads of `disks`.
 
-    appended: called after each write with the partition and the last offset that was appended.
+    appended: called after each write with the partition and the log that was appended to.
     adaptive: whether only appends to slow disks are staged.
     """
 
     def __init__(
         self,
         disks: Disks,
-        appended: Callable[[Partition, int], object],
+        appended: Callable[[Partition, Log], object],
         storage_failed: Callable[[StorageError], object],
         seconds: Callable[[], float],
     ) -> None:
@@ -177,7 +178,7 @@ class StagedWrites:
             log.writing.release()
         if appends[0].follows is None:
             partition.appended_to(log)
-        self._appended(partition, staged.results[-1].last_offset)
+        self._appended(partition, log)
         return staged.results
 
     def _failed(self, staged: StagedAppend, error: StorageError) -> Sequence[Outcome]:

@@ -441,7 +441,7 @@ last_batches(const Found *found, Py_ssize_t count, int64_t offset)
     return batches;
 }
 
-/* Return a run: see pylogd.broker.log.append.runs.Taken. */
+/* Return a run: see pylogd.broker.log.append.commit.Taken. */
 static PyObject *
 encode_run(const Requests *requests, const Found *found, Py_ssize_t count, Py_ssize_t end, Py_ssize_t size, Log log)
 {

@@ -2,7 +2,7 @@
 
 Strategy: most requests of a connection have the shape of the previous request. So the connection keeps the shape of the
 last parsed request. The function compares the next requests with this shape, and parses nothing.
-`pylogd.broker.log.append.runs` describes what else it does, `_fast.c` how.
+`pylogd.broker.log.append.direct` describes what else it does, `_fast.c` how.
 
 Rules: `request_batch` handles the requests that the function leaves; a client can't tell which of them has answered.
 """
@@ -51,7 +51,7 @@ class KnownShape:
         """Return the compiled function for the request in `frame`, and up to `most - 1` requests after it in `chunk`.
 
         at: the position of these requests in the chunk. The function finds and checks their batches, and encodes the
-        bytes to write and to send: see `pylogd.broker.log.append.runs.Take`.
+        bytes to write and to send: see `pylogd.broker.log.append.direct.Take`.
         max_bytes: the largest size of a request.
         """
         return partial(self._module.take_requests, frame, chunk, at, most, max_bytes, self._compared)

@@ -1,8 +1,8 @@
 /* Read and write attributes, as Python does, but without its search for those that are slots (`__slots__`); and declare
  * which attributes and constants of other modules a compiled module uses.
  *
- * The file that includes this defines CLASSES and CONSTANTS first: see `_repeated.c`. A class is CLASS(field, TABLE, name),
- * where the table lists its attributes.
+ * The file that includes this defines CLASSES and CONSTANTS first: see `_repeated.c`. A class is
+ * CLASS(field, TABLE, name), where the table lists its attributes.
  *
  * Strategy: an inline cache, as the interpreter has one for each place in its bytecode: for each name, it keeps the
  * class of the object that was asked last, and where the slot is in its instances. A class has a new version, or none,
@@ -74,7 +74,7 @@ set(PyObject *of, Attribute *attribute, PyObject *value)
     return 0;
 }
 
-/* Declarations: a field for each attribute, `state->of.<class>.<attribute>`, and `USES` and `CONSTANTS` of the module ---- */
+/* Declarations: a field for each attribute, `state->of.<class>.<attribute>`, and the module's `USES` and `CONSTANTS` ---- */
 
 #define DECLARE_ATTRIBUTE(name) Attribute name;
 #define DECLARE_CLASS(field, TABLE, class) \

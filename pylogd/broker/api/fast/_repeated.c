@@ -26,17 +26,17 @@ enum { FETCH = 1, END_SIZE = 3 }; /* the API's key; bytes behind the records, wh
 enum { OFFSET_IN, RESPONSE_HEAD, KEY, LEADER_EPOCH, COMMITTED, LIMIT, LEAST, KNOWN_SIZE };
 enum { KEPT_LIMIT, BEHIND, RECORDS, SIZE, ZEROS, SEND, POSITION, KEPT_SIZE };
 
-/* What there is in pylogd.wire.fast.compiled.KnownShape.compiled, and in pylogd.broker.log.append.runs.Taken. */
+/* What there is in pylogd.wire.fast.compiled.KnownShape.compiled, and in pylogd.broker.log.append.commit.Taken. */
 enum { TAKE, SHAPE, HAS_ID, PARTITION, ACKS, SHAPE_SIZE };
 enum { COUNT, END, DATA, REPLIES, END_OFFSET, SINCE_INDEX, STAMP, STAMP_OFFSET, ENTRIES, WROTE, TAKEN };
 /* The first arguments of `append_repeated`. */
 enum { BROKER, BY_ID, BY_NAME, INTERNAL, PERMISSION, OTHERWISE, NOT_WRITTEN_HANDLER, PARTS };
 enum {
     MOST = 256,    /* requests that are appended together */
-    LOG_STATE = 9, /* numbers in pylogd.broker.log.append.runs.LogState */
+    LOG_STATE = 9, /* numbers in pylogd.broker.log.append.direct.LogState */
     LIMITS = 7,    /* numbers in pylogd.broker.log.append.header_check.CompiledLimits */
     REMEMBERED = 5, /* batches of a producer that a log remembers */
-    PREFIX = 16,   /* bytes of a batch that the log writes */
+    PREFIX = 16,    /* bytes of a batch that the log writes */
 };
 #define NOTED 0.01 /* seconds: pylogd.broker.log.paced.NOTED_SECONDS */
 
@@ -51,7 +51,7 @@ enum {
 #define OUTPUT(S, M) M(socket) M(direct_above) M(max_chunk)
 #define BROKER_PARTS(S, M) M(authorizer) M(replicas)
 #define AUTHORIZER(S, M) M(authorize)
-#define REPLICA_MANAGER(S, M) M(repeats_queued) M(fetch_waits) M(appended)
+#define REPLICA_MANAGER(S, M) M(repeats_queued) M(fetch_waits) M(after_append)
 #define PURGATORY(S, M) S(_watched) M(check)
 #define PARTITION_OBJECT(S, M) \
     S(led_log) S(leader_epoch) S(high_watermark) S(topic) S(key) S(alone) S(enough_in_sync) S(flush_visible) \
@@ -101,8 +101,8 @@ enum {
     CLASS(offsets, OFFSET_INDEX, "pylogd.broker.log.index:OffsetIndex") \
     CLASS(lock, LOCK, "_thread:LockType")
 
-/* The numbers that others define too: theirs is a number, bytes or a type of tuples of this length. `_fast.c` has some as
- * well, but may not name what is above it: it is compared here with that.
+/* The numbers that others define too: theirs is a number, bytes or a type of tuples of this length. `_fast.c` has some
+ * as well, but may not name what is above it: it is compared here with that.
  */
 #define CONSTANTS(C) \
     C(FETCH, "pylogd.broker.api.statistics:FETCH") \
@@ -113,11 +113,11 @@ enum {
     C(SHAPE_SIZE, "pylogd.wire.fast.compiled:Compiled") \
     C(KEPT_SIZE, "pylogd.broker.log.reading:KeptSlice") \
     C(NOTED, "pylogd.broker.log.paced:NOTED_SECONDS") \
-    C(LOG_STATE, "pylogd.broker.log.append.runs:LogState") \
+    C(LOG_STATE, "pylogd.broker.log.append.direct:LogState") \
     C(LOG_STATE, "pylogd.wire.fast._fast:LOG_STATE") \
     C(LIMITS, "pylogd.broker.log.append.header_check:CompiledLimits") \
     C(LIMITS, "pylogd.wire.fast._fast:LIMITS") \
-    C(TAKEN, "pylogd.broker.log.append.runs:Taken") \
+    C(TAKEN, "pylogd.broker.log.append.commit:Taken") \
     C(TAKEN, "pylogd.wire.fast._fast:TAKEN") \
     C(REMEMBERED, "pylogd.broker.log.producers:REMEMBERED") \
     C(REMEMBERED, "pylogd.wire.fast._fast:REMEMBERED") \
@@ -403,14 +403,16 @@ send_now(State *state, const Answer *answer, PyObject *output, int64_t size)
     int64_t above, most, sent = -2;
     if (answer->kept == NULL || PyLong_AsLongLong(PyTuple_GET_ITEM(answer->kept, ZEROS)) < END_SIZE)
         return -1;
-    if (!read_number(output, &state->of.output.direct_above, &above) || !read_number(output, &state->of.output.max_chunk, &most))
+    if (!read_number(output, &state->of.output.direct_above, &above)
+        || !read_number(output, &state->of.output.max_chunk, &most))
         return -2;
     if (size + END_SIZE <= above || size + END_SIZE > most)
         return -1;
     PyObject *open = get(output, &state->of.output.socket), *length = PyLong_FromLongLong(size + END_SIZE);
     int number = open == NULL ? -1 : PyObject_AsFileDescriptor(open); /* -1 with an exception if it is closed */
     PyObject *socket = number < 0 ? NULL : PyLong_FromLong(number);
-    PyObject *descriptor = get_of(answer->records, &state->of.slice.file, &state->of.file.fd); /* not kept: a file may be closed */
+    /* The descriptor is not kept: a file may be closed. */
+    PyObject *descriptor = get_of(answer->records, &state->of.slice.file, &state->of.file.fd);
     Py_XDECREF(open);
     if (socket != NULL && length != NULL && descriptor != NULL) {
         PyObject *const *kept = &PyTuple_GET_ITEM(answer->kept, 0);
@@ -534,7 +536,8 @@ is_immediate(State *state, PyObject *broker, Append *append)
     Py_XDECREF(queues);
     if (queued || (acks != 1 && acks != -1))
         return 0;
-    if (acks == -1 && (is_true(partition, &state->of.partition.flush_visible) != 0 || is_true(partition, &state->of.partition.alone) != 1
+    if (acks == -1 && (is_true(partition, &state->of.partition.flush_visible) != 0
+                       || is_true(partition, &state->of.partition.alone) != 1
                        || is_true(partition, &state->of.partition.enough_in_sync) != 1))
         return 0;
     append->log = get(partition, &state->of.partition.led_log);
@@ -560,15 +563,17 @@ finds_segment(State *state, Append *append, PyObject *epoch)
     return entries >= 0 && read_number(append->segment, &state->of.segment.max_entries, &most) && entries + MOST < most;
 }
 
-/* Return what pylogd.broker.log.append.runs.LogState says, or NULL. */
+/* Return what pylogd.broker.log.append.direct.LogState says, or NULL. */
 static PyObject *
 state_of(State *state, const Append *append, PyObject *epoch)
 {
     PyObject *log = append->log, *segment = append->segment;
     PyObject *from[] = {segment, log, NULL, log, log, log, segment, segment, segment};
-    Attribute *names[] = {&state->of.segment.size, &state->of.log.log_end_offset, NULL, &state->of.log.now_ms, &state->of.log.log_start_offset,
-                          &state->of.log.index_interval, &state->of.segment.bytes_since_index, &state->of.segment._max_timestamp,
-                          &state->of.segment._max_timestamp_offset};
+    Attribute *names[] = {
+        &state->of.segment.size, &state->of.log.log_end_offset, NULL, &state->of.log.now_ms,
+        &state->of.log.log_start_offset, &state->of.log.index_interval, &state->of.segment.bytes_since_index,
+        &state->of.segment._max_timestamp, &state->of.segment._max_timestamp_offset,
+    };
     PyObject *found = PyTuple_New(LOG_STATE);
     for (int i = 0; found != NULL && i < LOG_STATE; i++) {
         PyObject *value = from[i] == NULL ? Py_NewRef(epoch) : get(from[i], names[i]);
@@ -598,7 +603,8 @@ takes(State *state, Append *append, PyObject *data, PyObject *session)
         arguments[3] = Py_NewRef(state->most);
         arguments[5] = Py_NewRef(PyTuple_GET_ITEM(append->known, SHAPE));
         ready = (arguments[4] = get(session, &state->of.session.max_frame_bytes)) != NULL
-                && (arguments[6] = get_of(append->log, &state->of.log.fast_accept, &state->of.fast_accept.compiled)) != NULL
+                && (arguments[6] = get_of(append->log, &state->of.log.fast_accept,
+                                          &state->of.fast_accept.compiled)) != NULL
                 && arguments[6] != Py_None && (arguments[7] = state_of(state, append, epoch)) != NULL
                 && (arguments[8] = get_of(append->log, &state->of.log.producers, &state->of.producers.due)) != NULL;
     }
@@ -622,8 +628,8 @@ call(PyObject *name, PyObject *const *arguments, size_t count)
     return result == NULL ? -1 : 0;
 }
 
-/* Account for what was written, as CompiledRun.append_to does. size: of it. behind: the size of the segment with it.
- * Return -1 with an exception.
+/* Account for what was written, as pylogd.broker.log.append.commit.commit_run does. size: of it. behind: the size of
+ * the segment with it. Return -1 with an exception.
  */
 static int
 note_written(State *state, const Append *append, PyObject *buffers, PyObject *size, PyObject *behind)
@@ -881,14 +887,15 @@ wake(State *state, const Append *append)
     return failed ? -1 : 0;
 }
 
-/* Commit what was appended, wake who waits for it, and count it, as ReplicaManager.append_batches and Python's
- * `_append_compiled` do. Return -1 with an exception.
+/* Commit what was appended, wake who waits for it, and count it, as Partition.appended_to, ReplicaManager.after_append
+ * and Python's `_append_compiled` do. Return -1 with an exception.
  */
 static int
 note_appended(State *state, const Append *append)
 {
     PyObject *partition = append->partition, *const *taken = &PyTuple_GET_ITEM(append->taken, 0);
-    int alone = is_true(partition, &state->of.partition.alone), waits = alone == 1 ? is_true(partition, &state->of.partition.flush_visible) : 0;
+    int alone = is_true(partition, &state->of.partition.alone);
+    int waits = alone == 1 ? is_true(partition, &state->of.partition.flush_visible) : 0;
     if (alone < 0 || waits < 0
         || (alone && !waits && set(partition, &state->of.partition.high_watermark, taken[END_OFFSET]) < 0))
         return -1;
@@ -898,8 +905,8 @@ note_appended(State *state, const Append *append)
     if (flushes < 0)
         return -1;
     if (flushes) {
-        PyObject *appended[] = {append->replicas, partition};
-        if (call(state->of.replicas.appended.name, appended, 2) < 0)
+        PyObject *appended[] = {append->replicas, partition, append->log};
+        if (call(state->of.replicas.after_append.name, appended, 3) < 0)
             return -1;
     } else if (wake(state, append) < 0)
         return -1;

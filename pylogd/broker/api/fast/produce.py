@@ -29,7 +29,7 @@ from pylogd.base.errors import PylogdError
 from pylogd.broker.api.context import BrokerParts, Connection
 from pylogd.broker.api.fast.repeated import MOST, ShapedConnection, repeated
 from pylogd.broker.api.produce import pause, refusal
-from pylogd.broker.log.append.runs import BatchList, CompiledRun
+from pylogd.broker.log.append.direct import BatchList, CompiledRun
 from pylogd.broker.log.errors import StorageFailure
 from pylogd.broker.replica.manager import ReplicaManager
 from pylogd.broker.replica.partition import Partition
