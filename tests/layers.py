@@ -2,11 +2,13 @@
 
 `tests/unit/test_layers.py` checks the rules; `tools/generate_package_table.py` writes the table in ARCHITECTURE.md from
 them. Imports are read from the sources with `ast`, so those in functions and under TYPE_CHECKING count like any other.
+C code has the rule of its package too. It names what it takes from other modules in strings (`base/compiled.py`).
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -36,7 +38,7 @@ class Rule(NamedTuple):
 
 
 #: Modules that every package may import.
-EVERYWHERE = ("base.errors", "base.clock", "base.machine")
+EVERYWHERE = ("base.errors", "base.clock", "base.machine", "base.compiled")
 #: Modules that `Twisted.NAMES` allows: types of arguments. They do not use a reactor.
 TWISTED_NAMES = (
     "twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure",
@@ -49,6 +51,7 @@ RULES: Mapping[str, Rule] = {
     "base.errors": Rule(twisted=_NEVER),
     "base.clock": Rule(twisted=_NEVER),
     "base.machine": Rule(twisted=_NEVER),
+    "base.compiled": Rule(twisted=_NEVER),
     "base.placement": Rule(twisted=_NEVER),
     "protocol": Rule(twisted=_NEVER),
     "config": Rule(twisted=_NEVER),
@@ -216,6 +219,25 @@ def imports(name: str, path: Path) -> Iterator[str]:
             if node.level:
                 base = package[: len(package) - node.level + 1] + base
             yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def c_sources(root: Path) -> dict[str, Path]:
+    """Return the C files below `root` by their module names, without the name of `root`; headers with their suffix."""
+    found = sorted(root.rglob("*.[ch]"))
+    return {".".join(path.relative_to(root).with_suffix("").parts) + path.suffix: path for path in found}
+
+
+_C_NAME = re.compile(r'"(pylogd(?:\.\w+)+)(?::\w+)?"')
+_C_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+
+
+def c_imports(path: Path) -> Iterator[str]:
+    """Yield the names of the modules that a C file names in its strings, and of the headers that it includes."""
+    text = path.read_text(encoding="utf-8")
+    yield from _C_NAME.findall(text)
+    for header in _C_INCLUDE.findall(text):
+        inside = (path.parent / header).resolve().relative_to(PACKAGE.parent)
+        yield ".".join(inside.with_suffix("").parts)
 
 
 def import_graph(roots: Mapping[str, Path]) -> dict[str, set[str]]:

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from OpenSSL import SSL
 
+from pylogd.base.compiled import load
+
 try:
     from OpenSSL._util import ffi, lib
 
@@ -29,14 +31,13 @@ try:
 except (ImportError, AttributeError):  # this pyOpenSSL is made in another way
     _read = _set_mode = _clear_mode = None
 
+_loops = load("pylogd.link._tls_records")
 try:
     from cryptography.hazmat.bindings._rust import _openssl
 
-    from pylogd.link._tls_records import read_records, receive_records, send_records
-
-    _read_records: Any = read_records
-    _receive_records: Any = receive_records
-    _send_records: Any = send_records
+    _read_records: Any = getattr(_loops, "read_records", None)
+    _receive_records: Any = getattr(_loops, "receive_records", None)
+    _send_records: Any = getattr(_loops, "send_records", None)
     _cast: Any = _openssl.ffi.cast
     _RECEIVING, _SENDING = (
         tuple(int(_cast("uintptr_t", _openssl.ffi.addressof(_openssl.lib, name))) for name in names)
@@ -44,7 +45,7 @@ try:
     )
     if _openssl.lib.SSL_ERROR_WANT_READ != 2:
         raise ValueError("the compiled module has another number for it")
-except Exception:  # it could not be compiled, or cryptography lacks these functions; the error may be of any kind
+except Exception:  # cryptography lacks these functions; the error may be of any kind
     _read_records = _receive_records = _send_records = None
 
 #: Encrypted bytes between OpenSSL and a socket. Used by the reactor's thread only, and empty between calls.

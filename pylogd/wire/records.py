@@ -3,8 +3,8 @@
 A batch has the same bytes on the wire and on the disk. The broker decodes records only for compaction and time stamps.
 
 Strategy: decoding takes runs of similar records at once (`record_runs`), and others field by field (`record_fields`).
-Encoding takes varints from a table and joins all parts once. The compiled module `_speedups` replaces both, unless it
-could not be compiled or PYLOGD_PURE_PYTHON is set in the environment.
+Encoding takes varints from a table and joins all parts once. The compiled module `_speedups` replaces both, if it
+could be loaded (`base.compiled`).
 
 Rules: every length is checked against the bytes that exist before it is used. Malformed input raises
 InvalidRecordBatch and nothing else. Must not know: files, sockets, clocks.
@@ -12,14 +12,13 @@ InvalidRecordBatch and nothing else. Must not know: files, sockets, clocks.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
-from types import ModuleType
 from typing import Any, NamedTuple, TypedDict, Unpack
 
+from pylogd.base.compiled import load
 from pylogd.wire import record_fields, record_runs
 from pylogd.wire.compression import MAX_DECOMPRESSED, CompressionType, compress, decompress
 from pylogd.wire.crc import append_zeros
@@ -28,13 +27,7 @@ from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.record_fields import decode_deltas, decode_headers, decode_key_and_value
 from pylogd.wire.record_runs import NULL, BatchFields, Run, encode_run
 
-speedups: ModuleType | None
-try:
-    from pylogd.wire import _speedups as speedups
-except ImportError:  # the module was not compiled: there was no compiler
-    speedups = None
-if os.environ.get("PYLOGD_PURE_PYTHON"):
-    speedups = None
+speedups = load("pylogd.wire._speedups")
 
 #: base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta, base and max time stamp,
 #: producer id, producer epoch, base sequence, record count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.compaction.cleaner import Cleaner, CleanerConfig
 from pylogd.broker.log.compaction.jobs import CompactionResult
 from pylogd.broker.log.config import LogConfig

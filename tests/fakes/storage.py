@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.caching import BlockCache
 from pylogd.broker.log.config import LogConfig
 from pylogd.broker.log.files import read_file, write_file

@@ -30,8 +30,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
-from pylogd.broker.log.accepting import PREFIX_SIZE, pack_prefix
-from pylogd.broker.log.fast_accept import FastAccept
+from pylogd.broker.log.append.full_check import PREFIX_SIZE, pack_prefix
+from pylogd.broker.log.append.header_check import FastAccept
 from pylogd.broker.log.producers import Producers
 from pylogd.broker.log.residency import ask_by_ctypes
 from pylogd.wire.fast import response_encoder
@@ -353,7 +353,7 @@ def run_sanitized(seconds: float, first: int) -> int:
             subprocess.run(["gcc", *_SANITIZED, include, "-o", str(copy), str(source)], check=True)
         environment = os.environ | {
             "LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc",
-            "UBSAN_OPTIONS": "print_stacktrace=1",
+            "UBSAN_OPTIONS": "print_stacktrace=1", "PYLOGD_PURE_PYTHON": "",
         }  # fmt: skip
         child = [sys.executable, "-m", "tests.fuzz.sanitized", folder, str(seconds), str(first)]
         return 1 if subprocess.run(child, env=environment, cwd=_PACKAGE.parent, check=False).returncode else 0

@@ -158,7 +158,7 @@ class _MemorySide(Side):
     """A broker whose files are in memory."""
 
     def _make_parts(self, folder: Path) -> Parts:
-        return Parts(folder, log_cleaner_enable=False)
+        return Parts(folder, log_cleaner_enable=False, log_validate_records="true")
 
     def begin(self, name: str) -> None:
         """See `Side`."""

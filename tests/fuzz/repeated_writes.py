@@ -79,7 +79,9 @@ class _DiskSide(Side):
     def _make_parts(self, folder: Path) -> Parts:
         self._logs = str(folder / "logs")
         # With queues for slow disks, a disk that is slow for a moment would leave all later writes to Python.
-        return _RealParts(folder, log_dirs=self._logs, log_cleaner_enable=False, log_write_queues="off")
+        return _RealParts(
+            folder, log_dirs=self._logs, log_cleaner_enable=False, log_write_queues="off", log_validate_records="true"
+        )
 
     def begin(self, name: str) -> None:
         """See `Side`. If the last input took the directory offline, use it again."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pylogd.broker.cache.ranges import BlockCache, BlockRange, BlockSlice
-from pylogd.broker.log.batch_runs import BatchList
+from pylogd.broker.log.append.direct import BatchList
 from pylogd.broker.log.compaction.cleaner import Cleaner, CleanerConfig
 from pylogd.broker.log.config import LogConfig
 from pylogd.broker.log.errors import ColdRead

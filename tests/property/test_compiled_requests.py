@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pylogd.wire.fast import compiled
 from pylogd.wire.records import crc32c
 from tests.fakes.parts import batch
 from tests.fuzz.compiled import SOURCES, agree, agree_on_fetch, agree_on_sending
@@ -24,6 +26,14 @@ from tests.fuzz.repeats import RepeatedFetches
 from tests.fuzz.tls_loops import agree_on_receiving, agree_on_sending_records
 
 fast = pytest.importorskip("pylogd.wire.fast._fast", reason="there was no compiler")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_functions() -> Iterator[None]:
+    """Use the compiled functions, also where PYLOGD_PURE_PYTHON turns them off."""
+    with patch.object(compiled, "fast", fast):
+        yield
+
 
 _SHAPE = (11, b"common", bytes(40))
 _LIMITS = (1 << 20, 1 << 30, 1 << 31, 1 << 50, 1 << 50, 1 << 50, 0)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylogd.base.errors import PylogdError
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
+from pylogd.broker.log.append.staged import AppendRequest, prepare
 from pylogd.broker.log.config import LogConfig, TimestampType
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.markers import encode_marker
 from pylogd.broker.log.retention import retain
-from pylogd.broker.log.staged_append import AppendRequest, prepare
 from pylogd.broker.log.transactions import VERIFICATION_OFF, TransactionTerms
 from pylogd.broker.log.truncation import truncate_to
 from pylogd.broker.log.validator import AppendOrigin

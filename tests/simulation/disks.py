@@ -10,8 +10,8 @@ from twisted.python.failure import Failure
 
 from pylogd.broker.isolation.disks import ALWAYS, OFF, DiskOptions, Disks
 from pylogd.broker.isolation.workers import Workers
+from pylogd.broker.log.append.staged import wait_to_begin
 from pylogd.broker.log.log import Log
-from pylogd.broker.log.staged_append import wait_to_begin
 from pylogd.broker.replica import staged_writes
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.workers import set_pace
@@ -130,8 +130,8 @@ def tell_of_writes(broker: Any) -> None:
         return
     appended = staged._appended
 
-    def note(partition: Any, last_offset: int) -> None:
-        appended(partition, last_offset)
+    def note(partition: Any, log: Any) -> None:
+        appended(partition, log)
         if partition.leading and partition.log.epochs.latest == partition.leader_epoch:
             broker.world.accepted(broker, partition)
 

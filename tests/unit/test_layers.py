@@ -13,6 +13,8 @@ from tests.layers import (
     RULES,
     TWISTED_NAMES,
     Twisted,
+    c_imports,
+    c_sources,
     circles,
     import_graph,
     imports,
@@ -23,6 +25,7 @@ from tests.layers import (
 from tests.tools import tool
 
 MODULES = modules(PACKAGE)
+C_SOURCES = c_sources(PACKAGE)
 
 
 def _forbidden(name: str) -> set[str]:
@@ -44,6 +47,25 @@ def _forbidden(name: str) -> set[str]:
 def test_modules_import_only_what_their_package_may() -> None:
     faults = {f"pylogd.{name}": forbidden for name in MODULES if (forbidden := _forbidden(name))}
     assert faults == {}
+
+
+@pytest.mark.parametrize("name", C_SOURCES)
+def test_c_code_takes_only_what_its_package_may_import(name: str) -> None:
+    package = ruled_by(name)
+    allowed = (package, *RULES[package].imports, *EVERYWHERE)
+    taken = sorted({target.removeprefix("pylogd.") for target in c_imports(C_SOURCES[name])})
+    assert [target for target in taken if not within(target, allowed)] == []
+    assert [target for target in taken if target not in MODULES and not _is_c(target)] == []
+
+
+def _is_c(target: str) -> bool:
+    return any(name.rpartition(".")[0] == target or name == target for name in C_SOURCES)
+
+
+def test_the_names_in_c_code_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "_some.c"
+    source.write_text('/* pylogd.cli.main */ CLASS(log, LOG, "pylogd.broker.log.log:Log") f("pylogd.wire.exceptions");')
+    assert list(c_imports(source)) == ["pylogd.broker.log.log", "pylogd.wire.exceptions"]
 
 
 def test_every_module_has_a_rule() -> None:

@@ -20,8 +20,9 @@ from pylogd.base.errors import CloseConnection
 from pylogd.broker.api.api_versions import unsupported_api_versions
 from pylogd.broker.api.auditing import ADMINISTRATIVE, describe
 from pylogd.broker.api.context import BrokerParts, RequestContext
-from pylogd.broker.api.fast.fetch import FetchingConnection, repeated_answers
-from pylogd.broker.api.fast.produce import ShapedConnection, answer_batch, repeated_batch_answers
+from pylogd.broker.api.fast.fetch import repeated_answers
+from pylogd.broker.api.fast.produce import answer_batch, repeated_batch_answers
+from pylogd.broker.api.fast.repeated import RepeatingConnection
 from pylogd.broker.api.fetch_anew import answer_anew
 from pylogd.broker.api.fetch_lagging import fetch_sparing_disks
 from pylogd.broker.api.metering import metered_batch, metered_handlers
@@ -51,7 +52,7 @@ T = TypeVar("T")
 _LENGTH_SIZE = 4  # the size of the length before each reply
 
 
-class ClientConnection(ShapedConnection, FetchingConnection, Protocol):
+class ClientConnection(RepeatingConnection, Protocol):
     """A connection that keeps the context of its last request for the next one."""
 
     context: RequestContext | None

@@ -33,7 +33,8 @@ from twisted.internet.defer import Deferred
 from pylogd.base.clock import WorkTime
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.broker.api.context import BrokerParts, Connection, RequestContext
-from pylogd.broker.api.fast.produce import ShapedConnection, answer_batch
+from pylogd.broker.api.fast.produce import answer_batch
+from pylogd.broker.api.fast.repeated import ShapedConnection
 from pylogd.broker.api.registry import Handler
 from pylogd.broker.api.statistics import STATISTICS
 from pylogd.broker.quotas.limits import QuotaKind

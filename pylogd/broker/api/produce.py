@@ -41,7 +41,7 @@ from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import encode_in_thread, next_turn
 from pylogd.broker.api.statistics import PRODUCE, STATISTICS
 from pylogd.broker.api.traffic import count_refused_append
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
 from pylogd.broker.log.transactions import TransactionTerms
 from pylogd.broker.replica.errors import QueueFull

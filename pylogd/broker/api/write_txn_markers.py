@@ -31,7 +31,7 @@ from pylogd.broker.api.errors import explain, why_absent
 from pylogd.broker.api.produce import why_not_committed
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import Pace
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.errors import AppendInTurn
 from pylogd.broker.log.markers import encode_marker
 from pylogd.broker.log.transactions import TransactionTerms

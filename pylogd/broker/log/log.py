@@ -2,9 +2,10 @@
 
 An append checks the batches, assigns offsets, and writes everything with one `pwritev`: 16 new bytes for each batch
 (base offset, length, leader epoch), and the rest of it as received, without a copy. Nearly all batches of clients are
-accepted by their headers alone (`fast_accept`), and `batch_runs` writes many of them together; all others go through
-`validator.check_batches`. A read looks the position up (`reading`) and returns a `FileSlice`: record bytes never pass
-through this module. `truncation`, `retention`, `compaction` and `durability` (flushes) work on a log from outside.
+accepted by their headers alone (`append.header_check`), and `append.direct` writes many of them together; all others
+go through `validator.check_batches`. Each append ends with `append.commit`. A read looks the position up (`reading`)
+and returns a `FileSlice`: record bytes never pass through this module. `truncation`, `retention`, `compaction` and
+`durability` (flushes) work on a log from outside.
 
 Rules:
 - An append stores all of its batches or none, even when the disk is full.
@@ -20,22 +21,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from itertools import starmap
 from operator import attrgetter
 
-from pylogd.broker.log.accepting import IOV_MAX, Accepted, accept
-from pylogd.broker.log.append_result import AppendResult
-from pylogd.broker.log.batch_runs import BatchRun
+from pylogd.broker.log.append.commit import commit, written
+from pylogd.broker.log.append.direct import BatchRun, append_one, append_own
+from pylogd.broker.log.append.full_check import IOV_MAX, Accepted, accept
+from pylogd.broker.log.append.header_check import REFUSE_ALL, FastAccept
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.config import LogConfig, TimestampType
 from pylogd.broker.log.durability import flush_log, seal_segments, write_closing_state
 from pylogd.broker.log.epochs import LeaderEpochs
 from pylogd.broker.log.errors import LogClosed, OffsetOutOfRange, OutOfOrderSequence, StorageFailure
-from pylogd.broker.log.fast_accept import REFUSE_ALL, FastAccept
 from pylogd.broker.log.files import Buffer, FileSlice
 from pylogd.broker.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.broker.log.log_parts import LogParts
 from pylogd.broker.log.opening import open_files, open_for_append, open_for_readers
 from pylogd.broker.log.producers import Producers
-from pylogd.broker.log.quick_append import append_one, append_own
 from pylogd.broker.log.reading import BELOW_ZEROS, ZEROS, Range, SegmentsView
 from pylogd.broker.log.segment import Segment
 from pylogd.broker.log.storage import Storage
@@ -245,8 +247,8 @@ class Log(LogParts):
         buffers = accepted.buffers()
         segment = self._active
         segment.write(buffers if len(buffers) <= IOV_MAX else [b"".join(buffers)], accepted.size)
-        segment.note_cached(buffers, accepted.size, keep=accepted.as_is is None)
-        self.wrote(accepted)
+        batches = starmap(written, accepted.checked)
+        commit(self, segment, buffers, accepted.size, batches, keep=accepted.as_is is None, limits=True)
         return accepted.result
 
     def needs_roll(self, accepted: Accepted, now_ms: int) -> bool:
@@ -260,19 +262,6 @@ class Log(LogParts):
                 or self._is_due(accepted.newest, now_ms)
             )
         )
-
-    def wrote(self, accepted: Accepted) -> None:
-        """Account for batches that were written at the end of the active segment. The caller holds `lock`."""
-        segment = self._active
-        for header, batch in accepted.checked:
-            segment.note_batch(len(batch), header.last_offset, header.max_timestamp, self.index_interval)
-            aborted = self.producers.note(header, batch)
-            if aborted is not None:
-                segment.note_aborted(aborted)
-                self.has_aborted = True
-            self.epochs.assign(header.leader_epoch, header.base_offset)
-        self.set_limits()
-        self.log_end_offset = accepted.last_offset + 1
 
     def set_limits(self) -> None:
         """Compute which batches `fast_accept` may accept until this is called again."""

@@ -63,7 +63,7 @@ class LogManager:
     cached_files: how many files of older segments are kept open.
     cordoned: returns the absolute paths of the directories that take no new partitions (KIP-1066).
     cache: the block cache; None without one.
-    staged_appends: whether all appends are made by `staged_append`, for writes in threads.
+    staged_appends: whether all appends are made by `append.staged`, for writes in threads.
     """
 
     def __init__(

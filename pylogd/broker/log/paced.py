@@ -1,4 +1,4 @@
-"""A log that is appended to in one step while its disk is quick, and in three steps (`staged_append`) while it is slow.
+"""A log that is appended to in one step while its disk is quick, and in three steps (`append.staged`) while it is slow.
 
 Rules: `Log.writing` excludes both kinds of appends from each other, and from what changes the active segment's files.
 An append in one step first tries to take it. If a staged write, a roll or a truncation holds it, the append has to wait
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pylogd.broker.log.append_result import AppendResult
-from pylogd.broker.log.batch_runs import BatchRun
+from pylogd.broker.log.append.direct import BatchRun
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.errors import AppendInTurn
 from pylogd.broker.log.files import Buffer
 from pylogd.broker.log.log import Log

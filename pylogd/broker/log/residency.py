@@ -7,18 +7,19 @@ being read as present. `mincore`, for older kernels, takes 30 us for 1 MiB, and 
 
 Python has no function for either, and none that gives the address of a read-only mapping. A fetch of records that were
 not just written asks twice, so the compiled `_residency` makes the call. ctypes is used only where `_residency` is
-missing.
+not loaded.
 
 Source: cachestat and mincore(2), mm/filemap.c and mm/mincore.c of Linux.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 from collections.abc import Callable
 from typing import Final
+
+from pylogd.base.compiled import load
 
 _PAGE: Final = mmap.PAGESIZE
 _FAILED: Final = ctypes.c_void_p(-1).value
@@ -86,7 +87,6 @@ pages_in_memory: Callable[[int, int, int], int | None] = ask_by_ctypes
 #: that is in memory, as far as the socket takes them. Returns how many bytes were sent in total. It sends nothing and
 #: returns -1 if the range is not in memory, or if that can't be told.
 send_resident: Callable[[int, bytes, int, int, int], int] = leave
-with contextlib.suppress(ImportError):  # it could not be compiled
-    from pylogd.broker.log import _residency
-
+_residency = load("pylogd.broker.log._residency")
+if _residency is not None:
     pages_in_memory, send_resident = _residency.pages_in_memory, _residency.send_resident

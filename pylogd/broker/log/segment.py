@@ -181,7 +181,7 @@ class Segment:
     def note_run(
         self, size: int, since_index: int, stamp: int, stamp_offset: int, entries: Sequence[tuple[int, int, int, int]]
     ) -> None:
-        """Account for batches that were written at the end, like a `note_batch` for each; see `batch_runs.Taken`."""
+        """Account for batches that were written at the end, like a `note_batch` for each; see `append.commit.Taken`."""
         for last_offset, position, self._max_timestamp, self._max_timestamp_offset in entries:
             self._note_index(last_offset, position)
         self._max_timestamp, self._max_timestamp_offset, self.bytes_since_index = stamp, stamp_offset, since_index

@@ -31,7 +31,7 @@ class Storage:
         index_bytes: the capacity of the cache of indexes.
         seconds: a monotonic clock, for delays.
         cache: the block cache; None without one.
-        staged_appends: whether appends are made by `staged_append`: all, or only some if `appended` is given (see
+        staged_appends: whether appends are made by `append.staged`: all, or only some if `appended` is given (see
             `log.paced`).
         appended: called after each slow append that is not staged, with the log's directory and the seconds it took.
         """

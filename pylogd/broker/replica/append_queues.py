@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from twisted.internet.defer import Deferred, DeferredSemaphore, fail
 
 from pylogd.base.errors import PylogdError
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.errors import InspectionNeeded, LogAtRest
 from pylogd.broker.replica.staged_writes import Outcome, StagedWrites, WaitingAppend
 

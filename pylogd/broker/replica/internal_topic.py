@@ -21,7 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.base.errors import ErrorCode, PylogdError
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.errors import (
     AppendInTurn,
     InvalidProducerEpoch,

@@ -14,7 +14,7 @@ Must not know: requests, error codes, the metadata store.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from pylogd.base.limits.shares import FairWork, Share
-from pylogd.broker.log.batch_runs import BatchRun
+from pylogd.broker.log.append.direct import BatchRun
 from pylogd.broker.log.errors import AppendInTurn, StorageError, StorageFailure
 from pylogd.broker.log.validator import AppendOrigin
 from pylogd.broker.replica.append_queues import AppendQueues
@@ -36,13 +36,15 @@ from pylogd.broker.replica.waiting import LogStartWait, PartitionWaits, PendingA
 
 if TYPE_CHECKING:
     from pylogd.broker.isolation.disks import Disks
-    from pylogd.broker.log.append_result import AppendResult
+    from pylogd.broker.log.append.result import AppendResult
+    from pylogd.broker.log.log import Log
     from pylogd.broker.log.manager import LogManager
     from pylogd.broker.log.transactions import TransactionTerms
     from pylogd.broker.log.validator import Inspections
     from pylogd.broker.metadata.image import PartitionState
     from pylogd.broker.replica.flushing import Flushers
     from pylogd.broker.replica.partition_registry import PartitionRegistry
+    from pylogd.broker.replica.purgatory import Purgatory
     from pylogd.broker.replica.storage_failures import StorageFailures
     from pylogd.wire.records import Buffer
 
@@ -66,6 +68,10 @@ class ReplicaManager:
     verifications: the requests that wait for a transaction coordinator.
     on_truncated: called with a partition whose log was truncated, and the newest state that arrived meanwhile, if any.
     """
+
+    # What compiled code reads (`api/fast/_repeated.c`):
+    fetch_waits: Purgatory
+    repeats_queued: Container[Partition]
 
     def __init__(
         self,
@@ -95,7 +101,7 @@ class ReplicaManager:
         self.writes_in_threads = disks is not None
         self._staged = None
         if disks is not None:
-            self._staged = StagedWrites(disks, self._appended, failures.report, seconds)
+            self._staged = StagedWrites(disks, self.after_append, failures.report, seconds)
         self._queues = AppendQueues(self.append, self._append_followed, in_thread, self._open_log, self._staged)
         self.append_in_turn, self.append_queues = self._queues.append, self._queues.taken
         self.repeats_queued = self._queues.repeats
@@ -129,10 +135,19 @@ class ReplicaManager:
         except StorageFailure as error:
             self._storage_failed(error)
             raise
-        if result.last_offset >= partition.flush_at:
-            self._flushers[partition.key].appended()
-        self.fetch_waits.check(partition.key)
+        self.after_append(partition, partition.led_log or partition.log)
         return result
+
+    def after_append(self, partition: Partition, log: Log, *, wake: bool = True) -> None:
+        """Have the log flushed if a flush is due, and wake the operations that wait for the batches.
+
+        log: the log that was appended to. The partition may be offline when a write in a thread ends.
+        wake: whether more than before can be read.
+        """
+        if log.log_end_offset > partition.flush_at:
+            self._flushers[partition.key].appended()
+        if wake:
+            self.fetch_waits.check(partition.key)
 
     def refusal(self, partition: Partition, records: Buffer) -> QueueFull | None:
         """Return the error that refuses a client's batches at once; None if they may enter the write queue.
@@ -153,14 +168,8 @@ class ReplicaManager:
             self._storage_failed(error)
             raise
         if count:
-            self.appended(partition)
+            self.after_append(partition, partition.led_log or partition.log)
         return count
-
-    def appended(self, partition: Partition) -> None:
-        """Flush if enough was appended, and wake operations that wait for the batches."""
-        if partition.log.log_end_offset > partition.flush_at:
-            self._flushers[partition.key].appended()
-        self.fetch_waits.check(partition.key)
 
     def append_failed(self, partition: Partition, failure: StorageFailure) -> None:
         """Note that nothing of an append was written. `append_batches` does this itself."""
@@ -168,12 +177,6 @@ class ReplicaManager:
         with log.lock:
             log.write_failures.note(failure, log.log_end_offset, log.storage.seconds())
         self._storage_failed(failure)
-
-    def _appended(self, partition: Partition, last_offset: int) -> None:
-        """Flush, and wake waiting operations, after a staged write was committed."""
-        if last_offset >= partition.flush_at:
-            self._flushers[partition.key].appended()
-        self.fetch_waits.check(partition.key)
 
     def append_fetched(
         self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int
@@ -192,10 +195,7 @@ class ReplicaManager:
         except StorageFailure as error:
             self._storage_failed(error)
             raise
-        if partition.log.log_end_offset > partition.flush_at:
-            self._flushers[partition.key].appended()
-        if moved:
-            self.fetch_waits.check(partition.key)
+        self.after_append(partition, partition.log, wake=moved)
         return None
 
     def _append_fetched_in_turn(
@@ -208,15 +208,13 @@ class ReplicaManager:
         """Append whole batches that a leader sent in the leader epoch `epoch`. Raises FencedLeaderEpoch for another."""
         if epoch != partition.leader_epoch or partition.leading:
             raise late_batches(epoch, partition)
+        log = partition.log
         try:
-            result = partition.log.append(
-                batches, leader_epoch=epoch, origin=AppendOrigin.REPLICATION, may_inspect=False
-            )
+            result = log.append(batches, leader_epoch=epoch, origin=AppendOrigin.REPLICATION, may_inspect=False)
         except StorageFailure as error:
             self._storage_failed(error)
             raise
-        if result.last_offset >= partition.flush_at:
-            self._flushers[partition.key].appended()
+        self.after_append(partition, log, wake=False)
         return result
 
     def _open_log(self, partition: Partition) -> Deferred[None]:

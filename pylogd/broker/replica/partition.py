@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pylogd.base.errors import PylogdError
-from pylogd.broker.log.batch_runs import BatchRun
+from pylogd.broker.log.append.direct import BatchRun
 from pylogd.broker.log.config import NO_LIMIT
 from pylogd.broker.log.errors import OffsetOutOfRange, StorageError, StorageFailure
 from pylogd.broker.log.validator import AppendOrigin
@@ -43,7 +43,7 @@ from pylogd.broker.replica.roles import ROLES, Role, RoleEvent
 from pylogd.broker.replica.traffic import Traffic
 
 if TYPE_CHECKING:
-    from pylogd.broker.log.append_result import AppendResult
+    from pylogd.broker.log.append.result import AppendResult
     from pylogd.broker.log.files import FileSlice
     from pylogd.broker.log.log import Log
     from pylogd.broker.log.transactions import TransactionTerms
@@ -316,9 +316,7 @@ class Partition(Traffic):
             records, leader_epoch=self.leader_epoch, origin=origin, inspections=inspections, may_inspect=False,
             terms=terms,
         )  # fmt: skip
-        if self.alone and not self.flush_visible:
-            # The log's end, not the result's: a duplicate is answered with the offsets of the first append.
-            self.high_watermark = log.log_end_offset
+        self.appended_to(log)
         return result
 
     def check_append(self, acks_all: bool) -> None:
@@ -329,8 +327,9 @@ class Partition(Traffic):
             raise NotEnoughReplicas(f"{len(self.isr)} in sync, min.insync.replicas is {self.min_insync_replicas}")
 
     def appended_to(self, log: Log) -> None:
-        """Note that a staged write of clients' batches to the partition's log was committed."""
-        if self.led_log is log and self.alone and not self.flush_visible:
+        """Commit what was appended to a log that is still led, if it needs no other replica and no flush."""
+        if self.alone and not self.flush_visible and self.led_log is log:
+            # The log's end, not that of a result: a duplicate is answered with the offsets of the first append.
             self.high_watermark = log.log_end_offset
 
     def append_batches(self, run: BatchRun, acks_all: bool) -> int:
@@ -339,8 +338,7 @@ class Partition(Traffic):
         if log is None or (acks_all and not self.enough_in_sync):
             return 0
         count = log.append_batches(run, leader_epoch=self.leader_epoch)
-        if self.alone and not self.flush_visible:
-            self.high_watermark = log.log_end_offset
+        self.appended_to(log)
         return count
 
     def check_follower(self, node_id: int, epoch: int) -> None:

@@ -2,7 +2,7 @@
 
 Strategy: an append enters the write queue of its topic and disk, or is refused at once if the queue is full. When it is
 its partition's turn, the append is prepared together with those after it, written in the queue's thread, and committed
-(`log.staged_append`). A partition has at most one write under way.
+(`log.append.staged`). A partition has at most one write under way.
 
 Rules:
 - A refusal is QueueFull, a NotEnoughReplicas. It means that nothing was appended. Clients try again after their
@@ -23,10 +23,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pylogd.base.errors import PylogdError
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
+from pylogd.broker.log.append.staged import AppendRequest, StagedAppend, prepare, wait_to_begin
 from pylogd.broker.log.errors import StorageError, StorageFailure
 from pylogd.broker.log.producers import MAX_SEQUENCE
-from pylogd.broker.log.staged_append import AppendRequest, StagedAppend, prepare, wait_to_begin
 from pylogd.broker.log.transactions import TransactionTerms
 from pylogd.broker.log.validator import AppendOrigin, Inspections
 from pylogd.broker.replica.errors import FencedLeaderEpoch, PartitionOffline, QueueFull
@@ -37,6 +37,7 @@ from pylogd.wire.records import parse_header
 if TYPE_CHECKING:
     from pylogd.broker.isolation.disks import Disks
     from pylogd.broker.isolation.write_queue import WriteQueue
+    from pylogd.broker.log.log import Log
     from pylogd.broker.replica.partition import Partition
     from pylogd.wire.records import Buffer
 
@@ -73,14 +74,14 @@ class WaitingAppend:
 class StagedWrites:
     """Writes appends in the threads of `disks`.
 
-    appended: called after each write with the partition and the last offset that was appended.
+    appended: called after each write with the partition and the log that was appended to.
     adaptive: whether only appends to slow disks are staged.
     """
 
     def __init__(
         self,
         disks: Disks,
-        appended: Callable[[Partition, int], object],
+        appended: Callable[[Partition, Log], object],
         storage_failed: Callable[[StorageError], object],
         seconds: Callable[[], float],
     ) -> None:
@@ -177,7 +178,7 @@ class StagedWrites:
             log.writing.release()
         if appends[0].follows is None:
             partition.appended_to(log)
-        self._appended(partition, staged.results[-1].last_offset)
+        self._appended(partition, log)
         return staged.results
 
     def _failed(self, staged: StagedAppend, error: StorageError) -> Sequence[Outcome]:

@@ -1,5 +1,5 @@
 /* Produce requests of the plain shape, as many as one read has brought: find, check and number their batches, and write
- * the bytes for the log and the responses. Optional: without it, pylogd.wire.fast.request_batch, pylogd.broker.log.fast_accept
+ * the bytes for the log and the responses. Optional: without it, pylogd.wire.fast.request_batch, pylogd.broker.log.append.header_check
  * and pylogd.broker.log.log do the same, and tests/property/test_request_batches.py compares what clients and disks see.
  * Below are two small functions for Fetch requests that repeat the last one: see pylogd.wire.fast.known_fetch.
  *
@@ -38,7 +38,9 @@ enum {
     FETCH_BODY = 63,    /* bytes of a response between its header and the size of its records, */
     FETCH_OFFSETS = 34, /* and where in them the offsets are */
     FETCH_END = 3,      /* bytes behind the records: no tagged fields */
-    TAKEN = 10,         /* what a run has */
+    TAKEN = 10,         /* what a run has, */
+    LIMITS = 7,         /* what limits */
+    LOG_STATE = 9,      /* and the state of a log have */
     FETCH_MOST = RESPONSE_HEAD + FETCH_BODY + 5,
 };
 
@@ -47,6 +49,23 @@ enum {
 typedef struct {
     uint32_t crc[8][256]; /* what a byte becomes when 0 to 7 zero bytes follow */
 } State;
+
+/* Declare for pylogd.base.compiled which numbers are those of other modules; and the numbers that modules above this one
+ * define too: pylogd/broker/api/fast/_repeated.c compares them.
+ */
+static int
+declare(PyObject *module)
+{
+    PyObject *constants = Py_BuildValue(
+        "[(sd)(sd)(sd)]", "pylogd.wire.records:HEADER_SIZE", (double)BATCH_HEADER, "pylogd.wire.records:CRC_START",
+        (double)CRC_FROM, "pylogd.wire.records:LENGTH_OVERHEAD", (double)OVERHEAD);
+    int failed = constants == NULL || PyModule_AddObjectRef(module, "CONSTANTS", constants) < 0
+                 || PyModule_AddIntMacro(module, LIMITS) < 0 || PyModule_AddIntMacro(module, LOG_STATE) < 0
+                 || PyModule_AddIntMacro(module, TAKEN) < 0 || PyModule_AddIntMacro(module, REMEMBERED) < 0
+                 || PyModule_AddIntMacro(module, PREFIX) < 0 || PyModule_AddIntMacro(module, FETCH_END) < 0;
+    Py_XDECREF(constants);
+    return failed ? -1 : 0;
+}
 
 static int
 prepare(PyObject *module)
@@ -63,7 +82,7 @@ prepare(PyObject *module)
             uint32_t before = state->crc[zeros - 1][byte];
             state->crc[zeros][byte] = before >> 8 ^ state->crc[0][before & 255];
         }
-    return 0;
+    return declare(module);
 }
 
 static uint32_t
@@ -135,16 +154,18 @@ typedef struct {
     Py_ssize_t common_size, rest_size, base_offset; /* base_offset: where in the rest it is, counted from its end */
 } Requests;
 
-/* Which batches are accepted: see pylogd.broker.log.fast_accept. */
+/* Which batches are accepted: see pylogd.broker.log.append.header_check. */
 typedef struct {
     int64_t max_bytes, segment_bytes, last_offset, roll_timestamp, before_max_ms, after_max_ms, highest_codec;
 } Limits;
+_Static_assert(sizeof(Limits) == LIMITS * sizeof(int64_t), "LIMITS are the numbers of Limits");
 
 /* What the log is when the first batch comes. */
 typedef struct {
     int64_t position, offset, leader_epoch, now_ms, log_start;
     int64_t index_interval, since_index, max_timestamp, max_timestamp_offset;
 } Log;
+_Static_assert(sizeof(Log) == LOG_STATE * sizeof(int64_t), "LOG_STATE are the numbers of Log");
 
 /* A batch that was found, and accepted. */
 typedef struct {
@@ -264,7 +285,7 @@ saturated(int64_t value, int64_t added)
     return added < 0 ? INT64_MIN : INT64_MAX;
 }
 
-/* Return whether the log may take a batch as its next, as pylogd.broker.log.fast_accept.FastAccept.check does. */
+/* Return whether the log may take a batch as its next, as pylogd.broker.log.append.header_check.FastAccept.check does. */
 static inline int
 accepts(const State *state, const Limits *limits, const Log *log, Found *found)
 {
@@ -420,7 +441,7 @@ last_batches(const Found *found, Py_ssize_t count, int64_t offset)
     return batches;
 }
 
-/* Return a run: see pylogd.broker.log.batch_runs.Taken. */
+/* Return a run: see pylogd.broker.log.append.commit.Taken. */
 static PyObject *
 encode_run(const Requests *requests, const Found *found, Py_ssize_t count, Py_ssize_t end, Py_ssize_t size, Log log)
 {
@@ -494,8 +515,8 @@ take_requests(PyObject *self, PyObject *const *args, Py_ssize_t number)
     requests.most = PyLong_AsSsize_t(args[3]);
     requests.max_request = PyLong_AsLongLong(args[4]);
     if (PyErr_Occurred() || read_shape(args[5], &requests) < 0
-        || read_numbers(args[6], (int64_t *)&limits, sizeof limits / sizeof(int64_t), "limits") < 0
-        || read_numbers(args[7], (int64_t *)&log, sizeof log / sizeof(int64_t), "log") < 0
+        || read_numbers(args[6], (int64_t *)&limits, LIMITS, "limits") < 0
+        || read_numbers(args[7], (int64_t *)&log, LOG_STATE, "log") < 0
         || (!requests.all_in_chunk && PyObject_GetBuffer(args[0], &requests.frame, PyBUF_SIMPLE) < 0))
         return NULL;
     if (PyObject_GetBuffer(args[1], &requests.chunk, PyBUF_SIMPLE) == 0) {

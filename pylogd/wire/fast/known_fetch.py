@@ -34,6 +34,12 @@ _EPOCH_AT = slice(
 _NO_SESSION = b"\xff\xff\xff\xff"
 
 
+#: What `_repeated.c` takes: `KnownFetch.compiled`.
+Compiled = tuple[
+    Callable[[bytes], int], Callable[[bytes, int, int, int, int], bytes], tuple[bytes, int], int, bool, int, int
+]
+
+
 class DecodedFetch(NamedTuple):
     """A request of the usual shape, and its version."""
 
@@ -111,6 +117,6 @@ class KnownFetch:
         self.committed = committed
         self.limit = min(request.max_bytes, wanted.partition_max_bytes, most)
         self.least = min(request.min_bytes, request.max_bytes, most)
-        self.compiled = (
+        self.compiled: Compiled = (
             self.offset_in, self.response_head, self.key, self.leader_epoch, committed, self.limit, self.least,
         )  # fmt: skip

@@ -64,7 +64,7 @@ def test_the_wheel_contains_every_source_file_unchanged() -> None:
 def test_the_wheel_contains_nothing_else() -> None:
     own = re.compile(
         r"(.*/)?(pylogd_broker-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)"
-        r"|pylogd/(wire/_speedups|wire/fast/_fast|api/fast/_repeated|log/_residency|net/_tls_records)\.[^/]+\.so"
+        r"|pylogd/(wire/_speedups|wire/fast/_fast|broker/api/fast/_repeated|broker/log/_residency|link/_tls_records)\.[^/]+\.so"
     )
     ours = sources()
     strange = [name for name in installed() if name not in ours and not own.fullmatch(name)]

@@ -71,7 +71,7 @@ def stable_offset_back() -> None:
 
 def late_write() -> None:
     """Acknowledge batches of transactions before they are written: every other one, behind the next one."""
-    from pylogd.broker.log.append_result import AppendResult  # noqa: PLC0415
+    from pylogd.broker.log.append.result import AppendResult  # noqa: PLC0415
     from pylogd.broker.replica.manager import ReplicaManager  # noqa: PLC0415
     from pylogd.wire.records import parse_header  # noqa: PLC0415
 

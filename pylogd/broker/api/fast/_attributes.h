@@ -1,4 +1,8 @@
-/* Read and write attributes, as Python does, but without its search for those that are slots (`__slots__`).
+/* Read and write attributes, as Python does, but without its search for those that are slots (`__slots__`); and declare
+ * which attributes and constants of other modules a compiled module uses.
+ *
+ * The file that includes this defines CLASSES and CONSTANTS first: see `_repeated.c`. A class is
+ * CLASS(field, TABLE, name), where the table lists its attributes.
  *
  * Strategy: an inline cache, as the interpreter has one for each place in its bytecode: for each name, it keeps the
  * class of the object that was asked last, and where the slot is in its instances. A class has a new version, or none,
@@ -68,4 +72,81 @@ set(PyObject *of, Attribute *attribute, PyObject *value)
     *slot = Py_NewRef(value);
     Py_DECREF(before);
     return 0;
+}
+
+/* Declarations: a field for each attribute, `state->of.<class>.<attribute>`, and the module's `USES` and `CONSTANTS` ---- */
+
+#define DECLARE_ATTRIBUTE(name) Attribute name;
+#define DECLARE_CLASS(field, TABLE, class) \
+    struct { \
+        TABLE(DECLARE_ATTRIBUTE, DECLARE_ATTRIBUTE) \
+    } field;
+typedef struct {
+    CLASSES(DECLARE_CLASS)
+} Attributes;
+
+#define NAME_ATTRIBUTE(name) #name,
+#define NAME_CLASS(field, TABLE, class) TABLE(NAME_ATTRIBUTE, NAME_ATTRIBUTE)
+/* The names of the fields of `Attributes`, in their order. */
+static const char *const attribute_names[] = {CLASSES(NAME_CLASS)};
+enum { ATTRIBUTES = sizeof attribute_names / sizeof *attribute_names };
+_Static_assert(sizeof(Attributes) == ATTRIBUTES * sizeof(Attribute), "Attributes has one Attribute for each name");
+
+#define WORD(name) #name " "
+#define NO_WORD(name)
+#define USE_CLASS(field, TABLE, class) {class, "" TABLE(WORD, NO_WORD), "" TABLE(NO_WORD, WORD)},
+static const struct {
+    const char *name, *slots, *others;
+} uses[] = {CLASSES(USE_CLASS)};
+
+#define USE_CONSTANT(value, name) {name, value},
+static const struct {
+    const char *name;
+    double value;
+} constants[] = {CONSTANTS(USE_CONSTANT)};
+
+static int
+intern_names(Attributes *of)
+{
+    Attribute *attributes = (Attribute *)of;
+    for (int i = 0; i < ATTRIBUTES; i++)
+        if ((attributes[i].name = PyUnicode_InternFromString(attribute_names[i])) == NULL)
+            return -1;
+    return 0;
+}
+
+static void
+forget_names(Attributes *of)
+{
+    Attribute *attributes = (Attribute *)of;
+    for (int i = 0; i < ATTRIBUTES; i++)
+        Py_CLEAR(attributes[i].name);
+}
+
+/* Add an item to a list; the item is taken. Return -1 with an exception. */
+static int
+append_to(PyObject *list, PyObject *item)
+{
+    int failed = item == NULL || PyList_Append(list, item) < 0;
+    Py_XDECREF(item);
+    return failed ? -1 : 0;
+}
+
+/* Add to the module what pylogd.base.compiled compares: `USES`, a list of (class, slots, other attributes), with a space
+ * behind each attribute; and `CONSTANTS`, a list of (name, value).
+ */
+static int
+declare_uses(PyObject *module)
+{
+    PyObject *classes = PyList_New(0), *numbers = PyList_New(0);
+    int failed = classes == NULL || numbers == NULL;
+    for (size_t i = 0; !failed && i < sizeof uses / sizeof *uses; i++)
+        failed = append_to(classes, Py_BuildValue("sss", uses[i].name, uses[i].slots, uses[i].others)) < 0;
+    for (size_t i = 0; !failed && i < sizeof constants / sizeof *constants; i++)
+        failed = append_to(numbers, Py_BuildValue("sd", constants[i].name, constants[i].value)) < 0;
+    failed = failed || PyModule_AddObjectRef(module, "USES", classes) < 0
+             || PyModule_AddObjectRef(module, "CONSTANTS", numbers) < 0;
+    Py_XDECREF(classes);
+    Py_XDECREF(numbers);
+    return failed ? -1 : 0;
 }

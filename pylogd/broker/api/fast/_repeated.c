@@ -13,7 +13,8 @@
  * is held from the look at its state until it is moved behind the batches, and released before anybody is woken. Where
  * appends go to write queues while a disk is slow (`log.paced`), `Log.writing` is held too, and the write is timed.
  */
-#include "_attributes.h"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 #include <errno.h>
 #include <stdint.h>
 #include <time.h>
@@ -25,39 +26,108 @@ enum { FETCH = 1, END_SIZE = 3 }; /* the API's key; bytes behind the records, wh
 enum { OFFSET_IN, RESPONSE_HEAD, KEY, LEADER_EPOCH, COMMITTED, LIMIT, LEAST, KNOWN_SIZE };
 enum { KEPT_LIMIT, BEHIND, RECORDS, SIZE, ZEROS, SEND, POSITION, KEPT_SIZE };
 
-/* What there is in pylogd.wire.fast.compiled.KnownShape.compiled, and in pylogd.broker.log.batch_runs.Taken. */
+/* What there is in pylogd.wire.fast.compiled.KnownShape.compiled, and in pylogd.broker.log.append.commit.Taken. */
 enum { TAKE, SHAPE, HAS_ID, PARTITION, ACKS, SHAPE_SIZE };
 enum { COUNT, END, DATA, REPLIES, END_OFFSET, SINCE_INDEX, STAMP, STAMP_OFFSET, ENTRIES, WROTE, TAKEN };
 /* The first arguments of `append_repeated`. */
 enum { BROKER, BY_ID, BY_NAME, INTERNAL, PERMISSION, OTHERWISE, NOT_WRITTEN_HANDLER, PARTS };
 enum {
     MOST = 256,    /* requests that are appended together */
-    LOG_STATE = 9, /* numbers in pylogd.broker.log.batch_runs.LogState */
+    LOG_STATE = 9, /* numbers in pylogd.broker.log.append.direct.LogState */
+    LIMITS = 7,    /* numbers in pylogd.broker.log.append.header_check.CompiledLimits */
+    REMEMBERED = 5, /* batches of a producer that a log remembers */
+    PREFIX = 16,    /* bytes of a batch that the log writes */
 };
-/* Seconds: pylogd.broker.log.paced.NOTED_SECONDS. */
-static const double NOTED = 0.01;
+#define NOTED 0.01 /* seconds: pylogd.broker.log.paced.NOTED_SECONDS */
 
-#define NAMES(X) \
-    X(known_fetch) X(compiled) X(authorizer) X(led_log) X(leader_epoch) X(high_watermark) X(last_stable_offset) \
-    X(fetches) X(fetched_bytes) X(producers) X(unstable) X(active) X(_view) X(slices) X(log_start_offset) X(closed) \
-    X(read) X(end_offset) X(aborted_in) X(length) X(socket) X(direct_above) X(max_chunk) X(authorize) X(principal) \
-    X(host) X(topic) X(file) X(fd) \
-    X(produce_shape) X(replicas) X(repeats_queued) X(flush_visible) X(alone) X(enough_in_sync) X(epochs) X(latest) \
-    X(_active) X(indexes) X(offsets) X(entries) X(max_entries) X(size) X(log_end_offset) X(now_ms) X(index_interval) \
-    X(bytes_since_index) X(_max_timestamp) X(_max_timestamp_offset) X(max_frame_bytes) X(fast_accept) X(due) X(write) \
-    X(cached) X(note_cached) X(note_run) X(wrote) X(_lock) X(acquire) X(release) X(flush_at) X(appended) \
-    X(fetch_waits) X(key) X(check) X(_watched) X(produced) X(storage) X(fs) X(pwritev) X(write_failed) \
-    X(_writing) X(directory) X(seconds)
+/* The attributes that are used, by class: S for slots (`__slots__`), M for all others. `_attributes.h` makes the fields
+ * of `Attributes` from these tables. pylogd.base.compiled compares them with the classes when the module is loaded, and
+ * tests/unit/test_layers.py compares the classes with what pylogd.broker.api may import.
+ */
+#define CONNECTION(S, M) M(known_fetch) M(produce_shape) M(principal) M(host)
+#define KNOWN_FETCH(S, M) S(compiled)
+#define KNOWN_SHAPE(S, M) S(compiled)
+#define SESSION(S, M) S(max_frame_bytes)
+#define OUTPUT(S, M) M(socket) M(direct_above) M(max_chunk)
+#define BROKER_PARTS(S, M) M(authorizer) M(replicas)
+#define AUTHORIZER(S, M) M(authorize)
+#define REPLICA_MANAGER(S, M) M(repeats_queued) M(fetch_waits) M(after_append)
+#define PURGATORY(S, M) S(_watched) M(check)
+#define PARTITION_OBJECT(S, M) \
+    S(led_log) S(leader_epoch) S(high_watermark) S(topic) S(key) S(alone) S(enough_in_sync) S(flush_visible) \
+    S(flush_at) S(fetches) S(fetched_bytes) S(produced) M(last_stable_offset)
+#define LOG(S, M) \
+    S(producers) S(epochs) S(storage) S(directory) S(fast_accept) S(log_start_offset) S(log_end_offset) S(closed) \
+    S(now_ms) S(index_interval) S(_active) S(_view) S(_lock) S(_writing) M(read) M(aborted_in)
+#define STORAGE(S, M) S(fs) S(appended) S(seconds)
+#define FILE_SYSTEM(S, M) M(pwritev)
+#define PRODUCERS(S, M) S(unstable) M(due) M(wrote)
+#define UNSTABLE(S, M) S(active)
+#define EPOCHS(S, M) S(latest)
+#define FAST_ACCEPT(S, M) S(compiled)
+#define VIEW(S, M) S(slices)
+#define FILE_SLICE(S, M) S(file) S(length)
+#define SEGMENT_FILE(S, M) S(fd)
+#define SEGMENT(S, M) \
+    S(size) S(file) S(indexes) S(max_entries) S(bytes_since_index) S(_max_timestamp) S(_max_timestamp_offset) \
+    S(cached) S(storage) M(write) M(write_failed) M(note_cached) M(note_run)
+#define INDEXES(S, M) S(offsets)
+#define OFFSET_INDEX(S, M) S(entries)
+#define LOCK(S, M) M(acquire) M(release)
 
-/* Names that objects of several classes have on one path, which would take each other's place in the cache. */
-#define ALIASES(X) X(shape_compiled, "compiled") X(limits_compiled, "compiled") \
-    X(segment_file, "file") X(segment_fd, "fd") X(log_storage, "storage") X(paced, "appended")
+#define CLASSES(CLASS) \
+    CLASS(connection, CONNECTION, "pylogd.broker.api.fast.repeated:RepeatingConnection") \
+    CLASS(known_fetch, KNOWN_FETCH, "pylogd.wire.fast.known_fetch:KnownFetch") \
+    CLASS(known_shape, KNOWN_SHAPE, "pylogd.wire.fast.compiled:KnownShape") \
+    CLASS(session, SESSION, "pylogd.wire.session:ServerSession") \
+    CLASS(output, OUTPUT, "pylogd.wire.session:DirectOutput") \
+    CLASS(broker, BROKER_PARTS, "pylogd.broker.api.context:BrokerParts") \
+    CLASS(authorizer, AUTHORIZER, "pylogd.broker.security.authorizer:Authorizer") \
+    CLASS(replicas, REPLICA_MANAGER, "pylogd.broker.replica.manager:ReplicaManager") \
+    CLASS(purgatory, PURGATORY, "pylogd.broker.replica.purgatory:Purgatory") \
+    CLASS(partition, PARTITION_OBJECT, "pylogd.broker.replica.partition:Partition") \
+    CLASS(log, LOG, "pylogd.broker.log.log:Log") \
+    CLASS(storage, STORAGE, "pylogd.broker.log.storage:Storage") \
+    CLASS(fs, FILE_SYSTEM, "pylogd.broker.log.files:FileSystem") \
+    CLASS(producers, PRODUCERS, "pylogd.broker.log.producers:Producers") \
+    CLASS(unstable, UNSTABLE, "pylogd.broker.log.transactions:UnstableTransactions") \
+    CLASS(epochs, EPOCHS, "pylogd.broker.log.epochs:LeaderEpochs") \
+    CLASS(fast_accept, FAST_ACCEPT, "pylogd.broker.log.append.header_check:FastAccept") \
+    CLASS(view, VIEW, "pylogd.broker.log.reading:SegmentsView") \
+    CLASS(slice, FILE_SLICE, "pylogd.broker.log.files:FileSlice") \
+    CLASS(file, SEGMENT_FILE, "pylogd.broker.log.files:SegmentFile") \
+    CLASS(segment, SEGMENT, "pylogd.broker.log.segment:Segment") \
+    CLASS(indexes, INDEXES, "pylogd.broker.log.index:Indexes") \
+    CLASS(offsets, OFFSET_INDEX, "pylogd.broker.log.index:OffsetIndex") \
+    CLASS(lock, LOCK, "_thread:LockType")
 
-#define DECLARE(name) Attribute name;
-#define DECLARE_ALIAS(alias, text) Attribute alias;
+/* The numbers that others define too: theirs is a number, bytes or a type of tuples of this length. `_fast.c` has some
+ * as well, but may not name what is above it: it is compared here with that.
+ */
+#define CONSTANTS(C) \
+    C(FETCH, "pylogd.broker.api.statistics:FETCH") \
+    C(MOST, "pylogd.broker.api.fast.repeated:MOST") \
+    C(END_SIZE, "pylogd.wire.fast.known_fetch:END") \
+    C(END_SIZE, "pylogd.wire.fast._fast:FETCH_END") \
+    C(KNOWN_SIZE, "pylogd.wire.fast.known_fetch:Compiled") \
+    C(SHAPE_SIZE, "pylogd.wire.fast.compiled:Compiled") \
+    C(KEPT_SIZE, "pylogd.broker.log.reading:KeptSlice") \
+    C(NOTED, "pylogd.broker.log.paced:NOTED_SECONDS") \
+    C(LOG_STATE, "pylogd.broker.log.append.direct:LogState") \
+    C(LOG_STATE, "pylogd.wire.fast._fast:LOG_STATE") \
+    C(LIMITS, "pylogd.broker.log.append.header_check:CompiledLimits") \
+    C(LIMITS, "pylogd.wire.fast._fast:LIMITS") \
+    C(TAKEN, "pylogd.broker.log.append.commit:Taken") \
+    C(TAKEN, "pylogd.wire.fast._fast:TAKEN") \
+    C(REMEMBERED, "pylogd.broker.log.producers:REMEMBERED") \
+    C(REMEMBERED, "pylogd.wire.fast._fast:REMEMBERED") \
+    C(PREFIX, "pylogd.broker.log.append.full_check:PREFIX_SIZE") \
+    C(PREFIX, "pylogd.wire.fast._fast:PREFIX")
+
+#include "_attributes.h"
+
 typedef struct {
-    NAMES(DECLARE)
-    ALIASES(DECLARE_ALIAS)
+    Attributes of;
     PyObject *end, *read_keywords, *zero, *most, *system_write;
 } State;
 
@@ -65,14 +135,10 @@ static int
 prepare(PyObject *module)
 {
     State *state = PyModule_GetState(module);
-#define INTERN_ALIAS(alias, text) \
-    if ((state->alias.name = PyUnicode_InternFromString(text)) == NULL) \
+    if (intern_names(&state->of) < 0 || declare_uses(module) < 0)
         return -1;
-#define INTERN(name) INTERN_ALIAS(name, #name)
-    NAMES(INTERN)
-    ALIASES(INTERN_ALIAS)
     state->end = PyBytes_FromStringAndSize("\0\0\0", END_SIZE);
-    state->read_keywords = PyTuple_Pack(1, state->end_offset.name);
+    state->read_keywords = Py_BuildValue("(s)", "end_offset");
     state->zero = PyLong_FromLong(0);
     state->most = PyLong_FromLong(MOST);
     PyObject *os = PyImport_ImportModule("os");
@@ -88,10 +154,7 @@ static int
 clear_state(PyObject *module)
 {
     State *state = PyModule_GetState(module);
-#define FORGET(field) Py_CLEAR(state->field.name);
-#define FORGET_ALIAS(alias, text) FORGET(alias)
-    NAMES(FORGET)
-    ALIASES(FORGET_ALIAS)
+    forget_names(&state->of);
     Py_CLEAR(state->end);
     Py_CLEAR(state->read_keywords);
     Py_CLEAR(state->zero);
@@ -179,12 +242,12 @@ add_to(PyObject *of, Attribute *name, int64_t added)
 static int
 repeats(State *state, PyObject *connection, PyObject *data, Answer *answer)
 {
-    PyObject *known = get(connection, &state->known_fetch);
+    PyObject *known = get(connection, &state->of.connection.known_fetch);
     if (known == NULL || known == Py_None) {
         Py_XDECREF(known);
         return 0;
     }
-    answer->known = get(known, &state->compiled);
+    answer->known = get(known, &state->of.known_fetch.compiled);
     Py_DECREF(known);
     if (answer->known == NULL || !PyTuple_Check(answer->known) || PyTuple_GET_SIZE(answer->known) != KNOWN_SIZE)
         return 0;
@@ -200,13 +263,13 @@ is_led(State *state, PyObject *by_id, Answer *answer)
     if (partition == NULL)
         return 0;
     answer->partition = Py_NewRef(partition);
-    answer->log = get(partition, &state->led_log);
+    answer->log = get(partition, &state->of.partition.led_log);
     if (answer->log == NULL || answer->log == Py_None)
         return 0;
     int64_t epoch = PyLong_AsLongLong(PyTuple_GET_ITEM(answer->known, LEADER_EPOCH)), current;
     if (epoch == -1) /* the client does not say which, or the number is none */
         return !PyErr_Occurred();
-    return read_number(partition, &state->leader_epoch, &current) && epoch == current;
+    return read_number(partition, &state->of.partition.leader_epoch, &current) && epoch == current;
 }
 
 /* Return whether the client has a permission for the topic: 1 or 0; -1 with an exception. permission: the operation and
@@ -215,19 +278,19 @@ is_led(State *state, PyObject *by_id, Answer *answer)
 static int
 is_allowed(State *state, PyObject *broker, PyObject *permission, PyObject *connection, PyObject *partition)
 {
-    PyObject *authorizer = get(broker, &state->authorizer);
+    PyObject *authorizer = get(broker, &state->of.broker.authorizer);
     if (authorizer == NULL || authorizer == Py_None) {
         Py_XDECREF(authorizer);
         return authorizer == NULL ? -1 : 1;
     }
-    PyObject *principal = get(connection, &state->principal);
-    PyObject *host = principal == NULL ? NULL : get(connection, &state->host);
-    PyObject *topic = host == NULL ? NULL : get(partition, &state->topic);
+    PyObject *principal = get(connection, &state->of.connection.principal);
+    PyObject *host = principal == NULL ? NULL : get(connection, &state->of.connection.host);
+    PyObject *topic = host == NULL ? NULL : get(partition, &state->of.partition.topic);
     int allowed = -1;
     if (topic != NULL) {
         PyObject *const *wanted = &PyTuple_GET_ITEM(permission, 0);
         PyObject *arguments[] = {authorizer, principal, host, wanted[0], wanted[1], topic};
-        PyObject *result = PyObject_VectorcallMethod(state->authorize.name, arguments, 6, NULL);
+        PyObject *result = PyObject_VectorcallMethod(state->of.authorizer.authorize.name, arguments, 6, NULL);
         allowed = result == NULL ? -1 : PyObject_IsTrue(result);
         Py_XDECREF(result);
     }
@@ -242,14 +305,14 @@ is_allowed(State *state, PyObject *broker, PyObject *permission, PyObject *conne
 static int
 find_bounds(State *state, Answer *answer)
 {
-    PyObject *unstable = get_of(answer->log, &state->producers, &state->unstable);
-    int active = unstable == NULL ? -1 : is_true(unstable, &state->active);
+    PyObject *unstable = get_of(answer->log, &state->of.log.producers, &state->of.producers.unstable);
+    int active = unstable == NULL ? -1 : is_true(unstable, &state->of.unstable.active);
     Py_XDECREF(unstable);
-    answer->start = get(answer->log, &state->log_start_offset);
-    answer->end = get(answer->partition, &state->high_watermark);
+    answer->start = get(answer->log, &state->of.log.log_start_offset);
+    answer->end = get(answer->partition, &state->of.partition.high_watermark);
     if (active < 0 || answer->start == NULL || answer->end == NULL)
         return 0;
-    answer->stable = active ? get(answer->partition, &state->last_stable_offset) : Py_NewRef(answer->end);
+    answer->stable = active ? get(answer->partition, &state->of.partition.last_stable_offset) : Py_NewRef(answer->end);
     return answer->stable != NULL;
 }
 
@@ -257,7 +320,7 @@ find_bounds(State *state, Answer *answer)
 static int
 are_kept(State *state, Answer *answer, PyObject *limit, PyObject *visible)
 {
-    PyObject *slices = get_of(answer->log, &state->_view, &state->slices);
+    PyObject *slices = get_of(answer->log, &state->of.log._view, &state->of.view.slices);
     PyObject *kept = slices == NULL || !PyDict_Check(slices) ? NULL : PyDict_GetItemWithError(slices, answer->offset);
     Py_XINCREF(kept);
     Py_XDECREF(slices);
@@ -265,7 +328,7 @@ are_kept(State *state, Answer *answer, PyObject *limit, PyObject *visible)
         || PyLong_AsLongLong(PyTuple_GET_ITEM(kept, KEPT_LIMIT)) != PyLong_AsLongLong(limit)
         || PyLong_AsLongLong(PyTuple_GET_ITEM(kept, BEHIND)) > PyLong_AsLongLong(visible)
         || PyLong_AsLongLong(answer->offset) < PyLong_AsLongLong(answer->start)
-        || is_true(answer->log, &state->closed) != 0 || PyErr_Occurred()) {
+        || is_true(answer->log, &state->of.log.closed) != 0 || PyErr_Occurred()) {
         Py_XDECREF(kept);
         return 0;
     }
@@ -288,9 +351,9 @@ find_records(State *state, Answer *answer, int64_t *size)
         return 0;
     else {
         PyObject *arguments[] = {answer->log, answer->offset, limit, visible};
-        answer->records = PyObject_VectorcallMethod(state->read.name, arguments, 3, state->read_keywords);
+        answer->records = PyObject_VectorcallMethod(state->of.log.read.name, arguments, 3, state->read_keywords);
         if (answer->records == NULL || answer->records == Py_None
-            || !read_number(answer->records, &state->length, size))
+            || !read_number(answer->records, &state->of.slice.length, size))
             return 0;
     }
     if (*size < PyLong_AsLongLong(PyTuple_GET_ITEM(answer->known, LEAST)) || PyErr_Occurred())
@@ -298,7 +361,7 @@ find_records(State *state, Answer *answer, int64_t *size)
     if (!committed)
         return 1;
     PyObject *arguments[] = {answer->log, answer->offset, answer->records, answer->stable};
-    PyObject *aborted = PyObject_VectorcallMethod(state->aborted_in.name, arguments, 4, NULL);
+    PyObject *aborted = PyObject_VectorcallMethod(state->of.log.aborted_in.name, arguments, 4, NULL);
     int any = aborted == NULL ? -1 : PyObject_IsTrue(aborted);
     Py_XDECREF(aborted);
     return any == 0;
@@ -321,8 +384,8 @@ make_head(Answer *answer, PyObject *data, int64_t size)
 static int
 count(State *state, const Answer *answer, PyObject *requests, int64_t size)
 {
-    if (add_to(answer->partition, &state->fetches, 1) < 0
-        || add_to(answer->partition, &state->fetched_bytes, size) < 0)
+    if (add_to(answer->partition, &state->of.partition.fetches, 1) < 0
+        || add_to(answer->partition, &state->of.partition.fetched_bytes, size) < 0)
         return -1;
     PyObject *before = PyList_GetItem(requests, FETCH), *one = PyLong_FromLong(1), *sum = NULL;
     if (before != NULL && one != NULL)
@@ -340,14 +403,16 @@ send_now(State *state, const Answer *answer, PyObject *output, int64_t size)
     int64_t above, most, sent = -2;
     if (answer->kept == NULL || PyLong_AsLongLong(PyTuple_GET_ITEM(answer->kept, ZEROS)) < END_SIZE)
         return -1;
-    if (!read_number(output, &state->direct_above, &above) || !read_number(output, &state->max_chunk, &most))
+    if (!read_number(output, &state->of.output.direct_above, &above)
+        || !read_number(output, &state->of.output.max_chunk, &most))
         return -2;
     if (size + END_SIZE <= above || size + END_SIZE > most)
         return -1;
-    PyObject *open = get(output, &state->socket), *length = PyLong_FromLongLong(size + END_SIZE);
+    PyObject *open = get(output, &state->of.output.socket), *length = PyLong_FromLongLong(size + END_SIZE);
     int number = open == NULL ? -1 : PyObject_AsFileDescriptor(open); /* -1 with an exception if it is closed */
     PyObject *socket = number < 0 ? NULL : PyLong_FromLong(number);
-    PyObject *descriptor = get_of(answer->records, &state->file, &state->fd); /* not kept: a file may be closed */
+    /* The descriptor is not kept: a file may be closed. */
+    PyObject *descriptor = get_of(answer->records, &state->of.slice.file, &state->of.file.fd);
     Py_XDECREF(open);
     if (socket != NULL && length != NULL && descriptor != NULL) {
         PyObject *const *kept = &PyTuple_GET_ITEM(answer->kept, 0);
@@ -430,12 +495,12 @@ drop(Append *append)
 static int
 finds_partition(State *state, PyObject *const *parts, PyObject *connection, Append *append)
 {
-    PyObject *known = get(connection, &state->produce_shape);
+    PyObject *known = get(connection, &state->of.connection.produce_shape);
     if (known == NULL || known == Py_None) {
         Py_XDECREF(known);
         return 0;
     }
-    append->known = get(known, &state->shape_compiled);
+    append->known = get(known, &state->of.known_shape.compiled);
     Py_DECREF(known);
     if (append->known == NULL || !PyTuple_Check(append->known) || PyTuple_GET_SIZE(append->known) != SHAPE_SIZE)
         return 0;
@@ -448,7 +513,7 @@ finds_partition(State *state, PyObject *const *parts, PyObject *connection, Appe
 static int
 may_write(State *state, PyObject *const *parts, PyObject *connection, const Append *append)
 {
-    PyObject *topic = get(append->partition, &state->topic);
+    PyObject *topic = get(append->partition, &state->of.partition.topic);
     int internal = topic == NULL ? -1 : PySet_Contains(parts[INTERNAL], topic);
     Py_XDECREF(topic);
     return internal ? -(internal < 0)
@@ -465,16 +530,17 @@ is_immediate(State *state, PyObject *broker, Append *append)
     int64_t acks = PyLong_AsLongLong(PyTuple_GET_ITEM(append->known, ACKS));
     if (acks == -1 && PyErr_Occurred()) /* it is no number: nothing may be called with an exception set */
         return 0;
-    append->replicas = get(broker, &state->replicas);
-    PyObject *queues = append->replicas == NULL ? NULL : get(append->replicas, &state->repeats_queued);
+    append->replicas = get(broker, &state->of.broker.replicas);
+    PyObject *queues = append->replicas == NULL ? NULL : get(append->replicas, &state->of.replicas.repeats_queued);
     int queued = queues == NULL ? -1 : PySequence_Contains(queues, partition);
     Py_XDECREF(queues);
     if (queued || (acks != 1 && acks != -1))
         return 0;
-    if (acks == -1 && (is_true(partition, &state->flush_visible) != 0 || is_true(partition, &state->alone) != 1
-                       || is_true(partition, &state->enough_in_sync) != 1))
+    if (acks == -1 && (is_true(partition, &state->of.partition.flush_visible) != 0
+                       || is_true(partition, &state->of.partition.alone) != 1
+                       || is_true(partition, &state->of.partition.enough_in_sync) != 1))
         return 0;
-    append->log = get(partition, &state->led_log);
+    append->log = get(partition, &state->of.partition.led_log);
     return append->log != NULL && append->log != Py_None;
 }
 
@@ -482,34 +548,36 @@ is_immediate(State *state, PyObject *broker, Append *append)
 static int
 finds_segment(State *state, Append *append, PyObject *epoch)
 {
-    PyObject *latest = get_of(append->log, &state->epochs, &state->latest);
+    PyObject *latest = get_of(append->log, &state->of.log.epochs, &state->of.epochs.latest);
     int same = latest == NULL ? 0 : PyObject_RichCompareBool(latest, epoch, Py_EQ);
     Py_XDECREF(latest);
-    append->segment = same == 1 ? get(append->log, &state->_active) : NULL;
+    append->segment = same == 1 ? get(append->log, &state->of.log._active) : NULL;
     if (append->segment == NULL)
         return 0;
-    PyObject *indexes = get(append->segment, &state->indexes);
+    PyObject *indexes = get(append->segment, &state->of.segment.indexes);
     int known = indexes != NULL && indexes != Py_None;
-    PyObject *offsets = known ? get_of(indexes, &state->offsets, &state->entries) : NULL;
+    PyObject *offsets = known ? get_of(indexes, &state->of.indexes.offsets, &state->of.offsets.entries) : NULL;
     int64_t entries = offsets == NULL ? -1 : PyObject_Size(offsets), most;
     Py_XDECREF(indexes);
     Py_XDECREF(offsets);
-    return entries >= 0 && read_number(append->segment, &state->max_entries, &most) && entries + MOST < most;
+    return entries >= 0 && read_number(append->segment, &state->of.segment.max_entries, &most) && entries + MOST < most;
 }
 
-/* Return what pylogd.broker.log.batch_runs.LogState says, or NULL. */
+/* Return what pylogd.broker.log.append.direct.LogState says, or NULL. */
 static PyObject *
 state_of(State *state, const Append *append, PyObject *epoch)
 {
     PyObject *log = append->log, *segment = append->segment;
     PyObject *from[] = {segment, log, NULL, log, log, log, segment, segment, segment};
-    Attribute *names[] = {&state->size, &state->log_end_offset, NULL, &state->now_ms, &state->log_start_offset,
-                          &state->index_interval, &state->bytes_since_index, &state->_max_timestamp,
-                          &state->_max_timestamp_offset};
+    Attribute *names[] = {
+        &state->of.segment.size, &state->of.log.log_end_offset, NULL, &state->of.log.now_ms,
+        &state->of.log.log_start_offset, &state->of.log.index_interval, &state->of.segment.bytes_since_index,
+        &state->of.segment._max_timestamp, &state->of.segment._max_timestamp_offset,
+    };
     PyObject *found = PyTuple_New(LOG_STATE);
     for (int i = 0; found != NULL && i < LOG_STATE; i++) {
         PyObject *value = from[i] == NULL ? Py_NewRef(epoch) : get(from[i], names[i]);
-        if (names[i] == &state->now_ms && value != NULL) {
+        if (names[i] == &state->of.log.now_ms && value != NULL) {
             PyObject *clock = value;
             value = PyObject_CallNoArgs(clock);
             Py_DECREF(clock);
@@ -526,7 +594,7 @@ state_of(State *state, const Append *append, PyObject *epoch)
 static int
 takes(State *state, Append *append, PyObject *data, PyObject *session)
 {
-    PyObject *epoch = get(append->partition, &state->leader_epoch), *arguments[9] = {NULL};
+    PyObject *epoch = get(append->partition, &state->of.partition.leader_epoch), *arguments[9] = {NULL};
     int ready = epoch != NULL && finds_segment(state, append, epoch);
     if (ready) {
         arguments[0] = Py_NewRef(Py_None);
@@ -534,10 +602,11 @@ takes(State *state, Append *append, PyObject *data, PyObject *session)
         arguments[2] = Py_NewRef(state->zero);
         arguments[3] = Py_NewRef(state->most);
         arguments[5] = Py_NewRef(PyTuple_GET_ITEM(append->known, SHAPE));
-        ready = (arguments[4] = get(session, &state->max_frame_bytes)) != NULL
-                && (arguments[6] = get_of(append->log, &state->fast_accept, &state->limits_compiled)) != NULL
+        ready = (arguments[4] = get(session, &state->of.session.max_frame_bytes)) != NULL
+                && (arguments[6] = get_of(append->log, &state->of.log.fast_accept,
+                                          &state->of.fast_accept.compiled)) != NULL
                 && arguments[6] != Py_None && (arguments[7] = state_of(state, append, epoch)) != NULL
-                && (arguments[8] = get_of(append->log, &state->producers, &state->due)) != NULL;
+                && (arguments[8] = get_of(append->log, &state->of.log.producers, &state->of.producers.due)) != NULL;
     }
     if (ready)
         append->taken = PyObject_Vectorcall(PyTuple_GET_ITEM(append->known, TAKE), arguments, 9, NULL);
@@ -559,27 +628,27 @@ call(PyObject *name, PyObject *const *arguments, size_t count)
     return result == NULL ? -1 : 0;
 }
 
-/* Account for what was written, as CompiledRun.append_to does. size: of it. behind: the size of the segment with it.
- * Return -1 with an exception.
+/* Account for what was written, as pylogd.broker.log.append.commit.commit_run does. size: of it. behind: the size of
+ * the segment with it. Return -1 with an exception.
  */
 static int
 note_written(State *state, const Append *append, PyObject *buffers, PyObject *size, PyObject *behind)
 {
     PyObject *log = append->log, *segment = append->segment, *const *taken = &PyTuple_GET_ITEM(append->taken, 0);
-    PyObject *cached = get(segment, &state->cached);
+    PyObject *cached = get(segment, &state->of.segment.cached);
     PyObject *written[] = {segment, buffers, size};
-    int failed = cached == NULL || (cached != Py_None && call(state->note_cached.name, written, 3) < 0);
+    int failed = cached == NULL || (cached != Py_None && call(state->of.segment.note_cached.name, written, 3) < 0);
     Py_XDECREF(cached);
     if (!failed && PyList_GET_SIZE(taken[ENTRIES])) {
         PyObject *run[] = {segment, size, taken[SINCE_INDEX], taken[STAMP], taken[STAMP_OFFSET], taken[ENTRIES]};
-        failed = call(state->note_run.name, run, 6) < 0;
+        failed = call(state->of.segment.note_run.name, run, 6) < 0;
     } else if (!failed)
-        failed = set(segment, &state->bytes_since_index, taken[SINCE_INDEX]) < 0
-                 || set(segment, &state->_max_timestamp, taken[STAMP]) < 0
-                 || set(segment, &state->_max_timestamp_offset, taken[STAMP_OFFSET]) < 0
-                 || set(segment, &state->size, behind) < 0;
+        failed = set(segment, &state->of.segment.bytes_since_index, taken[SINCE_INDEX]) < 0
+                 || set(segment, &state->of.segment._max_timestamp, taken[STAMP]) < 0
+                 || set(segment, &state->of.segment._max_timestamp_offset, taken[STAMP_OFFSET]) < 0
+                 || set(segment, &state->of.segment.size, behind) < 0;
     if (!failed && PyList_GET_SIZE(taken[WROTE])) {
-        PyObject *wrote = get_of(log, &state->producers, &state->wrote);
+        PyObject *wrote = get_of(log, &state->of.log.producers, &state->of.producers.wrote);
         failed = wrote == NULL;
         for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(taken[WROTE]); i++) {
             PyObject *result = PyObject_Call(wrote, PyList_GET_ITEM(taken[WROTE], i), NULL);
@@ -588,7 +657,7 @@ note_written(State *state, const Append *append, PyObject *buffers, PyObject *si
         }
         Py_XDECREF(wrote);
     }
-    return failed || set(log, &state->log_end_offset, taken[END_OFFSET]) < 0 ? -1 : 0;
+    return failed || set(log, &state->of.log.log_end_offset, taken[END_OFFSET]) < 0 ? -1 : 0;
 }
 
 enum { LEFT, APPENDED, NOT_WRITTEN, BROKEN };
@@ -603,7 +672,7 @@ undo_write(State *state, PyObject *segment, int number)
     PyErr_Fetch(&type, &error, &trace);
     PyErr_NormalizeException(&type, &error, &trace);
     PyObject *failed[] = {segment, error};
-    call(state->write_failed.name, failed, 2);
+    call(state->of.segment.write_failed.name, failed, 2);
     Py_XDECREF(type);
     Py_XDECREF(error);
     Py_XDECREF(trace);
@@ -629,10 +698,10 @@ write_now(State *state, Append *append, PyObject *bytes, int64_t position)
     int found = LEFT, number = 0, timed = append->paced != NULL;
     int64_t fd;
     ssize_t written, size = PyBytes_GET_SIZE(bytes);
-    PyObject *system = get_of(segment, &state->storage, &state->fs);
-    PyObject *pwritev = system == NULL ? NULL : get(system, &state->pwritev);
-    PyObject *file = pwritev == NULL || pwritev != state->system_write ? NULL : get(segment, &state->segment_file);
-    if (file != NULL && read_number(file, &state->segment_fd, &fd) && fd >= 0 && fd <= INT_MAX) {
+    PyObject *system = get_of(segment, &state->of.segment.storage, &state->of.storage.fs);
+    PyObject *pwritev = system == NULL ? NULL : get(system, &state->of.fs.pwritev);
+    PyObject *file = pwritev == NULL || pwritev != state->system_write ? NULL : get(segment, &state->of.segment.file);
+    if (file != NULL && read_number(file, &state->of.file.fd, &fd) && fd >= 0 && fd <= INT_MAX) {
         Py_BEGIN_ALLOW_THREADS
         double began = timed ? seconds_now() : 0.0;
         written = pwrite((int)fd, PyBytes_AS_STRING(bytes), (size_t)size, (off_t)position);
@@ -657,7 +726,7 @@ write_now(State *state, Append *append, PyObject *bytes, int64_t position)
 static int
 read_clock(State *state, PyObject *log, double *now)
 {
-    PyObject *clock = get_of(log, &state->log_storage, &state->seconds);
+    PyObject *clock = get_of(log, &state->of.log.storage, &state->of.storage.seconds);
     PyObject *found = clock == NULL ? NULL : PyObject_CallNoArgs(clock);
     *now = found == NULL ? -1.0 : PyFloat_AsDouble(found);
     Py_XDECREF(clock);
@@ -673,7 +742,7 @@ write_by_segment(State *state, Append *append, PyObject *const *written)
     int timed = append->paced != NULL;
     if (timed && !read_clock(state, append->log, &began))
         return NOT_WRITTEN;
-    int found = call(state->write.name, written, 3) < 0 ? NOT_WRITTEN : APPENDED;
+    int found = call(state->of.segment.write.name, written, 3) < 0 ? NOT_WRITTEN : APPENDED;
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
     if (timed && read_clock(state, append->log, &ended))
@@ -690,7 +759,7 @@ static int
 append_taken(State *state, Append *append, PyObject *data, PyObject *session)
 {
     int64_t before;
-    if (!takes(state, append, data, session) || !read_number(append->segment, &state->size, &before))
+    if (!takes(state, append, data, session) || !read_number(append->segment, &state->of.segment.size, &before))
         return LEFT;
     PyObject *bytes = PyTuple_GET_ITEM(append->taken, DATA), *buffers = PyTuple_Pack(1, bytes);
     PyObject *size = PyLong_FromSsize_t(PyBytes_GET_SIZE(bytes));
@@ -734,16 +803,16 @@ release(State *state, PyObject *lock, int found)
 {
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
-    return after_call(PyObject_CallMethodNoArgs(lock, state->release.name), type, error, trace, found);
+    return after_call(PyObject_CallMethodNoArgs(lock, state->of.lock.release.name), type, error, trace, found);
 }
 
 /* Do as `append_taken`, with the log's lock. */
 static int
 append_locked(State *state, Append *append, PyObject *data, PyObject *session)
 {
-    PyObject *lock = get(append->log, &state->_lock), *held = NULL;
+    PyObject *lock = get(append->log, &state->of.log._lock), *held = NULL;
     if (lock != NULL && lock != Py_None)
-        held = PyObject_CallMethodNoArgs(lock, state->acquire.name);
+        held = PyObject_CallMethodNoArgs(lock, state->of.lock.acquire.name);
     int found = LEFT;
     if (held != NULL) {
         found = append_taken(state, append, data, session);
@@ -762,7 +831,7 @@ note_pace(State *state, const Append *append, int found)
         return found;
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
-    PyObject *directory = get(append->log, &state->directory), *took = PyFloat_FromDouble(append->took);
+    PyObject *directory = get(append->log, &state->of.log.directory), *took = PyFloat_FromDouble(append->took);
     PyObject *result = NULL;
     if (directory != NULL && took != NULL)
         result = PyObject_CallFunctionObjArgs(append->paced, directory, took, NULL);
@@ -777,17 +846,17 @@ note_pace(State *state, const Append *append, int found)
 static int
 append_paced(State *state, Append *append, PyObject *data, PyObject *session)
 {
-    PyObject *paced = get_of(append->log, &state->log_storage, &state->paced);
+    PyObject *paced = get_of(append->log, &state->of.log.storage, &state->of.storage.appended);
     if (paced == NULL || paced == Py_None) {
         int found = paced == NULL ? LEFT : append_locked(state, append, data, session);
         Py_XDECREF(paced);
         return found;
     }
     append->paced = paced;
-    PyObject *writing = get(append->log, &state->_writing), *held = NULL;
+    PyObject *writing = get(append->log, &state->of.log._writing), *held = NULL;
     if (writing != NULL && writing != Py_None) {
         PyObject *arguments[] = {writing, Py_False};
-        held = PyObject_VectorcallMethod(state->acquire.name, arguments, 2, NULL);
+        held = PyObject_VectorcallMethod(state->of.lock.acquire.name, arguments, 2, NULL);
     }
     int found = LEFT;
     if (held == Py_True) {
@@ -803,13 +872,13 @@ append_paced(State *state, Append *append, PyObject *data, PyObject *session)
 static int
 wake(State *state, const Append *append)
 {
-    PyObject *waits = get(append->replicas, &state->fetch_waits);
-    PyObject *watched = waits == NULL ? NULL : get(waits, &state->_watched);
-    PyObject *key = watched == NULL ? NULL : get(append->partition, &state->key);
+    PyObject *waits = get(append->replicas, &state->of.replicas.fetch_waits);
+    PyObject *watched = waits == NULL ? NULL : get(waits, &state->of.purgatory._watched);
+    PyObject *key = watched == NULL ? NULL : get(append->partition, &state->of.partition.key);
     int failed = key == NULL;
     if (!failed && (!PyDict_Check(watched) || PyDict_GetItemWithError(watched, key) != NULL)) {
         PyObject *check[] = {waits, key};
-        failed = call(state->check.name, check, 2) < 0;
+        failed = call(state->of.purgatory.check.name, check, 2) < 0;
     } else if (!failed)
         failed = PyErr_Occurred() != NULL;
     Py_XDECREF(waits);
@@ -818,29 +887,30 @@ wake(State *state, const Append *append)
     return failed ? -1 : 0;
 }
 
-/* Commit what was appended, wake who waits for it, and count it, as ReplicaManager.append_batches and Python's
- * `_append_compiled` do. Return -1 with an exception.
+/* Commit what was appended, wake who waits for it, and count it, as Partition.appended_to, ReplicaManager.after_append
+ * and Python's `_append_compiled` do. Return -1 with an exception.
  */
 static int
 note_appended(State *state, const Append *append)
 {
     PyObject *partition = append->partition, *const *taken = &PyTuple_GET_ITEM(append->taken, 0);
-    int alone = is_true(partition, &state->alone), waits = alone == 1 ? is_true(partition, &state->flush_visible) : 0;
+    int alone = is_true(partition, &state->of.partition.alone);
+    int waits = alone == 1 ? is_true(partition, &state->of.partition.flush_visible) : 0;
     if (alone < 0 || waits < 0
-        || (alone && !waits && set(partition, &state->high_watermark, taken[END_OFFSET]) < 0))
+        || (alone && !waits && set(partition, &state->of.partition.high_watermark, taken[END_OFFSET]) < 0))
         return -1;
-    PyObject *flush_at = get(partition, &state->flush_at);
+    PyObject *flush_at = get(partition, &state->of.partition.flush_at);
     int flushes = flush_at == NULL ? -1 : PyObject_RichCompareBool(taken[END_OFFSET], flush_at, Py_GT);
     Py_XDECREF(flush_at);
     if (flushes < 0)
         return -1;
     if (flushes) {
-        PyObject *appended[] = {append->replicas, partition};
-        if (call(state->appended.name, appended, 2) < 0)
+        PyObject *appended[] = {append->replicas, partition, append->log};
+        if (call(state->of.replicas.after_append.name, appended, 3) < 0)
             return -1;
     } else if (wake(state, append) < 0)
         return -1;
-    return add_to(partition, &state->produced, PyLong_AsLongLong(taken[COUNT]));
+    return add_to(partition, &state->of.partition.produced, PyLong_AsLongLong(taken[COUNT]));
 }
 
 /* Have Python answer after a write that failed, with the exception, which is taken. */

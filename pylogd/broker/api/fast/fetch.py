@@ -9,14 +9,13 @@ test_repeated_fetches.py and test_waiting_fetches.py prove that all give the sam
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from types import ModuleType
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from pylogd.base.errors import PylogdError
-from pylogd.broker.api.context import BrokerParts, Connection, RequestContext
+from pylogd.broker.api.context import BrokerParts, RequestContext
+from pylogd.broker.api.fast.repeated import FetchingConnection, repeated
 from pylogd.broker.api.fast.session_fetch import answer_in_session
 from pylogd.broker.api.fast.waiting_fetch import NOTHING, AnswerAnew, WaitingFetch
 from pylogd.broker.api.statistics import FETCH, STATISTICS
@@ -37,10 +36,7 @@ from pylogd.wire.messages.fetch import (
 )
 from pylogd.wire.session import DirectOutput, DirectReply, RepeatReply
 
-_repeated: ModuleType | None = None
-with contextlib.suppress(ImportError):  # it could not be compiled
-    from pylogd.broker.api.fast import _repeated
-
+_repeated = repeated
 #: The first version with topic ids.
 FIRST_VERSION = 13
 READ_COMMITTED = 1
@@ -111,12 +107,6 @@ def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
         records,
     )
     return _new_result((FetchResponse(0, 0, 0, [FetchableTopicResponse("", topic.topic_id, [data])], []), False))
-
-
-class FetchingConnection(Connection, Protocol):
-    """A connection that keeps its last usual Fetch request for the next one."""
-
-    known_fetch: KnownFetch | KnownSessionFetch | None
 
 
 def repeated_answers(

@@ -20,17 +20,16 @@ difference.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from pylogd.base.errors import PylogdError
 from pylogd.broker.api.context import BrokerParts, Connection
+from pylogd.broker.api.fast.repeated import MOST, ShapedConnection, repeated
 from pylogd.broker.api.produce import pause, refusal
-from pylogd.broker.log.batch_runs import BatchList, CompiledRun
+from pylogd.broker.log.append.direct import BatchList, CompiledRun
 from pylogd.broker.log.errors import StorageFailure
 from pylogd.broker.replica.manager import ReplicaManager
 from pylogd.broker.replica.partition import Partition
@@ -43,14 +42,10 @@ from pylogd.wire.messages.produce import ProduceResponse, TopicProduceResponse
 from pylogd.wire.schema import response_codec
 from pylogd.wire.session import NOT_ANSWERED, BatchReply, RepeatedBatch, ServerSession
 
-_repeated: ModuleType | None = None
-with contextlib.suppress(ImportError):  # it could not be compiled
-    from pylogd.broker.api.fast import _repeated
-
+_repeated = repeated
 _NO_TIMESTAMP = -1
 _PERMISSION: Final = (AclOperation.WRITE, ResourceType.TOPIC)
 _LENGTH: Final = struct.Struct(">i")
-_MOST: Final = 256  # the most repeated requests that are answered together
 
 
 class _Received(NamedTuple):
@@ -65,12 +60,6 @@ class _Received(NamedTuple):
     chunk: memoryview
     at: int
     max_bytes: int
-
-
-class ShapedConnection(Connection, Protocol):
-    """A connection that keeps the shape of its last usual Produce request for the next one."""
-
-    produce_shape: KnownShape | None
 
 
 def answer_batch(
@@ -100,7 +89,7 @@ def answer_repeated_batch(
     received = _received(data, session.max_frame_bytes)
     if received is None:
         return None
-    reply = _answer(broker, connection, received, _MOST)
+    reply = _answer(broker, connection, received, MOST)
     return (reply.replies, reply.end or received.at) if reply.replies else None
 
 
@@ -114,7 +103,7 @@ def _answer_failure(
         received = _received(data, session.max_frame_bytes)
         batch = None if received is None else parse_request(received.frame)
         assert received is not None and batch is not None  # the compiled function has accepted requests
-        _collect(batch, received, _MOST)
+        _collect(batch, received, MOST)
         return _refuse(partition, batch, error), batch.ends[-1] or received.at
     if isinstance(error, PylogdError):
         return None

@@ -225,6 +225,7 @@ def _on_disk(folder: Path, acks: int) -> Rig:
     return Rig(folder, acks, kind=RealParts, log_dirs=str(folder / "logs"), log_cleaner_enable=False)
 
 
+@pytest.mark.skipif(fast_produce._repeated is None or compiled.fast is None, reason="there was no compiler")
 def test_files_are_those_of_python(tmp_path: Path) -> None:
     rigs = []
     for name in ("plain", "usual"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pylogd.broker.cache.ranges import BlockCache, BlockRange
+from pylogd.broker.log.append.staged import AppendRequest, prepare
 from pylogd.broker.log.log import Log
-from pylogd.broker.log.staged_append import AppendRequest, prepare
 from pylogd.broker.log.validator import AppendOrigin
 from tests.fakes.sending import sent
 from tests.fakes.storage import MemoryStorage, append, batch, values

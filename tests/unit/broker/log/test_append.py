@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 
 import pytest
 
@@ -23,8 +24,18 @@ from pylogd.broker.log.validator import AppendOrigin
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.records import CONTROL, HEADER_SIZE, LOG_APPEND_TIME, parse_header
 from tests.fakes.storage import START_MS, MemoryStorage, append, batch, fix_crc, read_all, values, with_header
+from tests.layers import PACKAGE
 
 HOUR_MS = 3_600_000
+
+
+def test_one_place_accounts_for_appends() -> None:
+    """Only `log.append.commit` moves the end of a log, besides the log itself when it is made or truncated."""
+    moves = re.compile(r"\blog_end_offset(?:, [\w.]+)* = |\.note_batch\(|\.note_run\(|producers\.wrote\(")
+    broker = PACKAGE / "broker"
+    found = {str(path.relative_to(broker)) for path in broker.rglob("*.py") if moves.search(path.read_text("utf-8"))}
+    made_anew = {"log/segment.py", "log/compaction/passes.py"}  # the indexes of a file, and a compacted segment
+    assert found == {"log/log.py", "log/append/commit.py", *made_anew}
 
 
 def test_offsets_and_epoch_are_written_into_the_batch() -> None:

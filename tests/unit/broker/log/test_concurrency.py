@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from pylogd.broker.log.append.staged import AppendRequest, StagedAppend, prepare
 from pylogd.broker.log.checkpoints import RECOVERY_POINTS, read_offsets
 from pylogd.broker.log.files import RealFileSystem
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.manager import LogManager
-from pylogd.broker.log.staged_append import AppendRequest, StagedAppend, prepare
 from tests.fakes.parts import NOW_MS, batch
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.errors import InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence, StorageFailure
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.producers import MAX_SEQUENCE, REMEMBERED, Producers, SnapshotCorrupt, read_snapshot

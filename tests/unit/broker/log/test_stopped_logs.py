@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pylogd.broker.log.batch_runs import BatchList
+from pylogd.broker.log.append.direct import BatchList
 from pylogd.broker.log.errors import LogAtRest
 from pylogd.broker.log.files import replace_file
 from pylogd.broker.log.stopped_logs import STOPPED_LOGS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pylogd.broker.log import producers, reading
-from pylogd.broker.log.fast_accept import REFUSE_ALL
+from pylogd.broker.log.append.header_check import REFUSE_ALL
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -19,13 +19,15 @@ Threads: `prepare`, `commit` and `fail` in one thread, `write` in any.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 from typing import NamedTuple
 
 from pylogd.base.errors import PylogdError
-from pylogd.broker.log.accepting import IOV_MAX, NO_TIMESTAMP, Accepted, accept, fast_buffers, repeated
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.commit import Written, commit, written
+from pylogd.broker.log.append.full_check import IOV_MAX, NO_TIMESTAMP, Accepted, accept, fast_buffers, repeated
+from pylogd.broker.log.append.header_check import BatchFields
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.errors import LogAtRest, LogClosed, OutOfOrderSequence, StorageFailure
-from pylogd.broker.log.fast_accept import BatchFields
 from pylogd.broker.log.files import Buffer
 from pylogd.broker.log.index import MAX_RELATIVE
 from pylogd.broker.log.log import Log
@@ -231,25 +233,19 @@ class StagedAppend:
                 raise LogClosed(f"the log of {log.topic}-{log.partition} is closed")
             self._take_over_roll()
             if self._size:
-                first = self._accepted[0]
-                fetched = isinstance(first, Accepted) and first.as_is is not None
-                log.active.note_cached(self._buffers, self._size, keep=not fetched)
-            for accepted in self._accepted:
-                if isinstance(accepted, Accepted):
-                    log.wrote(accepted)
-                else:
-                    self._take_over_fast(accepted)
+                self._commit(log)
         return self.results
 
-    def _take_over_fast(self, accepted: _FastBatch) -> None:
-        log = self._log
-        records, base, (delta, newest, producer_id, epoch, sequence) = accepted
-        log.active.note_batch(len(records), base + delta, newest, log.index_interval)
-        if log.active.full:
-            log.set_limits()
-        if producer_id >= 0:
-            log.producers.wrote(producer_id, epoch, sequence, delta, base, newest)
-        log.log_end_offset = base + delta + 1
+    def _commit(self, log: Log) -> None:
+        batches: list[Written] = []
+        checked = fetched = False
+        for accepted in self._accepted:
+            if isinstance(accepted, Accepted):
+                batches += starmap(written, accepted.checked)
+                checked, fetched = True, accepted.as_is is not None
+            else:
+                batches.append((len(accepted.records), accepted.base_offset, accepted.fields, False))
+        commit(log, log.active, self._buffers, self._size, batches, keep=not fetched, limits=checked)
 
     def _take_over_roll(self) -> None:
         if self._rolled is not None:

@@ -1,7 +1,7 @@
 """Accept record batches for a log: check them, give them offsets, and prepare the write.
 
 This is the general path, for any number of batches of any origin. This module does not change the log. `Log.append`
-writes accepted batches at once; `staged_append` writes them in a thread.
+writes accepted batches at once; `staged` writes them in a thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Protocol
 
-from pylogd.broker.log.append_result import AppendResult
+from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.config import LogConfig
 from pylogd.broker.log.epochs import LeaderEpochs
 from pylogd.broker.log.errors import LogClosed, RecordListTooLarge
