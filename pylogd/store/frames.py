@@ -1,4 +1,4 @@
-"""The frames in which one process serves its metadata store to others: `store_server` and `remote`.
+"""The frames in which one process serves its metadata store to others: `server` and `remote`.
 
 A frame is the length of a JSON header (4 bytes, big-endian), the header, and then the data of nodes, whose sizes are in
 the header's `sizes`. So data is neither encoded nor searched. Each frame is preceded by the length of

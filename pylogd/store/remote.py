@@ -1,4 +1,4 @@
-"""The metadata store of another process of this machine: `IMetadataStore` over a Unix socket. See `store_server`.
+"""The metadata store of another process of this machine: `IMetadataStore` over a Unix socket. See `server`.
 
 Strategy: one connection is one session. The connection is lost when the server ends, or when nothing has arrived for
 the session's timeout. Then the session is `SUSPENDED`, all calls fail with `ConnectionLost`, and connecting is tried

@@ -1,4 +1,4 @@
-"""The embedded metadata store, for a single broker, or for the workers of one machine (`store_server`).
+"""The embedded metadata store, for a single broker, or for the workers of one machine (`server`).
 
 Strategy: calls are collected while the worker is busy and then given to it as one batch. So at most one batch is in
 progress, no lock is needed, and many callers share one commit. The worker is a thread, so the reactor thread never
