@@ -19,7 +19,7 @@ from pylogd.broker.log.errors import StorageFailure
 from pylogd.broker.log.files import sync_directory
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.segment import DELETED_SUFFIX, Segment
-from pylogd.broker.log.snapshots import remove_old_snapshots
+from pylogd.broker.log.snapshots import remove_old_snapshots, snapshot_offsets
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +39,10 @@ def retain(log: Log, now_ms: int, *, durable_only: bool = False) -> int:
             segments, end = log.segments, log.log_end_offset
         reasons = _expired(log, segments, end, now_ms)
         if durable_only:
-            ends = [segment.base_offset for segment in segments[1:]]
-            del reasons[sum(offset <= log.recovery_point for offset in ends) :]
+            most = log.recovery_point
+            if len(log.producers):
+                most = min(most, _last_snapshot(log))
+            del reasons[sum(segment.base_offset <= most for segment in segments[1:]) :]
         elif len(reasons) == len(segments):
             with log.exclude_appends():
                 if log.log_end_offset != end:
@@ -48,6 +50,8 @@ def retain(log: Log, now_ms: int, *, durable_only: bool = False) -> int:
                 else:
                     log.roll(end, now_ms)
             seal_segments(log)  # writes the producer snapshot, which must exist before the batches are deleted
+        elif reasons:
+            _have_snapshot(log, segments[len(reasons)].base_offset, now_ms)
         if reasons:
             _remove(log, reasons)
         return len(reasons)
@@ -124,6 +128,30 @@ def _reason(log: Log, segment: Segment, segment_end: int, surplus: int, now_ms: 
     if config.retention_bytes >= 0 and surplus >= segment.size and not active:
         return f"the log exceeds retention.bytes, {config.retention_bytes}, by {surplus} bytes"
     return None
+
+
+def _last_snapshot(log: Log) -> int:
+    """Return the offset of the last producer snapshot on the disk; -1 if there is none."""
+    return max(snapshot_offsets(log.storage.fs, log.directory), default=-1)
+
+
+def _have_snapshot(log: Log, start: int, now_ms: int) -> None:
+    """Make sure that a producer snapshot at `start` or after it is on the disk, if the log has producers.
+
+    A roll makes a snapshot, which the next seal writes. If a crash comes in between, the next start restores the
+    producers from the batches, and the deletion of these would leave nothing to restore them from.
+    """
+    if log.unwritten_snapshots:
+        seal_segments(log)
+    if not len(log.producers) or _last_snapshot(log) >= start:
+        return
+    with log.exclude_appends():
+        if log.active.size:
+            log.roll(log.log_end_offset, now_ms)
+        else:
+            with log.lock:
+                log.unwritten_snapshots = ((log.log_end_offset, log.producers.to_snapshot()),)
+    seal_segments(log)
 
 
 def _remove(log: Log, reasons: list[str]) -> None:

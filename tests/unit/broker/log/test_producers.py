@@ -12,6 +12,7 @@ from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.errors import InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence, StorageFailure
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.producers import MAX_SEQUENCE, REMEMBERED, Producers, SnapshotCorrupt, read_snapshot
+from pylogd.broker.log.retention import retain
 from pylogd.broker.log.transactions import VerificationGuard
 from pylogd.broker.log.truncation import truncate_to
 from tests.fakes.storage import START_MS, MemoryStorage, append, batch, flip_byte, names, values
@@ -144,6 +145,44 @@ def test_retention_leaves_the_state() -> None:
     log = storage.kill()
     assert send(log, 6).duplicate
     storage.check()
+
+
+@pytest.mark.parametrize("kept", [1, 0])
+def test_retention_leaves_the_state_if_a_crash_came_before_the_snapshot(kept: int) -> None:
+    storage = MemoryStorage(segment_bytes=200)
+    log = storage.create()
+    for sequence in range(7):
+        send(log, sequence)
+    if not kept:
+        log.roll(log.log_end_offset, storage.now_ms)  # the active segment is empty
+    storage.manager.checkpoint()
+    log = storage.kill()
+    assert not names(storage.fs, ".snapshot")
+    log.deletable_offset = log.log_end_offset
+    log.delete_records_before(7 - kept)
+    storage.manager.tick()
+    assert log.segments[0].base_offset == 7 - kept
+    storage.manager.checkpoint()
+    log = storage.kill()
+    assert send(log, 5).duplicate
+    assert send(log, 6).duplicate
+    assert send(log, 7).base_offset == 7
+    storage.check()
+
+
+def test_a_full_disk_keeps_batches_that_no_snapshot_covers() -> None:
+    storage = MemoryStorage(segment_bytes=200)
+    log = storage.create()
+    for sequence in range(7):
+        send(log, sequence)
+    storage.manager.checkpoint()
+    log = storage.kill()
+    log.deletable_offset = log.log_end_offset
+    log.delete_records_before(6)
+    assert retain(log, storage.now_ms, durable_only=True) == 0
+    assert retain(log, storage.now_ms) > 0
+    log = storage.kill()
+    assert send(log, 6).duplicate
 
 
 def test_inactive_producers_are_removed() -> None:
