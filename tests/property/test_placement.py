@@ -329,9 +329,10 @@ class Wire:
     def _cluster(self, request: Any) -> Any:
         brokers, asked = self.cluster.brokers, min(self.cluster.live)
         broker = SimpleNamespace(
-            cluster=SimpleNamespace(brokers=brokers, controller_id=1), node_id=asked, cluster_id="c",
-            topic_admin=SimpleNamespace(room_on=self.cluster.room_on), advertised=lambda _: ("h", 9000 + asked),
-        )  # fmt: skip
+            cluster=SimpleNamespace(brokers=brokers, controller_id=1, node_id=asked, cluster_id="c"),
+            metadata=SimpleNamespace(topic_admin=SimpleNamespace(room_on=self.cluster.room_on)),
+            advertised=lambda _: ("h", 9000 + asked),
+        )
         return describe_cluster(
             cast(
                 Any,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pylogd.base.placement.brokers import Brokers, Candidate
@@ -82,6 +82,10 @@ def test_racks_are_kept_apart() -> None:
 
 
 @given(clusters(), st.lists(st.sampled_from("xyz"), min_size=6, max_size=6))
+@example(  # of two replicas in one rack only the first can move without a loss of machines
+    found=({("t", index): (1,) for index in range(5)}, {**dict.fromkeys(range(1, 6), "a"), 6: "b"}, 2),
+    names=["x", "x", "x", "y", "y", "x"],
+)
 def test_replicas_share_a_machine_only_if_there_are_too_few(
     found: tuple[dict[tuple[str, int], tuple[int, ...]], dict[int, str | None], int], names: list[str]
 ) -> None:

@@ -19,6 +19,7 @@ Must not know: connections, the contents of partitions.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Generic
@@ -215,8 +216,10 @@ class _Board(Generic[P]):
         keep: another grouping, in which the partition must not lose a group.
         """
         here = self.replicas[at]
-        for node in self._apart(here, group)[len({group(one) for one in here}) :]:
-            if node in self._cordoned:
+        sharing = Counter(map(group, here))
+        first, apart = len(sharing), self._apart(here, group)
+        for node in (*apart[first:], *apart[:first]):  # if those that came later can't move, the first may
+            if node in self._cordoned or sharing[group(node)] == 1:
                 continue
             rest = [one for one in here if one != node]
             used = {group(one) for one in rest}
