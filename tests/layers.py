@@ -18,6 +18,8 @@ import pylogd
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(pylogd.__file__).parent
+#: The checkout's package: C files are not installed.
+SOURCES = CHECKOUT / "pylogd"
 
 
 class Twisted(Enum):
@@ -236,7 +238,7 @@ def c_imports(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     yield from _C_NAME.findall(text)
     for header in _C_INCLUDE.findall(text):
-        inside = (path.parent / header).resolve().relative_to(PACKAGE.parent)
+        inside = (path.parent / header).resolve().relative_to(SOURCES.parent)
         yield ".".join(inside.with_suffix("").parts)
 
 

@@ -11,6 +11,7 @@ from tests.layers import (
     EVERYWHERE,
     PACKAGE,
     RULES,
+    SOURCES,
     TWISTED_NAMES,
     Twisted,
     c_imports,
@@ -25,7 +26,7 @@ from tests.layers import (
 from tests.tools import tool
 
 MODULES = modules(PACKAGE)
-C_SOURCES = c_sources(PACKAGE)
+C_SOURCES = c_sources(SOURCES)
 
 
 def _forbidden(name: str) -> set[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pylogd.base import compiled
-from tests.layers import PACKAGE
+from tests.layers import PACKAGE, SOURCES
 
 #: Prints which compiled modules of pylogd a broker with TLS imports.
 _IMPORT = (
@@ -30,7 +30,8 @@ _IMPORT = (
 
 def _names() -> list[str]:
     """Return the names of the compiled modules, by their sources."""
-    found = [path.relative_to(PACKAGE.parent).with_suffix("") for path in sorted(PACKAGE.rglob("_*.c"))]
+    found = [path.relative_to(SOURCES.parent).with_suffix("") for path in sorted(SOURCES.rglob("_*.c"))]
+    assert found
     return [".".join(path.parts) for path in found]
 
 
@@ -42,7 +43,9 @@ def _compiled() -> bool:
 def test_one_variable_turns_all_compiled_modules_off(pure: str) -> None:
     if not pure and not _compiled():
         pytest.skip("there was no compiler")
-    environment = {**os.environ, "PYLOGD_PURE_PYTHON": pure, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # Safe path: the checkout must not hide the installed package.
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYLOGD_PURE_PYTHON": pure, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-c", _IMPORT]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment)
     imported, in_use = done.stdout.splitlines()
