@@ -27,10 +27,9 @@ from pylogd.base.limits.expressions import Matches
 from pylogd.base.limits.shares import FairWork
 from pylogd.base.threads import ThreadPool
 from pylogd.broker.api.context import BrokerParts
-from pylogd.broker.api.dispatch import AuditingDispatcher, Dispatcher
+from pylogd.broker.api.dispatch import AuditingDispatcher, Dispatcher, ask_self
 from pylogd.broker.api.first_requests import build_following_codecs, build_opening_codecs
 from pylogd.broker.api.metering import charge_connection
-from pylogd.broker.api.own_requests import ask_self
 from pylogd.broker.controller.admin import PartitionAdmin
 from pylogd.broker.controller.controller import Controller
 from pylogd.broker.groups import GroupCoordinator
