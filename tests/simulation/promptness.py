@@ -25,7 +25,7 @@ from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.fast.fetch import answer_repeated
 from pylogd.broker.api.fetch import answer_after_wait
 from pylogd.wire.compression import CompressionType
-from pylogd.wire.crc32c import crc32c
+from pylogd.wire.crc import crc32c
 from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.end_txn import EndTxnRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

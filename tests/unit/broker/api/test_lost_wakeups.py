@@ -19,7 +19,7 @@ from pylogd.broker.api import fetch as fetching
 from pylogd.broker.api.fast.fetch import answer_repeated
 from pylogd.broker.api.fetch import answer_after_wait
 from pylogd.broker.replica.waiting import PendingAppend
-from pylogd.wire.crc32c import crc32c
+from pylogd.wire.crc import crc32c
 from pylogd.wire.fast import compiled
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
