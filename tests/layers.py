@@ -97,7 +97,7 @@ RULES: Mapping[str, Rule] = {
     "broker.isolation": Rule(("base", "config")),
     "broker.controller": Rule(("base", "config", "store", "broker.metadata")),
     "broker.telemetry": Rule(
-        ("base", "config", "wire.compression", "wire.crc32c", "wire.exceptions", "broker.metadata")
+        ("base", "config", "wire.compression", "wire.crc", "wire.exceptions", "broker.metadata")
     ),
     "broker.replica": Rule(
         (

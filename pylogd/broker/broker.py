@@ -27,10 +27,9 @@ from pylogd.base.limits.expressions import Matches
 from pylogd.base.limits.shares import FairWork
 from pylogd.base.threads import ThreadPool
 from pylogd.broker.api.context import BrokerParts
-from pylogd.broker.api.dispatch import AuditingDispatcher, Dispatcher
+from pylogd.broker.api.dispatch import AuditingDispatcher, Dispatcher, ask_self
 from pylogd.broker.api.first_requests import build_following_codecs, build_opening_codecs
 from pylogd.broker.api.metering import charge_connection
-from pylogd.broker.api.own_requests import ask_self
 from pylogd.broker.controller.admin import PartitionAdmin
 from pylogd.broker.controller.controller import Controller
 from pylogd.broker.groups import GroupCoordinator
@@ -44,12 +43,12 @@ from pylogd.broker.net.sender import Slice
 from pylogd.broker.net.work_meter import WorkMeter
 from pylogd.broker.quotas.clients import ClientQuotas
 from pylogd.broker.replica.admission import admit
+from pylogd.broker.replica.configs import follow_settings
 from pylogd.broker.replica.disk_calls import DiskCalls
 from pylogd.broker.replica.outages import OutageReporter
 from pylogd.broker.replica.replication import Replication
 from pylogd.broker.replica.selector import RackAwareSelector
 from pylogd.broker.replica.service import Replicas
-from pylogd.broker.replica.sizes import follow_settings
 from pylogd.broker.replica.smooth_expansion import SmoothJoins
 from pylogd.broker.security.peers import SOFTWARE_NAME
 from pylogd.broker.security.plugins import make_principal_builder, warn_unless_brokers_may_follow

@@ -183,9 +183,7 @@ def _codec(name: str, module: Any, compress: Callable[[Buffer, int | None], byte
 CODECS: Final[Mapping[int, Codec]] = {
     CompressionType.NONE: Codec(_none, _not_compressed, lambda _: True),
     CompressionType.GZIP: _codec("gzip", cramjam.gzip, _gzip, b"\x1f\x8b\x08"),
-    CompressionType.SNAPPY: Codec(
-        _snappy, _snappy_decompress, lambda data: data == XERIAL_MAGIC or min(data[:5]) < 128
-    ),
+    CompressionType.SNAPPY: Codec(_snappy, _snappy_decompress, _begins_snappy),
     CompressionType.LZ4: _codec("lz4", cramjam.lz4, _lz4, b"\x04\x22\x4d\x18"),
     CompressionType.ZSTD: _codec("zstd", cramjam.zstd, _zstd, b"\x28\xb5\x2f\xfd"),
 }

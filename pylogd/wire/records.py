@@ -22,7 +22,7 @@ from pylogd.base.compiled import load
 from pylogd.wire import record_fields, record_runs
 from pylogd.wire.compression import MAX_DECOMPRESSED, CompressionType, compress, decompress
 from pylogd.wire.crc import append_zeros
-from pylogd.wire.crc32c import crc32c as _crc32c
+from pylogd.wire.crc import crc32c as _crc32c
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.record_fields import decode_deltas, decode_headers, decode_key_and_value
 from pylogd.wire.record_runs import NULL, BatchFields, Run, encode_run

@@ -45,10 +45,9 @@ _REQUEST, _RESPONSE = "request", "response"
 class Codec:
     """Decodes and encodes the bodies of frames, without headers, for one API, version and direction."""
 
-    __slots__ = ("_build", "_parse", "api_name", "construct", "version")
+    __slots__ = ("_build", "_parse", "construct", "version")
 
-    def __init__(self, api_name: str, version: int, construct: MessageStruct) -> None:
-        self.api_name = api_name
+    def __init__(self, version: int, construct: MessageStruct) -> None:
         self.version = version
         self.construct = construct
         self._parse: Callable[[Cursor, None], Any] | None = None
@@ -168,7 +167,7 @@ def _codec(api_key: int, version: int, role: str) -> Codec:
     info = api_info(api_key)
     if not info.min_version <= version <= info.max_version:
         raise UnsupportedVersion(f"{info.name} has versions {info.min_version} to {info.max_version}, not {version}")
-    return Codec(info.name, version, build_construct(info, version, role, load_schema(api_key)))
+    return Codec(version, build_construct(info, version, role, load_schema(api_key)))
 
 
 def api_info(api_key: int) -> ApiInfo:

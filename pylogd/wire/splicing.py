@@ -50,9 +50,9 @@ class ArrayCodec:
             self._at = -sum(kind.minimum for kind in after) - construct.flexible - self._empty
         else:
             assert all(isinstance(kind, Fixed) for kind in before)
-        self._whole = Codec(construct.where, version, construct)
+        self._whole = Codec(version, construct)
         self.element = array.element
-        self.elements = Codec(construct.where, version, array.element)
+        self.elements = Codec(version, array.element)
 
     def around(self, value: Any) -> Around:
         """Return the bytes around the elements of a struct with an empty array. Raises the errors of `Codec.encode`."""

@@ -17,7 +17,7 @@ from pylogd.base.errors import BrokerUnavailable
 from pylogd.base.limits.expressions import Matches
 from pylogd.broker.api import HANDLERS
 from pylogd.broker.api.context import BrokerParts, RequestContext
-from pylogd.broker.api.own_requests import ask_self
+from pylogd.broker.api.dispatch import ask_self
 from pylogd.broker.controller.admin import PartitionAdmin
 from pylogd.broker.groups import GroupCoordinator
 from pylogd.broker.isolation.disk_meter import DiskMeter, DiskSampler

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from pylogd.broker.log.batch_location import PROBE
+from pylogd.broker.log.segment import PROBE
 from pylogd.client.core.producer import partitioner
 from pylogd.wire import records, timestamps
 from pylogd.wire.crc import append_zeros

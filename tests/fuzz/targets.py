@@ -187,7 +187,7 @@ def _interpreter(codec: Codec) -> Callable[[bytes], Any]:
         return codec.construct._parse(cursor, None, "")
 
     twin = Codec.__new__(Codec)
-    twin.api_name, twin.version, twin.construct = codec.api_name, codec.version, codec.construct
+    twin.version, twin.construct = codec.version, codec.construct
     twin._parse = parse
     return twin.decode
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.broker.log.batch_location import BatchLocation
 from pylogd.broker.log.errors import CorruptLog
-from pylogd.broker.log.segment import Segment
+from pylogd.broker.log.segment import BatchLocation, Segment
 from pylogd.wire import records
 from pylogd.wire.records import HEADER_SIZE, LENGTH_OVERHEAD
 from tests.fakes.storage import MemoryStorage

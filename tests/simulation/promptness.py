@@ -23,9 +23,9 @@ from twisted.internet.defer import Deferred
 
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.api.fast.fetch import answer_repeated
-from pylogd.broker.api.fetch_anew import answer_anew
+from pylogd.broker.api.fetch import answer_after_wait
 from pylogd.wire.compression import CompressionType
-from pylogd.wire.crc32c import crc32c
+from pylogd.wire.crc import crc32c
 from pylogd.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from pylogd.wire.messages.end_txn import EndTxnRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -356,7 +356,7 @@ class FastReader(WaitingReader):
             world.clock.callLater(world.network.delay(), done.callback, response)
 
         def handle() -> None:
-            reply: Any = answer_repeated(cast(Any, broker), self._connection, data, anew=answer_anew)
+            reply: Any = answer_repeated(cast(Any, broker), self._connection, data, after_wait=answer_after_wait)
             if reply is None:  # for the general handler, which is asked without the way there
                 asked = self.ask(broker, request, _FRAME_VERSION, patience=_PATIENCE)
                 asked.addCallbacks(done.callback, world.fault)

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 
-from pylogd.broker.api.own_requests import ask_self
+from pylogd.broker.api.dispatch import ask_self
 from pylogd.broker.log.markers import read_marker
 from pylogd.broker.metadata.layout import decode_states, decode_topic
 from pylogd.broker.transactions.service import Transactions

@@ -59,7 +59,7 @@ _MOST_DONE: Final = 1 << 20
 _MOST_REFUSED: Final = 1 << 13
 
 
-class _Room:
+class _Allowance:
     """How many more characters a part of a line may have."""
 
     __slots__ = ("left",)
@@ -83,17 +83,17 @@ def describe(request: Any, response: object, version: int = 0) -> tuple[dict[str
         done = done and not getattr(request, "validate_only", False)
     most = _MOST_DONE if done else _MOST_REFUSED
     if isinstance(response, Message):
-        room = _Room(most)
-        for result in islice(_results(response, {}, room), _MOST_RESULTS):
+        allowance = _Allowance(most)
+        for result in islice(_results(response, {}, allowance), _MOST_RESULTS):
             results.append(result)
-            if room.left <= 0:
+            if allowance.left <= 0:
                 break
     if len(results) < total:
         results.append({"not_written": total - len(results)})
-    return {"request": _shown(request, _Room(most)), "results": results}, done
+    return {"request": _shown(request, _Allowance(most)), "results": results}, done
 
 
-def _shown(value: Any, room: _Room) -> Any:
+def _shown(value: Any, allowance: _Allowance) -> Any:
     if isinstance(value, Message):
         slots: tuple[str, ...] = value.__slots__
         fields: dict[str, Any] = {name: getattr(value, name) for name in slots if name in _SHOWN}
@@ -102,22 +102,22 @@ def _shown(value: Any, room: _Room) -> Any:
             setting = SETTINGS.get(name) or TOPIC_SETTINGS.get(name) if isinstance(name, str) else None
             if setting is None or setting.sensitive:
                 fields["value"] = "(hidden)"
-        room.left -= sum(map(len, fields))
-        return {name: _shown(inner, room) for name, inner in fields.items()}
+        allowance.left -= sum(map(len, fields))
+        return {name: _shown(inner, allowance) for name, inner in fields.items()}
     if isinstance(value, list):
         shown: list[Any] = []
         for element in value:
-            if len(shown) == _MOST_ELEMENTS or room.left <= 0:
+            if len(shown) == _MOST_ELEMENTS or allowance.left <= 0:
                 shown.append(f"and {len(value) - len(shown)} more")
                 break
-            shown.append(_shown(element, room))
+            shown.append(_shown(element, allowance))
         return shown
     if isinstance(value, bytes | memoryview):
         value = value.hex()
     if isinstance(value, str):
         value = shorten(value)
-        room.left -= len(value)
-    room.left -= 8
+        allowance.left -= len(value)
+    allowance.left -= 8
     return value
 
 
@@ -133,18 +133,18 @@ def _codes(message: Message) -> Iterator[int]:
         yield code
 
 
-def _results(message: Message, around: dict[str, Any], room: _Room) -> Iterator[dict[str, Any]]:
+def _results(message: Message, around: dict[str, Any], allowance: _Allowance) -> Iterator[dict[str, Any]]:
     """Yield the outcome of each innermost part that has an error code, with the names of the enclosing parts."""
     slots: tuple[str, ...] = message.__slots__
-    about = around | {name: _shown(getattr(message, name), room) for name in _NAMES if name in slots}
+    about = around | {name: _shown(getattr(message, name), allowance) for name in _NAMES if name in slots}
     inner = False
     for part in _parts(message):
-        for result in _results(part, about, room):
+        for result in _results(part, about, allowance):
             inner = True
             yield result
     code = getattr(message, "error_code", None)
     if isinstance(code, int) and (code or not inner):
-        room.left -= sum(map(len, about))
+        allowance.left -= sum(map(len, about))
         yield {**about, "error": _error_name(code)}
 
 

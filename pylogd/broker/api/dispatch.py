@@ -19,17 +19,18 @@ from twisted.python.failure import Failure
 from pylogd.base.errors import CloseConnection
 from pylogd.broker.api.api_versions import unsupported_api_versions
 from pylogd.broker.api.auditing import ADMINISTRATIVE, describe
-from pylogd.broker.api.context import BrokerParts, RequestContext
+from pylogd.broker.api.context import BrokerParts, OwnContext, RequestContext
 from pylogd.broker.api.fast.fetch import repeated_answers
 from pylogd.broker.api.fast.produce import answer_batch, repeated_batch_answers
 from pylogd.broker.api.fast.repeated import RepeatingConnection
-from pylogd.broker.api.fetch_anew import answer_anew
+from pylogd.broker.api.fetch import answer_after_wait
 from pylogd.broker.api.fetch_lagging import fetch_sparing_disks
 from pylogd.broker.api.metering import metered_batch, metered_handlers
 from pylogd.broker.api.registry import HANDLERS, REGISTRATIONS, Handler, overlapping_apis, served_versions
 from pylogd.broker.api.statistics import PRODUCE, STATISTICS, timed_handlers, watched_handlers
-from pylogd.broker.replica.waiting import shield
+from pylogd.broker.replica.waiting import shield, then
 from pylogd.broker.security.audit import AuditLog
+from pylogd.wire import schema
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.fast import known_fetch
 from pylogd.wire.fast.fetch import FIRST_FAST
@@ -140,7 +141,7 @@ class Dispatcher:
         self._handlers: Mapping[int, Handler] = metered_handlers(handlers) if counted else handlers
         self.handle_batch = self._answer_batch = partial(metered_batch if counted else answer_batch, self._broker)
         fetches_are_left = counted or self._broker.laggards.active
-        self._answer_repeated = _leave if fetches_are_left else repeated_answers(self._broker, answer_anew)
+        self._answer_repeated = _leave if fetches_are_left else repeated_answers(self._broker, answer_after_wait)
         self.handle_repeated = self._answer_repeated
         self._answer_repeated_batch = _leave_batch if counted else repeated_batch_answers(self._broker)
         self.handle_repeated_batch = self._answer_repeated_batch
@@ -232,3 +233,19 @@ class AuditingDispatcher(Dispatcher):
             partial(describe, request, response, context.version),
         )  # fmt: skip
         return response
+
+
+def ask_self(broker: BrokerParts, message: Any) -> Any:
+    """Return the response to a request of a broker to itself, or a Deferred of it.
+
+    The request goes directly to the handler that serves other brokers.
+    """
+    registered = REGISTRATIONS[message.API_KEY]
+    answer = registered.handler(OwnContext(broker, registered.last, registered.name), message)
+
+    def decoded(response: Any) -> Any:
+        if not isinstance(response, bytes):
+            return response
+        return schema.response_codec(registered.api_key, registered.last).decode(memoryview(response))
+
+    return then(answer, decoded)

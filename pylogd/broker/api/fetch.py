@@ -36,13 +36,13 @@ from twisted.internet.defer import Deferred
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.base.limits.names import MAX_RACK
 from pylogd.broker.api.brokers import FETCH_WITH_LEADERS, endpoints_of, leader_elsewhere
-from pylogd.broker.api.context import RequestContext
+from pylogd.broker.api.context import BrokerParts, Connection, RequestContext
 from pylogd.broker.api.errors import explain, why_absent
 from pylogd.broker.api.fast import fetch as fast
 from pylogd.broker.api.fetch_cold import ColdPartition, Read, read_cold
-from pylogd.broker.api.fetch_request import broker_epoch_of, replica_id_of, wanted_entries
+from pylogd.broker.api.fetch_request import broker_epoch_of, named_entries, replica_id_of, wanted_entries
 from pylogd.broker.api.fetch_wait import FetchWait
-from pylogd.broker.api.metering import metered_after_wait
+from pylogd.broker.api.metering import answer_waited_fetch, metered_after_wait
 from pylogd.broker.api.registry import handles
 from pylogd.broker.api.slices import next_turn
 from pylogd.broker.api.statistics import FETCH, STATISTICS
@@ -55,6 +55,7 @@ from pylogd.broker.replica.selector import NO_PREFERENCE
 from pylogd.broker.replica.sessions import FetchSession, SessionPartition, TopicKey
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
+from pylogd.wire.headers import read_request_header, skip_tagged_fields
 from pylogd.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -65,12 +66,14 @@ from pylogd.wire.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from pylogd.wire.schema import request_codec
 
 _FIRST_FROM_FOLLOWERS = 11
 _FIRST_WITH_LEADER = 12
 _FIRST_WITH_TOPIC_ID = 13
 _LEADER_ELSEWHERE = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _NO_RECORDS = b""
+_LENGTH_SIZE = 4  # bytes before a request
 MANY_PARTITIONS = 500  # reading so many partitions takes some milliseconds
 
 _COLD = b"cold"  # stands for records that are still to be read; compared by identity
@@ -120,6 +123,30 @@ def answer_or_wait(
     wait = FetchWait(job, min_bytes)
     wait.park(context.broker.fetch_waits, request.max_wait_ms / 1000)
     return wait.done.addCallback(metered_after_wait(context, request, job.read_and_answer))
+
+
+def answer_after_wait(
+    broker: BrokerParts, connection: Connection, data: bytes, session: FetchSession[FetchPartition] | None
+) -> FetchResponse | Deferred[FetchResponse]:
+    """Return the response to a request that has waited on the fast path (`fast.waiting_fetch`), by reading again.
+
+    data: the request's bytes, which begin with its length.
+    session: the session that the request has already continued; None for a request without a session.
+    """
+    frame = memoryview(data)[_LENGTH_SIZE:]
+    _, version, _, client_id, at = read_request_header(frame)
+    codec = request_codec(FetchRequest.API_KEY, version)
+    request: FetchRequest = codec.decode(frame[skip_tagged_fields(frame, at) :])
+    context = RequestContext(broker, connection, version, client_id, FetchRequest.API_NAME)
+
+    def answer(_: None) -> FetchResponse | Deferred[FetchResponse]:
+        entries = named_entries(request, by_id=True) if session is None else session
+        job = FetchJob(context, request, entries, None, False)
+        job.session = session  # the session has seen the request: later changes are for the next request
+        return job.read_and_answer(None)
+
+    found: FetchResponse | Deferred[FetchResponse] = answer_waited_fetch(context, request, answer)
+    return found
 
 
 class FetchJob:

@@ -35,9 +35,8 @@ from pylogd.broker.log.append.result import AppendResult
 from pylogd.broker.log.errors import AppendInTurn
 from pylogd.broker.log.markers import encode_marker
 from pylogd.broker.log.transactions import TransactionTerms
-from pylogd.broker.replica.late_writes import unfinished
 from pylogd.broker.replica.partition import Partition
-from pylogd.broker.replica.waiting import PendingAppend, shield
+from pylogd.broker.replica.waiting import PendingAppend, shield, unfinished
 from pylogd.broker.security.authorizer import AclOperation
 from pylogd.store.paths import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from pylogd.wire.messages.write_txn_markers import (

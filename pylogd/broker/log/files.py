@@ -4,7 +4,7 @@
 since its methods are the functions of `os`; a faulty one in memory is small. A `SegmentFile` owns one descriptor, which
 is closed with the last reference to the object: a reader that holds a `FileSlice` is not affected when retention
 deletes the segment. The files of older segments are opened when they are needed, and kept in a bounded cache of the
-most recently used ones (`lru_cache`).
+most recently used ones (`storage`).
 
 Rules: a symbolic link in place of a file or of a partition's directory is not followed (`ELOOP`): whoever can write to
 a data directory must not be able to make the broker write elsewhere. Files can be written by their owner and read by

@@ -19,6 +19,8 @@ only truncation holds it during a sync. Reads take no lock, since the list of se
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import starmap
@@ -35,7 +37,6 @@ from pylogd.broker.log.epochs import LeaderEpochs
 from pylogd.broker.log.errors import LogClosed, OffsetOutOfRange, OutOfOrderSequence, StorageFailure
 from pylogd.broker.log.files import Buffer, FileSlice
 from pylogd.broker.log.index import MAX_RELATIVE, TIME_ENTRY
-from pylogd.broker.log.log_parts import LogParts
 from pylogd.broker.log.opening import open_files, open_for_append, open_for_readers
 from pylogd.broker.log.producers import Producers
 from pylogd.broker.log.reading import BELOW_ZEROS, ZEROS, Range, SegmentsView
@@ -47,9 +48,36 @@ from pylogd.broker.log.validator import AppendOrigin, Inspections, inspect, want
 _CLIENT, _COORDINATOR = AppendOrigin.CLIENT, AppendOrigin.COORDINATOR
 _size, _has_aborted = attrgetter("size"), attrgetter("has_aborted")
 _NO_TAIL: tuple[int, Segment | None, int] = (-1, None, 0)
+_making = threading.Lock()  # is held while a part of a log is made
+#: How many seconds after a failed write the batches in flight may still arrive: Kafka's `request.timeout.ms`.
+_IN_FLIGHT_SECONDS = 30.0
 
 
-class Log(LogParts):
+class WriteFailures:
+    """Remembers path and error number of the last failure, but not the exception, which holds the request's bytes."""
+
+    __slots__ = ("_code", "_end_offset", "_path", "_seconds")
+
+    def __init__(self) -> None:
+        self._path, self._code, self._end_offset, self._seconds = "", 0, -1, 0.0
+
+    def note(self, failure: StorageFailure, end_offset: int, seconds: float) -> None:
+        """Remember a failure of a log that ends at `end_offset`. The time is in seconds of a monotonic clock."""
+        self._path, self._code = failure.path, failure.cause.errno or 0
+        self._end_offset, self._seconds = end_offset, seconds
+
+    def explain(self, gap: OutOfOrderSequence, end_offset: int, seconds: float) -> None:
+        """Raise StorageFailure if a write that failed is the reason for a gap in a producer's sequence.
+
+        It is the reason if it failed within _IN_FLIGHT_SECONDS and nothing was appended since. A producer has several
+        batches in flight. If librdkafka is told that the batches after the failed one are out of order, it begins a new
+        producer epoch and sends all of them again. This duplicates batches that another replica already has.
+        """
+        if end_offset == self._end_offset and seconds - self._seconds <= _IN_FLIGHT_SECONDS:
+            raise StorageFailure(self._path, OSError(self._code, os.strerror(self._code))) from gap
+
+
+class Log:
     """One log; see the module. `loader` makes logs.
 
     recovery_point: the offset up to which everything is durable.
@@ -63,7 +91,8 @@ class Log(LogParts):
 
     __slots__ = (
         "__weakref__",
-        "_active", "_config", "_roll_ms", "_sealed_bytes", "_tail", "_view", "abandoned",
+        "_active", "_config", "_lock", "_maintenance", "_roll_ms", "_sealed_bytes", "_tail", "_view", "_write_failures",
+        "_writing", "abandoned",
         "cleaned_offset", "closed", "closed_at", "deletable_offset", "directory", "epochs",
         "fast_accept", "first_offset", "has_aborted", "index_interval", "key", "last_flush", "log_end_offset",
         "log_start_offset", "names_synced", "now_ms", "on_roll", "partition", "pending_unlinks", "producers",
@@ -76,7 +105,12 @@ class Log(LogParts):
         storage: Storage, now_ms: Callable[[], int], segments: Sequence[Segment], log_start_offset: int,
         log_end_offset: int, recovery_point: int, epochs: LeaderEpochs, producers: Producers, clean: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__()
+        # Three locks take 280 bytes, and most logs of a large broker are never used: properties make them at first use.
+        # Appends look at `_lock` before `lock`, since a property costs a call.
+        self._lock: threading.RLock | None = None
+        self._maintenance: threading.Lock | None = None
+        self._writing: threading.Lock | None = None
+        self._write_failures: WriteFailures | None = None
         self.directory, self.storage, self.now_ms = directory, storage, now_ms
         self.key, self.topic, self.partition, self.topic_id = (topic, partition), topic, partition, topic_id
         self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
@@ -100,6 +134,37 @@ class Log(LogParts):
 
     def __repr__(self) -> str:
         return f"Log({self.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by every change of the log."""
+        if self._lock is None:
+            with _making:
+                self._lock = self._lock or threading.RLock()
+        return self._lock
+
+    @property
+    def writing(self) -> threading.Lock:
+        """Held during a staged append and by code that excludes staged appends; taken before `lock`."""
+        if self._writing is None:
+            with _making:
+                self._writing = self._writing or threading.Lock()
+        return self._writing
+
+    @property
+    def maintenance(self) -> threading.Lock:
+        """Held by flush, truncation and removal; taken before `lock`."""
+        if self._maintenance is None:
+            with _making:
+                self._maintenance = self._maintenance or threading.Lock()
+        return self._maintenance
+
+    @property
+    def write_failures(self) -> WriteFailures:
+        """The last write that failed. The caller holds `lock`."""
+        if self._write_failures is None:
+            self._write_failures = WriteFailures()
+        return self._write_failures
 
     @property
     def config(self) -> LogConfig:

@@ -1,13 +1,14 @@
-"""Find batches in the segments of a log, as they were at one moment.
+"""Find batches and time stamps in the segments of a log, as they were at one moment.
 
 A new `SegmentsView` is created whenever the list of segments changes. A view itself never changes, so it can be used
 without a lock. The segment is found by bisecting base offsets; the position in it is found by the segment. A range that
 ends because of its size limit ends with a whole batch, so that no reader is sent an incomplete one. The position of the
 batch after the range is remembered by its offset, since a reader continues there, and then needs no look-up. The range
 itself is remembered by its first offset, since several readers of a partition often ask for the same range, one after
-the other.
+the other. A record is found by its time stamp in the time index of a segment, then in batch headers, then in one batch.
 
-Rules: a look-up that would wait for the disk raises ColdRead unless `allow_cold`. If a segment is deleted during a
+Rules: a look-up that would wait for the disk, decompress records, or walk over many headers or records, raises ColdRead
+unless `allow_cold`: the reactor's thread has no time for any of that. If a segment is deleted during a
 look-up, the look-up raises StorageFailure; the caller knows whether retention explains that.
 """
 
@@ -17,11 +18,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from pylogd.broker.log.batch_location import BatchLocation
-from pylogd.broker.log.files import FileSlice
-from pylogd.broker.log.segment import Segment
-from pylogd.broker.log.time_lookup import find_timestamp, largest_timestamp_from
+from pylogd.base.errors import ProtocolError
+from pylogd.broker.log.errors import ColdRead, CorruptLog
+from pylogd.broker.log.files import FileSlice, SegmentFile
+from pylogd.broker.log.segment import BatchLocation, Segment
 from pylogd.broker.log.transactions import AbortedTransaction
+from pylogd.wire import timestamps
+from pylogd.wire.records import BatchHeader
 
 _MAX_REMEMBERED = 128
 #: A batch begins with `ZEROS` zero bytes if its base offset, a big-endian int64, is below `BELOW_ZEROS`.
@@ -39,6 +42,9 @@ _NO_NEXT: dict[int, tuple[int, BatchLocation]] = {}
 _NO_RANGES: dict[int, tuple[int, Range]] = {}
 _NO_SLICES: dict[int, KeptSlice] = {}
 _base_offset = attrgetter("base_offset")
+#: The most headers, and the most records of a batch, that a look-up may walk over without `allow_cold`.
+_WARM_HEADERS = 1000
+_WARM_RECORDS = 1000
 
 
 class SegmentsView:
@@ -144,7 +150,7 @@ class SegmentsView:
         """Return (time stamp, offset, epoch) of the first record from `start` on with at least `timestamp_ms`."""
         for segment in self.segments:
             if segment.largest_timestamp(allow_cold=allow_cold)[0] >= timestamp_ms:
-                found = find_timestamp(segment, timestamp_ms, start, allow_cold=allow_cold)
+                found = _find_timestamp(segment, timestamp_ms, start, allow_cold=allow_cold)
                 if found is not None:
                     return found
         return None
@@ -153,10 +159,10 @@ class SegmentsView:
         """Return (time stamp, offset, leader epoch) of the first record from `start` on with the largest time stamp."""
         best: tuple[int, Segment] | None = None
         for segment in self.segments[self._containing(start) :]:
-            stamp = largest_timestamp_from(segment, start, allow_cold=allow_cold)
+            stamp = _largest_timestamp_from(segment, start, allow_cold=allow_cold)
             if stamp >= 0 and (best is None or stamp > best[0]):
                 best = stamp, segment
-        return None if best is None else find_timestamp(best[1], best[0], start, allow_cold=allow_cold)
+        return None if best is None else _find_timestamp(best[1], best[0], start, allow_cold=allow_cold)
 
     def aborted_in(self, offset: int, records: FileSlice, end: int, *, allow_cold: bool) -> list[AbortedTransaction]:
         """Return the aborted transactions of records, in the order of their markers; see `Log.aborted_in`.
@@ -198,3 +204,60 @@ class SegmentsView:
     def _containing(self, offset: int) -> int:
         """Return the index of the segment that has `offset`. If `offset` is before all segments, return 0."""
         return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)
+
+
+def _find_timestamp(
+    segment: Segment, timestamp: int, from_offset: int, *, allow_cold: bool
+) -> tuple[int, int, int] | None:
+    """Return (time stamp, offset, epoch) of the first record from `from_offset` on with at least `timestamp`."""
+    indexes = segment.get_indexes(allow_cold=allow_cold)
+    start = indexes.offsets.lookup(max(indexes.times.lookup(timestamp), from_offset))
+    file = segment.reader(allow_cold=allow_cold)
+    for passed, (position, header) in enumerate(segment.headers(start, allow_cold=allow_cold)):
+        if passed >= _WARM_HEADERS and not allow_cold:
+            raise ColdRead(segment.path)
+        if header.max_timestamp < timestamp or header.last_offset < from_offset:
+            continue
+        if not allow_cold and (header.compression or header.record_count > _WARM_RECORDS):
+            raise ColdRead(segment.path)
+        found = _search(
+            segment, file, position, header, timestamps.find_timestamp, timestamp, from_offset, allow_cold=allow_cold
+        )
+        if found is not None:
+            return *found, header.leader_epoch
+    return None
+
+
+def _largest_timestamp_from(segment: Segment, offset: int, *, allow_cold: bool) -> int:
+    """Return the largest time stamp of the records from `offset` on; -1 if there are no records."""
+    if offset <= segment.base_offset:
+        return segment.largest_timestamp(allow_cold=allow_cold)[0]
+    if not allow_cold:
+        raise ColdRead(segment.path)  # all headers from there on have to be read
+    largest = -1
+    file = segment.reader(allow_cold=True)
+    start = segment.get_indexes(allow_cold=True).offsets.lookup(offset)
+    for position, header in segment.headers(start, allow_cold=True):
+        if header.base_offset >= offset:
+            largest = max(largest, header.max_timestamp)
+        elif header.last_offset >= offset:
+            found = _search(segment, file, position, header, timestamps.largest_timestamp, offset, allow_cold=True)
+            largest = -1 if found is None else found[0]
+    return largest
+
+
+def _search(
+    segment: Segment,
+    file: SegmentFile,
+    position: int,
+    header: BatchHeader,
+    search: Callable[..., tuple[int, int] | None],
+    *args: int,
+    allow_cold: bool,
+) -> tuple[int, int] | None:
+    """Return the result of `search` in the batch at `position`. Raises CorruptLog if it can't be decoded."""
+    batch = segment.read_at(file, position, header.size, allow_cold)
+    try:
+        return search(batch, header, *args)
+    except ProtocolError as error:
+        raise CorruptLog(f"{segment.path}: byte {position}: {error}") from error

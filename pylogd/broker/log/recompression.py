@@ -4,7 +4,7 @@ Strategy: the bytes of the records inside a batch do not change, only their code
 fields of idempotent and transactional producers in the header remain valid. As in Kafka, a batch that already has the
 topic's codec is stored as received, whatever its level.
 
-Rules: `compressed_anew` may take long, and is called in threads only.
+Rules: `recompress` may take long, and is called in threads only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def changes_codec(header: BatchHeader, config: LogConfig) -> bool:
     return codec is not None and header.attributes & COMPRESSION_MASK != codec
 
 
-def compressed_anew(header: BatchHeader, records: Buffer, config: LogConfig) -> memoryview:
+def recompress(header: BatchHeader, records: Buffer, config: LogConfig) -> memoryview:
     """Return a batch with this header and these decompressed records in the log's codec, with an updated CRC.
 
     May take long.

@@ -1,18 +1,85 @@
-"""What all segments and logs of a broker share."""
+"""What all segments and logs of a broker share: the file system, caches of open files and indexes, and measurements."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 from pylogd.base.histogram import Histogram
 from pylogd.broker.log.caching import BlockCache
-from pylogd.broker.log.files import FileSystem, SegmentFile, most_cached_files
+from pylogd.broker.log.files import Buffer, FileSystem, SegmentFile, most_cached_files
 from pylogd.broker.log.index import Indexes
-from pylogd.broker.log.lru_cache import LruCache
-from pylogd.broker.log.write_times import WriteTimes
+
+V = TypeVar("V")
 
 _INDEX_BYTES = 32 << 20
+
+
+class LruCache(Generic[V]):
+    """A cache of values by key, limited by the sum of their weights. Drops the least recently used. Thread-safe."""
+
+    def __init__(self, capacity: int, weigh: Callable[[V], int]) -> None:
+        self.capacity = capacity
+        self.weight = 0
+        self._weigh = weigh
+        self._entries: OrderedDict[str, V] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> V | None:
+        """Return a value, and mark it as used; None if it is not in the cache."""
+        with self._lock:
+            value = self._entries.get(key)
+            if value is not None:
+                self._entries.move_to_end(key)
+            return value
+
+    def put(self, key: str, value: V) -> None:
+        """Add a value. The value added last is always kept, whatever its weight."""
+        with self._lock:
+            self._drop(key)
+            self._entries[key] = value
+            self.weight += self._weigh(value)
+            while self.weight > self.capacity and len(self._entries) > 1:
+                _, old = self._entries.popitem(last=False)
+                self.weight -= self._weigh(old)
+
+    def discard(self, key: str) -> None:
+        """Remove a value, if it is in the cache."""
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        old = self._entries.pop(key, None)
+        if old is not None:
+            self.weight -= self._weigh(old)
+
+
+class WriteTimes:
+    """Measures the next write after each call of `sample`.
+
+    seconds: the durations of writes, in any thread.
+    """
+
+    def __init__(self, fs: FileSystem, clock: Callable[[], float]) -> None:
+        """Measure writes by `clock`, which returns monotonic seconds."""
+        self._fs = fs
+        self._clock = clock
+        self.seconds = Histogram()
+
+    def sample(self) -> None:
+        """Measure the next write: replace the file system's function by one that removes itself when it is called."""
+        self._fs.__dict__["pwritev"] = self._measured
+
+    def _measured(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        self._fs.__dict__.pop("pwritev", None)
+        began = self._clock()
+        try:
+            return self._fs.pwritev(fd, buffers, position)
+        finally:
+            self.seconds.observe(self._clock() - began)
 
 
 class Storage:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 _NONE: Final = (1 << 63) - 1  # after all offsets
@@ -92,6 +93,7 @@ class UnstableTransactions:
         return min(self._first_open, self._first_ended, high_watermark)
 
 
+@dataclass(slots=True, eq=False)
 class VerificationGuard:
     """Stands for one verification of a producer's transaction, until its first batch or a marker is appended.
 
@@ -101,13 +103,10 @@ class VerificationGuard:
     created_ms: when the guard was made, by the wall clock.
     """
 
-    __slots__ = ("created_ms", "epoch", "epoch_bump", "lowest_sequence")
-
-    def __init__(self, epoch: int, sequence: int, epoch_bump: bool, created_ms: int) -> None:
-        self.epoch = epoch
-        self.lowest_sequence = sequence
-        self.epoch_bump = epoch_bump
-        self.created_ms = created_ms
+    epoch: int
+    lowest_sequence: int
+    epoch_bump: bool
+    created_ms: int
 
     def note(self, epoch: int, sequence: int) -> None:
         """Note another batch of the producer that must be verified too."""

@@ -36,7 +36,7 @@ from pylogd.broker.log.errors import (
     RecordTooLarge,
     UnsupportedCompressionType,
 )
-from pylogd.broker.log.recompression import Recompressed, changes_codec, check_record_sizes, compressed_anew
+from pylogd.broker.log.recompression import Recompressed, changes_codec, check_record_sizes, recompress
 from pylogd.wire.compression import MAX_DECOMPRESSED, CompressionType
 from pylogd.wire.exceptions import InvalidRecordBatch, TooLarge
 from pylogd.wire.records import (
@@ -318,7 +318,7 @@ def _inspect(
     if changes_codec(header, config):
         if config.message_timestamp_type is TimestampType.CREATE_TIME:
             header = header._replace(max_timestamp=found.max_timestamp)
-        return Recompressed(found, compressed_anew(header, records, config))
+        return Recompressed(found, recompress(header, records, config))
     return found
 
 

@@ -5,13 +5,15 @@ Only the controller's broker shows the groups of consumers that coordinate throu
 Strategy: a timer takes samples, and metrics show the last one. The log ends of partitions that this broker leads are
 read in memory; other leaders are asked, with one request each for thousands of partitions. A group's lag in records is
 the sum over the partitions with committed offsets; its lag in seconds is the largest of these partitions' lags
-(`end_history`). The `most_groups` groups with the largest lag are shown by name, all others together as `REST`.
+(`EndHistory`). The `most_groups` groups with the largest lag are shown by name, all others together as `REST`.
 
 Gaps: partitions whose leader does not answer are left out of the lag, and counted.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -26,7 +28,6 @@ from pylogd.base.steps import in_steps
 from pylogd.broker.groups import GroupCoordinator
 from pylogd.broker.groups.consumer.group import ConsumerGroup
 from pylogd.broker.metadata.topics import TopicRegistry
-from pylogd.broker.metrics.end_history import EndHistory
 from pylogd.broker.metrics.survey import REST
 from pylogd.broker.replica.partition_registry import PartitionRegistry
 from pylogd.store.consumers import RegisteredGroups
@@ -38,6 +39,51 @@ Key = tuple[str, int]
 _LATEST: Final = -1  # the time stamp that requests the log end
 _CLIENT: Final = -1
 _PARTITIONS_PER_REQUEST: Final = 5000
+_MOST_SAMPLES: Final = 24  # of one partition's log end
+
+
+class EndHistory:
+    """Samples of one partition's log end offset, which tell when a record was appended, without reading the record.
+
+    A sample is a time, in seconds of a monotonic clock, and the log end offset at that time. A record was appended
+    between the last sample that ends before it and the first one that ends after it; its time is interpolated between
+    the two. When there are `_MOST_SAMPLES`, every second one of the older half is dropped: the history has a constant
+    size, and older times are less exact.
+    """
+
+    __slots__ = ("_ends", "_times")
+
+    def __init__(self) -> None:
+        self._times = array("d")
+        self._ends = array("q")
+
+    def add(self, now: float, end: int) -> None:
+        """Add a sample: the log ends at offset `end`. If it ended later before (truncated), drop older samples."""
+        times, ends = self._times, self._ends
+        if ends and end < ends[-1]:
+            del times[:], ends[:]
+        if len(ends) > 1 and end == ends[-1] == ends[-2]:
+            times[-1] = now
+            return
+        times.append(now)
+        ends.append(end)
+        if len(ends) > _MOST_SAMPLES:
+            older = len(ends) // 2
+            del times[1:older:2], ends[1:older:2]
+
+    def seconds_behind(self, offset: int, now: float) -> float:
+        """Return how many seconds ago the record at `offset` was appended; 0 if the log has no such record yet.
+
+        For a record older than the first sample, return the age of that sample: a lower bound.
+        """
+        times, ends = self._times, self._ends
+        if not ends or offset >= ends[-1]:
+            return 0.0
+        after = bisect_right(ends, offset)  # the first sample with the record
+        if after == 0:
+            return now - times[0]
+        share = (offset - ends[after - 1]) / (ends[after] - ends[after - 1])
+        return now - (times[after - 1] + share * (times[after] - times[after - 1]))
 
 
 class GroupLag(NamedTuple):

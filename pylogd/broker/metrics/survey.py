@@ -73,7 +73,7 @@ class TopicSums:
     bytes_out, replicated_out: the bytes sent to clients, and to followers.
     fetches: the fetches of clients that found records.
     all_fetches: the fetches including those of followers, and those answered with an error.
-    failed_fetches, failed_produces: see `Traffic`.
+    failed_fetches, failed_produces: see `Partition`.
     produces: the Produce requests, one for each partition.
     """
 

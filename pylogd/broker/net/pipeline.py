@@ -30,7 +30,8 @@ Must not know: any single API.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Container
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -40,18 +41,16 @@ from twisted.python.failure import Failure
 from pylogd.base.errors import CloseConnection
 from pylogd.base.limits.log_lines import LimitedLog
 from pylogd.broker.net.direct_reads import DirectReads, can_read_directly
-from pylogd.broker.net.failures import NO_TLS, explain
 from pylogd.broker.net.hangups import HangupWatch
 from pylogd.broker.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
 from pylogd.broker.net.request_handler import Connection, Event, RequestHandler
 from pylogd.broker.net.sender import Sender
-from pylogd.broker.net.slot import Slot, may_overlap
 from pylogd.broker.net.turns import Turns
 from pylogd.link.receiving import RECEIVE_BYTES, Receiver, receiver_of
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.framing import TlsReceived
 from pylogd.wire.schema import Part
-from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import LargeRequest, RequestReceived, ServerSession, UnsupportedRequest
 
 log = Logger()
 _limited = LimitedLog(log)
@@ -63,6 +62,59 @@ _READING, _PAUSED, _WAITING, _MUTED, _FINISHING, _DRAINING, _CLOSED = PipelineSt
 _OPEN = (_READING, _PAUSED, _WAITING, _MUTED)
 _ENDING = (_FINISHING, _DRAINING)
 _ENDED = (_DRAINING, _CLOSED)
+#: The answer to a client that begins with TLS. It is text, so the client's TLS library sees at once that there is no
+#: TLS.
+_NO_TLS = b"This listener does not use TLS.\n"
+
+
+def _closing_reason(failure: Failure, event: Event | None) -> str:
+    """Return why the connection is closed after a handler's failure. Log the traceback of an unexpected one."""
+    if failure.check(CloseConnection):
+        return failure.getErrorMessage()
+    if event is None:
+        log.failure("Unexpected error while answering a request batch", failure)
+    else:
+        log.failure(
+            "Unexpected error while handling API {api} version {version}",
+            failure, api=event.api_key, version=event.version,
+        )  # fmt: skip
+    return "internal error, see the traceback above"
+
+
+class Awaited(Protocol):
+    """A Deferred, or another reply that is made later."""
+
+    def cancel(self) -> object:
+        """Cancel the reply."""
+
+
+class Slot:
+    """A request whose reply is not made yet, or waits for one before it.
+
+    close_reason: if the connection has to be closed instead of a reply, the reason.
+    """
+
+    __slots__ = ("close_reason", "deferred", "event", "ready", "response")
+
+    def __init__(self, event: Event | None, deferred: Awaited | None = None) -> None:
+        """`event` is None for a frame that is no request, and for requests in a batch. `deferred` is the reply."""
+        self.event: Any = event
+        self.deferred = deferred
+        self.ready = False
+        self.response: Any = None
+        self.close_reason: str | None = None
+
+
+def _may_overlap(event: Event, first: Slot, overlapping: Container[int]) -> bool:
+    """Return whether a request may start while others of one API wait.
+
+    first: the first of the waiting requests.
+    overlapping: the keys of APIs that allow this.
+    """
+    before = first.event
+    if event.api_key != before.api_key or event.api_key not in overlapping:
+        return False
+    return type(event) is not LargeRequest and type(before) is not LargeRequest
 
 
 class Pipeline:
@@ -265,7 +317,7 @@ class Pipeline:
                         continue
                     event = session.parse(frame)
                     frame = None
-                if slots and not may_overlap(event, slots[0], self._handler.overlapping):
+                if slots and not _may_overlap(event, slots[0], self._handler.overlapping):
                     self._held = event
                     self._pause()
                     break
@@ -314,7 +366,7 @@ class Pipeline:
     def _end_with(self, error: RemoteProtocolError) -> None:
         """Take no further request: the received bytes are not a request."""
         if isinstance(error, TlsReceived) and not self._slots:
-            self._gather([NO_TLS])
+            self._gather([_NO_TLS])
         self._end(str(error), None)
 
     def _end(self, reason: str, event: Event | None) -> None:
@@ -357,7 +409,7 @@ class Pipeline:
             self._end(str(error), event)
             return False
         except Exception:
-            self._end(explain(Failure(), event), event)
+            self._end(_closing_reason(Failure(), event), event)
             return False
         if result is None:
             return False
@@ -388,7 +440,7 @@ class Pipeline:
                 self._connection, frame, self._session, 1 if singles else _MAX_BATCH
             )
         except Exception:
-            self._end(explain(Failure(), None), None)
+            self._end(_closing_reason(Failure(), None), None)
             return True
         self._singles = singles - 1 if singles else left
         if not replies:
@@ -410,7 +462,7 @@ class Pipeline:
                 return self._answer_repeated_batch(data)
             reply = self._handler.handle_repeated(self._connection, data, sender)
         except Exception:
-            self._end(explain(Failure(), None), None)
+            self._end(_closing_reason(Failure(), None), None)
             return True
         if reply is None:
             self.repeats = False
@@ -468,7 +520,7 @@ class Pipeline:
         try:
             parts = list(response[:3]) if type(response) is tuple else self._session.encode_reply(event, response)
         except LocalProtocolError:
-            self.close(explain(Failure(), event))
+            self.close(_closing_reason(Failure(), event))
         else:
             self._gather(parts)
 
@@ -493,7 +545,7 @@ class Pipeline:
     def _failed(self, failure: Failure, slot: Slot) -> None:
         if self._state in _ENDED:
             return  # it was cancelled, or the connection is gone
-        reason = explain(failure, slot.event)
+        reason = _closing_reason(failure, slot.event)
         if slot in self._slots:
             self._end_at(slot, reason)
         else:

@@ -1,16 +1,24 @@
-"""Make the configurations of logs, partitions and the cleaner from settings. Only here settings become fields."""
+"""Make the configurations of logs, partitions and the cleaner from settings. Only here settings become fields.
+
+`follow_settings` lets the numbers of threads, and the cleaner, follow their settings at run time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from pylogd.broker.log.compaction.cleaner import CleanerConfig
+from pylogd.broker.log.compaction.cleaners import Cleaners
 from pylogd.broker.log.config import LogConfig, TimestampType
+from pylogd.broker.log.manager import LogManager
 from pylogd.config import Settings
 from pylogd.wire.records import speedups
 
 _FIELDS: Final = frozenset(LogConfig._fields)
+_THREADS: Final = "background.threads"
+_RECOVERY: Final = "num.recovery.threads.per.data.dir"
+_CLEANER: Final = "log.cleaner."
 
 
 def log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
@@ -70,3 +78,33 @@ def hosted_config(settings: Settings, overrides: Mapping[str, str]) -> HostedCon
     by_follower = values["follower.replication.throttled.replicas"]
     assert isinstance(in_sync, int) and isinstance(by_leader, tuple) and isinstance(by_follower, tuple)
     return HostedConfig(log_config(settings, overrides), in_sync, by_leader, by_follower)
+
+
+class Resizable(Protocol):
+    """Threads whose number can change."""
+
+    def resize(self, most: int, /) -> None:
+        """Use up to this many threads from now on."""
+
+
+def follow_settings(
+    settings: Settings, cleaners: Cleaners, logs: LogManager, threads: Sequence[Resizable | None]
+) -> Callable[[], None]:
+    """Apply the settings as they are now, and each change of them. Return a function that ends this.
+
+    threads: what has up to `background.threads` threads; None is ignored. The parts were made before settings that were
+    changed at run time had been read.
+    """
+
+    def apply(names: frozenset[str]) -> None:
+        if _THREADS in names:
+            for one in threads:
+                if one is not None:
+                    one.resize(settings.integer(_THREADS))
+        if _RECOVERY in names:
+            logs.use_threads(settings.integer(_RECOVERY))
+        if any(name.startswith(_CLEANER) for name in names):
+            cleaners.configure(cleaner_config(settings))
+
+    apply(frozenset({_THREADS, _RECOVERY, _CLEANER}))
+    return settings.subscribe(apply)

@@ -33,9 +33,9 @@ from pylogd.broker.replica.errors import FencedLeaderEpoch, PartitionOffline
 from pylogd.broker.replica.fetch_session_handler import FetchSessionHandler, Key, next_epoch
 from pylogd.broker.replica.fetcher_machine import FETCHER, FetcherEvent, FetcherState
 from pylogd.broker.replica.followed_partition import PART_BYTES, FetchPosition, FollowedPartition, Step, StepKind, parts
-from pylogd.broker.replica.late_writes import unfinished
 from pylogd.broker.replica.log_ends import IConnection, ask_log_ends
 from pylogd.broker.replica.partition import NO_EPOCH, Partition
+from pylogd.broker.replica.waiting import unfinished
 from pylogd.wire.messages.fetch import (
     FetchRequest,
     FetchResponse,

@@ -19,6 +19,7 @@ Must not know: requests, which thread pool runs flushes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.base.machine import MachineTable
 from pylogd.broker.log.config import NO_LIMIT
 from pylogd.broker.log.errors import LogClosed, StorageError
 from pylogd.broker.replica.disk_calls import DiskCalls
-from pylogd.broker.replica.flusher_machine import FLUSHER, FlusherEvent, FlusherState
 from pylogd.broker.replica.partition import Partition
 
 if TYPE_CHECKING:
@@ -41,9 +42,51 @@ log = Logger()
 
 NEVER = NO_LIMIT
 _RETRY_SECONDS = 1.0  # the pause after a flush that failed because the disk was full
-_WAITING = (FlusherState.IDLE, FlusherState.SCHEDULED)
 
 InThread = Callable[..., "Deferred[Any]"]
+
+
+class FlusherState(Enum):
+    """The state of a flusher: what it waits for."""
+
+    IDLE = "No flush is due before another append."
+    SCHEDULED = "A flush is due at a certain time: after `flush.ms`, or after a flush that failed."
+    FLUSHING = "A thread flushes the log, or seals its segments."
+    STOPPED = "Nothing is flushed any more."
+
+
+class FlusherEvent(Enum):
+    """An event of a flusher."""
+
+    SCHEDULE = "Records were appended that may wait for `flush.ms`."
+    CANCEL = "The settings have changed."
+    FLUSH = "A flush is due now."
+    DONE = "The thread has finished."
+    FAILED = "The disk was full; the flush is tried again."
+    GIVE_UP = "The log was closed, or a flush failed, so that it is unknown what is on the disk."
+    CLOSE = "The partition is removed, or the broker stops and flushes all logs itself."
+
+
+_S, _E = FlusherState, FlusherEvent
+_WAITING = (_S.IDLE, _S.SCHEDULED)
+
+FLUSHER = MachineTable(
+    "Partition flusher",
+    "Flushes one partition's log, one flush at a time.",
+    _S.IDLE,
+    {
+        _S.IDLE: {_E.SCHEDULE: _S.SCHEDULED, _E.FLUSH: _S.FLUSHING, _E.CANCEL: _S.IDLE},
+        _S.SCHEDULED: {_E.FLUSH: _S.FLUSHING, _E.CANCEL: _S.IDLE},
+        _S.FLUSHING: {
+            _E.DONE: _S.IDLE,
+            _E.FAILED: _S.SCHEDULED,
+            _E.GIVE_UP: _S.STOPPED,
+            _E.CANCEL: _S.FLUSHING,
+        },
+        _S.STOPPED: {_E.DONE: _S.STOPPED, _E.FAILED: _S.STOPPED, _E.GIVE_UP: _S.STOPPED, _E.CANCEL: _S.STOPPED},
+    },
+    everywhere={_E.CLOSE: _S.STOPPED},
+)
 
 
 class PartitionFlusher:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from pylogd.broker.log.validator import Inspections
     from pylogd.broker.metadata.image import PartitionState
     from pylogd.broker.replica.flushing import Flushers
-    from pylogd.broker.replica.partition_registry import PartitionRegistry
     from pylogd.broker.replica.purgatory import Purgatory
     from pylogd.broker.replica.storage_failures import StorageFailures
     from pylogd.wire.records import Buffer
@@ -76,7 +75,6 @@ class ReplicaManager:
     def __init__(
         self,
         logs: LogManager,
-        registry: PartitionRegistry,
         waits: PartitionWaits,
         flushers: Flushers,
         failures: StorageFailures,

@@ -40,7 +40,6 @@ from pylogd.broker.replica.errors import (
 )
 from pylogd.broker.replica.followers import UNKNOWN, Follower, PendingIsr, committed_end, low_watermark
 from pylogd.broker.replica.roles import ROLES, Role, RoleEvent
-from pylogd.broker.replica.traffic import Traffic
 
 if TYPE_CHECKING:
     from pylogd.broker.log.append.result import AppendResult
@@ -56,8 +55,8 @@ _NO_FOLLOWERS: Mapping[int, Follower] = MappingProxyType({})
 NO_EPOCH = -1
 
 
-class Partition(Traffic):
-    """One hosted partition, with the totals of its traffic. It has no log while it is offline.
+class Partition:
+    """One hosted partition, and the totals of its traffic. It has no log while it is offline.
 
     key: (topic, index), under which operations wait in a purgatory.
     led_log: its log, while this broker leads.
@@ -72,12 +71,22 @@ class Partition(Traffic):
     announced_epoch: the leader epoch in which its leadership was announced (`partition_registry`), None without one.
     flush_at: an append at this offset or a later one must call the partition's flusher.
     flush_visible: whether the high watermark is limited to what has been flushed.
+    produced: Produce requests that the fast path answered. This and the totals below never decrease.
+    appends: appends by the general path.
+    failed_appends: how many of `appends` failed, except for errors that Kafka's brokers blame on the client
+        (`api.traffic`).
+    fetches, fetched_bytes: fetches of clients that found records, and the bytes of these records.
+    copies, copied_bytes: the same for followers.
+    fetch_errors: fetches that were answered with an error.
+    failed_fetches: how many of `fetch_errors` count as failures, by the same rule as `failed_appends`.
     """
 
     __slots__ = (
-        "_log", "_on_failure", "alone", "announced_epoch", "committing", "enough_in_sync", "epoch_start", "flush_at",
-        "flush_visible", "followers", "high_watermark", "index", "isr", "key", "leader_epoch", "leader_id", "led_log",
-        "min_insync_replicas", "node_id", "pending_isr", "role", "state", "topic", "topic_id",
+        "_log", "_on_failure", "alone", "announced_epoch", "appends", "committing", "copied_bytes", "copies",
+        "enough_in_sync", "epoch_start", "failed_appends", "failed_fetches", "fetch_errors", "fetched_bytes",
+        "fetches", "flush_at", "flush_visible", "followers", "high_watermark", "index", "isr", "key", "leader_epoch",
+        "leader_id", "led_log", "min_insync_replicas", "node_id", "pending_isr", "produced", "role", "state", "topic",
+        "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +100,9 @@ class Partition(Traffic):
         high_watermark: int = 0,
     ) -> None:
         """on_failure: called with storage errors, in any thread. high_watermark: the value in the last checkpoint."""
-        super().__init__()
+        self.produced = self.appends = self.failed_appends = 0
+        self.fetches = self.fetched_bytes = self.copies = self.copied_bytes = 0
+        self.fetch_errors = self.failed_fetches = 0
         self._on_failure = on_failure
         self.topic, self.topic_id, self.index = topic, topic_id, index
         self.key = (topic, index) if log is None else log.key  # both share one object

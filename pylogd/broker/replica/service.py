@@ -77,8 +77,8 @@ class Replicas:
         self.fetch_waits = self._waits.fetches
         self.fetch_sessions = self._make_fetch_sessions(settings, clock)
         self.manager = ReplicaManager(
-            logs, self.partitions, self._waits, self._flushers, failures, in_thread, disk_calls=disk_calls,
-            seconds=clock.seconds, disks=disks,
+            logs, self._waits, self._flushers, failures, in_thread, disk_calls=disk_calls, seconds=clock.seconds,
+            disks=disks,
         )  # fmt: skip
         seconds = integer("replica.high.watermark.checkpoint.interval.ms") / 1000
         self._watermarks = HighWatermarkCheckpoint(logs, self.partitions.replicated, clock, disk_calls, seconds)

@@ -1,11 +1,11 @@
 """The waits on partitions: fetches wait for records; appends with acks=all and deletions wait for in-sync replicas.
 
-`purgatory` describes how waiting works.
+`purgatory` describes how waiting works. The functions here wait for Deferreds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from pylogd.broker.replica.partition import Partition
 from pylogd.broker.replica.purgatory import Operation, Purgatory
 
+K = TypeVar("K")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -23,11 +24,6 @@ def shield(inner: Deferred[T]) -> Deferred[T]:
     outer: Deferred[T] = Deferred()
     inner.addBoth(outer.callback)
     return outer
-
-
-def shielded(result: T | Deferred[T]) -> T | Deferred[T]:
-    """Return a Deferred for a client. Cancelling it, as a disconnect does, does not cancel the work under way."""
-    return shield(result) if isinstance(result, Deferred) else result
 
 
 def branch(source: Deferred[T]) -> Deferred[T]:
@@ -48,6 +44,28 @@ def then(result: T | Deferred[T], function: Callable[[T], R]) -> R | Deferred[R]
     Return the function's result, or a Deferred of it.
     """
     return result.addCallback(function) if isinstance(result, Deferred) else function(result)
+
+
+async def unfinished(writes: Mapping[K, Deferred[Any]], clock: IReactorTime, seconds: float) -> list[K]:
+    """Wait until all Deferreds have fired, or `seconds` are over. Return the keys of those that have not fired.
+
+    A failure counts as fired, and stays with its Deferred.
+    """
+    left = dict.fromkeys(writes)
+    over: Deferred[None] = Deferred()
+    timer = clock.callLater(seconds, over.callback, None)
+
+    def finished(result: Any, key: K) -> Any:
+        left.pop(key, None)
+        if not left and timer.active():
+            timer.cancel()
+            over.callback(None)
+        return result
+
+    for key, write in writes.items():
+        write.addBoth(finished, key)
+    await over
+    return list(left)
 
 
 class PendingAppend:

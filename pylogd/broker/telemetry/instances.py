@@ -17,7 +17,7 @@ from uuid import uuid4
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.base.limits.shares import Places
 from pylogd.broker.telemetry.subscriptions import ClientIdentity, Wanted
-from pylogd.wire.crc32c import crc32c
+from pylogd.wire.crc import crc32c
 
 MOST_INSTANCES: Final = 5000
 _LEAST_KEPT_SECONDS: Final = 60.0

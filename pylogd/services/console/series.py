@@ -2,7 +2,7 @@
 
 Strategy: each time has one array of log ends for all partitions of a topic, which samples share as long as nothing is
 written. So an idle topic costs two arrays, however many partitions it has; a history for each partition
-(`pylogd.broker.metrics.end_history`) would cost ten times as much for 200,000 partitions. With more than `_MOST`
+(`pylogd.broker.metrics.group_lag`) would cost ten times as much for 200,000 partitions. With more than `_MOST`
 arrays, every second one of the older half is dropped: the series covers a long time, with less detail for earlier
 times.
 """

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pylogd.wire.fast.produce import (
     BASE_OFFSET_TAIL,
@@ -48,6 +49,7 @@ _INT32 = struct.Struct(">i")
 _unpack_int32 = _INT32.unpack_from
 
 
+@dataclass(slots=True, eq=False)
 class ProduceShape:
     """The common parts of Produce requests for one partition: all except correlation id and records.
 
@@ -55,15 +57,12 @@ class ProduceShape:
     common: the bytes between correlation id and the size of the records.
     """
 
-    __slots__ = ("acks", "common", "index", "topic", "topic_id", "version")
-
-    def __init__(self, version: int, acks: int, topic: str, topic_id: bytes, index: int, common: bytes) -> None:
-        self.version = version
-        self.acks = acks
-        self.topic = topic
-        self.topic_id = topic_id
-        self.index = index
-        self.common = common
+    version: int
+    acks: int
+    topic: str
+    topic_id: bytes
+    index: int
+    common: bytes
 
     def encode_response(self, base_offset: int, append_time: int, log_start: int) -> bytes:
         """Return the bytes after the correlation id in a response without an error."""

@@ -17,7 +17,7 @@ from pylogd.base.errors import PylogdError
 from pylogd.broker.api.context import BrokerParts, RequestContext
 from pylogd.broker.api.fast.repeated import FetchingConnection, repeated
 from pylogd.broker.api.fast.session_fetch import answer_in_session
-from pylogd.broker.api.fast.waiting_fetch import NOTHING, AnswerAnew, WaitingFetch
+from pylogd.broker.api.fast.waiting_fetch import NOTHING, AfterWait, WaitingFetch
 from pylogd.broker.api.statistics import FETCH, STATISTICS
 from pylogd.broker.log.transactions import AbortedTransaction as Aborted
 from pylogd.broker.replica.partition import NO_EPOCH
@@ -110,10 +110,10 @@ def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
 
 
 def repeated_answers(
-    broker: BrokerParts, anew: AnswerAnew
+    broker: BrokerParts, after_wait: AfterWait
 ) -> Callable[[FetchingConnection, bytes, DirectOutput], RepeatReply | None]:
     """Return the function that answers repeated requests: the compiled one, or `answer_repeated` without it."""
-    in_python = partial(answer_repeated, broker, anew=anew)
+    in_python = partial(answer_repeated, broker, after_wait=after_wait)
     return (
         in_python
         if _repeated is None
@@ -123,27 +123,27 @@ def repeated_answers(
 
 def answer_repeated(
     broker: BrokerParts, connection: FetchingConnection, data: bytes, _output: DirectOutput | None = None,
-    anew: AnswerAnew | None = None,
+    after_wait: AfterWait | None = None,
 ) -> RepeatReply | None:  # fmt: skip
     """Return the reply that `answer` would make to the request in `data`, if it repeats the connection's last one.
 
     The result is None if the general handler has to answer; then nothing has been changed.
 
-    anew: answers the request if its wait does not end as usual; None if it must not wait.
+    after_wait: answers the request if its wait does not end as usual; None if it must not wait.
     """
     known = connection.known_fetch
     if isinstance(known, KnownSessionFetch):
-        return _answer_of_session(broker, connection, known, data, anew)
+        return _answer_of_session(broker, connection, known, data, after_wait)
     if known is None or (offset := known.offset_in(data)) < 0:
         known = connection.known_fetch = _known(data, broker.settings["fetch.max.bytes"])
         if known is None:
-            return _first_of_session(broker, connection, data, anew)
+            return _first_of_session(broker, connection, data, after_wait)
         offset = known.offset_in(data)
     reply = _read(broker, connection, known, data, offset)
     if reply is NOTHING:
-        if anew is None or known.wait_seconds <= 0 or not 0 < known.least <= 1:
+        if after_wait is None or known.wait_seconds <= 0 or not 0 < known.least <= 1:
             return None
-        wait = PartitionFetchWait(broker, connection, known, data, anew, offset)
+        wait = PartitionFetchWait(broker, connection, known, data, after_wait, offset)
         broker.fetch_waits.enter(wait, (wait.partition.key,), known.wait_seconds)
         _requests[FETCH] += 1
         return wait
@@ -195,11 +195,11 @@ class PartitionFetchWait(WaitingFetch[KnownFetch]):
     __slots__ = ("_epoch", "_offset", "partition")
 
     def __init__(
-        self, broker: BrokerParts, connection: FetchingConnection, known: KnownFetch, data: bytes, anew: AnswerAnew,
-        offset: int,
+        self, broker: BrokerParts, connection: FetchingConnection, known: KnownFetch, data: bytes,
+        after_wait: AfterWait, offset: int,
     ) -> None:  # fmt: skip
         """offset: the client's position, at the end of the partition in `known`."""
-        super().__init__(broker, connection, known, data, anew, known.version)
+        super().__init__(broker, connection, known, data, after_wait, known.version)
         self.partition = broker.partitions.by_id[known.key]
         self._epoch, self._offset = self.partition.leader_epoch, offset
 
@@ -219,26 +219,27 @@ class PartitionFetchWait(WaitingFetch[KnownFetch]):
 
     def general_reply(self) -> object:
         """See `WaitingFetch`."""
-        return self.anew(self.broker, self.connection, self.data, None)
+        return self.after_wait(self.broker, self.connection, self.data, None)
 
 
 def _answer_of_session(
-    broker: BrokerParts, connection: FetchingConnection, known: KnownSessionFetch, data: bytes, anew: AnswerAnew | None
-) -> RepeatReply | None:
+    broker: BrokerParts, connection: FetchingConnection, known: KnownSessionFetch, data: bytes,
+    after_wait: AfterWait | None,
+) -> RepeatReply | None:  # fmt: skip
     """Do the work of `answer_repeated` if the last usual request of the connection belonged to a session."""
-    reply = answer_in_session(broker, connection, known, data, anew)
+    reply = answer_in_session(broker, connection, known, data, after_wait)
     if reply is not None or not known.has_size_of(data) or known.is_like(data):
         return reply
     connection.known_fetch = None
-    return answer_repeated(broker, connection, data, anew=anew)
+    return answer_repeated(broker, connection, data, after_wait=after_wait)
 
 
 def _first_of_session(
-    broker: BrokerParts, connection: FetchingConnection, data: bytes, anew: AnswerAnew | None
+    broker: BrokerParts, connection: FetchingConnection, data: bytes, after_wait: AfterWait | None
 ) -> RepeatReply | None:
     """Answer the first request of a session that has the usual shape, and keep it to compare the next ones with."""
     known = connection.known_fetch = decode_session_fetch(data, broker.settings["fetch.max.bytes"])
-    return None if known is None else answer_in_session(broker, connection, known, data, anew)
+    return None if known is None else answer_in_session(broker, connection, known, data, after_wait)
 
 
 def _known(data: bytes, most: int) -> KnownFetch | None:

@@ -19,7 +19,7 @@ from typing import TypeAlias, cast
 
 from pylogd.base.errors import PylogdError
 from pylogd.broker.api.context import BrokerParts, Connection
-from pylogd.broker.api.fast.waiting_fetch import NOTHING, AnswerAnew, WaitingFetch
+from pylogd.broker.api.fast.waiting_fetch import NOTHING, AfterWait, WaitingFetch
 from pylogd.broker.api.statistics import FETCH, STATISTICS
 from pylogd.broker.replica.partition import NO_EPOCH, Partition
 from pylogd.broker.replica.sessions import FetchSession, SessionPartition, SessionWait
@@ -39,11 +39,11 @@ _requests = STATISTICS.requests
 
 
 def answer_in_session(
-    broker: BrokerParts, connection: Connection, known: KnownSessionFetch, data: bytes, anew: AnswerAnew | None
+    broker: BrokerParts, connection: Connection, known: KnownSessionFetch, data: bytes, after_wait: AfterWait | None
 ) -> RepeatReply | None:
     """Return the reply to the request in `data` if it is like `known`; None if the general handler has to answer.
 
-    anew: answers the request if its wait does not end as usual; None if it must not wait.
+    after_wait: answers the request if its wait does not end as usual; None if it must not wait.
     """
     named = known.named_in(data)
     if named is None:
@@ -57,7 +57,7 @@ def answer_in_session(
             return None
         entry = next(iter(dirty), None)
         if entry is None:
-            return _wait(broker, connection, session, known, data, anew)
+            return _wait(broker, connection, session, known, data, after_wait)
         wanted = entry.wanted
     else:
         _, _, topic_id, _, index, leader_epoch, offset, last_epoch, log_start, limit, _ = named
@@ -71,7 +71,7 @@ def answer_in_session(
             broker.fetch_sessions.advance(session)
             _requests[FETCH] += 1
         return reply
-    return _wait(broker, connection, session, known, data, anew, entry, wanted)
+    return _wait(broker, connection, session, known, data, after_wait, entry, wanted)
 
 
 def _read(
@@ -140,13 +140,13 @@ def _readable(
 
 def _wait(
     broker: BrokerParts, connection: Connection, session: Session, known: KnownSessionFetch, data: bytes,
-    anew: AnswerAnew | None, entry: Entry | None = None, wanted: FetchPartition | None = None,
+    after_wait: AfterWait | None, entry: Entry | None = None, wanted: FetchPartition | None = None,
 ) -> SessionFetchWait | None:  # fmt: skip
     """Have the request wait; None if it does not want to wait.
 
     entry: an entry without news, at the position in `wanted`.
     """
-    if anew is None or known.wait_seconds <= 0 or not 0 < known.least <= 1:
+    if after_wait is None or known.wait_seconds <= 0 or not 0 < known.least <= 1:
         return None
     authorizer = broker.authorizer
     if entry is None and not session.saw((*known.view, None, 0 if authorizer is None else authorizer.version)):
@@ -156,7 +156,7 @@ def _wait(
         partition = broker.partitions.by_id[cast(bytes, entry.topic), wanted.partition]
         session.has_nothing(entry, wanted, partition)
     _requests[FETCH] += 1
-    wait = SessionFetchWait(broker, connection, known, data, anew, session)
+    wait = SessionFetchWait(broker, connection, known, data, after_wait, session)
     session.park(wait, known.wait_seconds)
     return wait
 
@@ -167,10 +167,10 @@ class SessionFetchWait(WaitingFetch[KnownSessionFetch], SessionWait):
     __slots__ = ("_session",)
 
     def __init__(
-        self, broker: BrokerParts, connection: Connection, known: KnownSessionFetch, data: bytes, anew: AnswerAnew,
+        self, broker: BrokerParts, connection: Connection, known: KnownSessionFetch, data: bytes, after_wait: AfterWait,
         session: Session,
     ) -> None:  # fmt: skip
-        super().__init__(broker, connection, known, data, anew, known.view[0])
+        super().__init__(broker, connection, known, data, after_wait, known.view[0])
         self._session = session
 
     def look(self) -> bool:
@@ -206,4 +206,4 @@ class SessionFetchWait(WaitingFetch[KnownSessionFetch], SessionWait):
         """See `WaitingFetch`."""
         session = self._session
         session.wait = None
-        return self.anew(self.broker, self.connection, self.data, session)
+        return self.after_wait(self.broker, self.connection, self.data, session)

@@ -6,7 +6,7 @@ up, the object makes the reply, with the functions that answer requests without 
 once.
 
 Rules: a wait ends for the same reasons as `api.fetch_wait.FetchWait`. If its end is unusual, it is left to the general
-handler, which reads again (`AnswerAnew`). So is every request if a quota has been set meanwhile.
+handler, which reads again (`AfterWait`). So is every request if a quota has been set meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WAITING = OperationState.WAITING
 
 #: Answers a request whose wait has ended. The arguments are the broker, the connection, the request's bytes, and the
 #: session, which is already advanced; None without a session. Returns a response, or a Deferred of it.
-AnswerAnew: TypeAlias = Callable[[BrokerParts, Connection, bytes, "FetchSession[FetchPartition] | None"], Any]
+AfterWait: TypeAlias = Callable[[BrokerParts, Connection, bytes, "FetchSession[FetchPartition] | None"], Any]
 
 
 class KnownRequest(Protocol):
@@ -53,16 +53,17 @@ class WaitingFetch(Wait[None], Generic[K]):
 
     data: the request's bytes.
     known: the request with which it was compared.
-    anew: see `AnswerAnew`.
+    after_wait: see `AfterWait`.
     """
 
-    __slots__ = ("_early_reply", "_take", "_version", "_what", "anew", "broker", "connection", "data", "known")
+    __slots__ = ("_early_reply", "_take", "_version", "_what", "after_wait", "broker", "connection", "data", "known")
 
     def __init__(
-        self, broker: BrokerParts, connection: Connection, known: K, data: bytes, anew: AnswerAnew, version: int
+        self, broker: BrokerParts, connection: Connection, known: K, data: bytes, after_wait: AfterWait, version: int
     ) -> None:
         super().__init__()
-        self.broker, self.connection, self.known, self.data, self.anew = broker, connection, known, data, anew
+        self.broker, self.connection, self.known, self.data = broker, connection, known, data
+        self.after_wait = after_wait
         self._version = version
         self._take: Callable[[Any, Any], object] | None = None
 

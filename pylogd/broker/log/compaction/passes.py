@@ -38,7 +38,6 @@ from pylogd.broker.log.compaction.jobs import (
 from pylogd.broker.log.compaction.offset_map import OffsetMap
 from pylogd.broker.log.compaction.rewrite import RecordColumns, delete_horizon, drop_records, keep_records, read_columns
 from pylogd.broker.log.compaction.swap import CLEANED_SUFFIX, discard
-from pylogd.broker.log.compaction.transactions import TransactionOutcomes, control_type
 from pylogd.broker.log.errors import CorruptLog, CorruptRecord, StorageFailure
 from pylogd.broker.log.files import Buffer, SegmentFile, replace_file, sync_file, write_all
 from pylogd.broker.log.index import MAX_RELATIVE
@@ -48,7 +47,9 @@ from pylogd.broker.log.scan import BadBatch, FoundBatch, scan
 from pylogd.broker.log.segment import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, segment_path
 from pylogd.broker.log.storage import Storage
 from pylogd.broker.log.transactions import AbortedTransaction
-from pylogd.wire.records import HEADER, BatchHeader
+from pylogd.wire.records import HEADER, BatchHeader, ControlType
+
+_TYPE = slice(2, 4)  # the type in the key of a control record, which is int16 version, int16 type
 
 
 def run_job(
@@ -313,7 +314,7 @@ class _Compaction:
 
     def _is_marker_of_nothing(self, header: BatchHeader, batch: Buffer) -> bool:
         """Return whether a control batch ends a transaction that has no batch in the copy."""
-        if header.record_count and control_type(header, batch) not in END_MARKERS:
+        if header.record_count and _control_type(header, batch) not in END_MARKERS:
             return False
         if header.producer_id in self.transactions_with_data:
             self.transactions_with_data.discard(header.producer_id)
@@ -336,3 +337,46 @@ def _offsets(header: BatchHeader, deltas: Sequence[int]) -> Sequence[int]:
 
 def _header_of(batch: Buffer) -> BatchHeader:
     return BatchHeader._make(HEADER.unpack_from(batch))
+
+
+class TransactionOutcomes:
+    """Which transactional batches were aborted, and where the first open transaction starts.
+
+    A transaction belongs to a producer and extends from its first batch to its marker. Only logs that have
+    transactional batches are read for this.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}  # producer id -> offset of the first batch
+        self._aborted: dict[int, list[tuple[int, int]]] = {}  # producer id -> offsets of first batch and marker
+
+    def add(self, header: BatchHeader, batch: Buffer) -> None:
+        """Add the next batch. Batches must be added in the order of the log."""
+        if header.is_control:
+            kind = _control_type(header, batch)
+            first = self._open.pop(header.producer_id, None) if kind in END_MARKERS else None
+            if first is not None and kind == ControlType.ABORT:
+                self._aborted.setdefault(header.producer_id, []).append((first, header.base_offset))
+        elif header.is_transactional:
+            self._open.setdefault(header.producer_id, header.base_offset)
+
+    @property
+    def first_open(self) -> int | None:
+        """The offset of the first batch of an open transaction; None if no transaction is open."""
+        return min(self._open.values(), default=None)
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Return whether a batch belongs to an aborted transaction."""
+        if not header.is_transactional or header.is_control:
+            return False
+        return any(first <= header.base_offset < end for first, end in self._aborted.get(header.producer_id, ()))
+
+
+def _control_type(header: BatchHeader, batch: Buffer) -> int:
+    """Return the type of a control batch, as in `ControlType`; -1 if compaction has removed its record."""
+    keys = read_columns(batch, header).keys
+    if not keys:
+        return -1
+    if keys[0] is None or len(keys[0]) < _TYPE.stop:
+        raise CorruptRecord("a control record has no type")
+    return int.from_bytes(keys[0][_TYPE], "big")

@@ -17,9 +17,9 @@ from twisted.internet.defer import Deferred
 from pylogd.base.errors import ErrorCode
 from pylogd.broker.api import fetch as fetching
 from pylogd.broker.api.fast.fetch import answer_repeated
-from pylogd.broker.api.fetch_anew import answer_anew
+from pylogd.broker.api.fetch import answer_after_wait
 from pylogd.broker.replica.waiting import PendingAppend
-from pylogd.wire.crc32c import crc32c
+from pylogd.wire.crc import crc32c
 from pylogd.wire.fast import compiled
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -192,7 +192,7 @@ def test_a_repeated_fetch_that_ends_as_it_begins_is_answered(parts: Parts, *, se
     request = FetchRequest(max_wait_ms=500, min_bytes=1, session_id=session_id, session_epoch=epoch, topics=wanted)
     frame = b"".join(map(bytes, ClientSession(_MIB, "test").encode_request(request, VERSION)))  # type: ignore[arg-type]
     with BetweenLookAndWait(parts, lambda: parts.append("t", b"v")):
-        wait: Any = answer_repeated(parts, connection, frame, anew=answer_anew)
+        wait: Any = answer_repeated(parts, connection, frame, after_wait=answer_after_wait)
     replies: list[Any] = []
     wait.then(lambda reply, what: replies.append((reply, what)), "slot")
     ((reply, what),) = replies

@@ -13,8 +13,8 @@ from pylogd.broker.log import checkpoints
 from pylogd.broker.log.errors import CorruptFile, LogDirLocked
 from pylogd.broker.log.files import FileSlice, RealFileSystem, SegmentFile, read_file, write_all, write_atomically
 from pylogd.broker.log.index import IndexCorrupt, OffsetIndex, TimeIndex
-from pylogd.broker.log.lru_cache import LruCache
 from pylogd.broker.log.manager import LogManager
+from pylogd.broker.log.storage import LruCache
 from pylogd.broker.log.verify import verify_log_dir
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.storage import START_MS, TOPIC_ID, append, values

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from pylogd.broker.log import rewind, truncation
+from pylogd.broker.log import truncation
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.producers import Producers
 from pylogd.broker.log.snapshots import restore_producers
@@ -108,7 +108,7 @@ def test_a_producer_whose_first_batch_is_removed_is_forgotten() -> None:
 def test_batches_further_back_are_looked_for_in_larger_parts(
     monkeypatch: pytest.MonkeyPatch, no_full_restoration: None
 ) -> None:
-    monkeypatch.setattr(rewind, "_FIRST_BYTES", 200)
+    monkeypatch.setattr(truncation, "_FIRST_BYTES", 200)
     storage = MemoryStorage(index_interval_bytes=50)
     log = storage.create()
     append(log, b"a", producer_id=7, producer_epoch=3, base_sequence=4)
@@ -136,7 +136,7 @@ def test_what_is_damaged_can_be_removed() -> None:
 
 @pytest.mark.parametrize("most", [100, 1 << 20])
 def test_what_can_not_be_told_is_restored_in_full(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(rewind, "_MOST_BYTES", most)
+    monkeypatch.setattr(truncation, "_MOST_BYTES", most)
     calls = []
 
     def restore(*args: object) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.broker.metrics.end_history import EndHistory
+from pylogd.broker.metrics.group_lag import EndHistory
 
 
 def history(*samples: tuple[float, int]) -> EndHistory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.internet.task import Clock
 
-from pylogd.broker.metrics.reactor_lag import SECONDS, ReactorLag
+from pylogd.broker.metrics.sampling import REACTOR_SECONDS, ReactorLag
 
 
 class Reactor:
@@ -19,9 +19,9 @@ class Reactor:
 
     def run(self, seconds: float, busy: float = 0.0) -> None:
         """Let time pass of which the thread uses this share of a processor."""
-        for _ in range(round(seconds / SECONDS)):
-            self.used += busy * SECONDS
-            self.clock.advance(SECONDS)
+        for _ in range(round(seconds / REACTOR_SECONDS)):
+            self.used += busy * REACTOR_SECONDS
+            self.clock.advance(REACTOR_SECONDS)
 
 
 def test_the_idle_share_is_what_the_thread_does_not_use() -> None:
@@ -38,8 +38,8 @@ def test_a_thread_that_is_held_up_is_not_idle() -> None:
     reactor = Reactor()
     for _ in range(10):
         reactor.clock.advance(1.0)  # no processor time, but a timer that is late
-    assert reactor.lag.idle == pytest.approx(SECONDS, abs=0.01)
-    assert reactor.lag.lag.sum == pytest.approx(10 * (1 - SECONDS))
+    assert reactor.lag.idle == pytest.approx(REACTOR_SECONDS, abs=0.01)
+    assert reactor.lag.lag.sum == pytest.approx(10 * (1 - REACTOR_SECONDS))
 
 
 def test_it_stays_between_nothing_and_all() -> None:

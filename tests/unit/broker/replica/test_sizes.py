@@ -11,7 +11,7 @@ from pylogd.broker.log.compaction.cleaner import CleanerConfig
 from pylogd.broker.log.compaction.cleaners import Cleaners
 from pylogd.broker.log.log import Log
 from pylogd.broker.log.manager import LogManager
-from pylogd.broker.replica.sizes import follow_settings
+from pylogd.broker.replica.configs import follow_settings
 from pylogd.config import Settings
 from tests.fakes.storage import TOPIC_ID, MemoryStorage, batch
 
