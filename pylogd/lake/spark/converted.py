@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from pylogd.lake.spark.files import PARQUET, TIMES, set_for, settings, write_quarantine
-from pylogd.lake.tables.columns import of_quarantine
 from pylogd.lake.tables.interface import DIRECTORIES, DataFile, Layout, Rows, SparkStaging
+from pylogd.lake.tables.records import of_quarantine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,9 +12,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylogd.lake.tables.columns import HEADERS, RECORD, of_records, with_directories
 from pylogd.lake.tables.errors import CommitConflict, TableError
 from pylogd.lake.tables.interface import Layout
+from pylogd.lake.tables.records import HEADERS, RECORD, of_records, with_directories
 
 #: Columns in which no row has null.
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestampType", "date", "hour"})

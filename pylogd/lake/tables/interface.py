@@ -167,7 +167,7 @@ class Rows(Protocol):
     """Converts records to rows of a table. It is pickled and sent to the tasks."""
 
     def convert(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return the rows of the table, and the rows of its quarantine (`pylogd.lake.tables.columns.of_quarantine`).
+        """Return the rows of the table, and the rows of its quarantine (`pylogd.lake.tables.records.of_quarantine`).
 
         records: the columns of the Spark source, with `headers` and `timestampMs`, the time stamp as a number;
         `timestamp` is null if the time stamp can't be represented.
@@ -235,7 +235,7 @@ class Table(Protocol):
     def create(self, layout: Layout, columns: pa.Schema | None = None) -> None:
         """Make the table unless it exists, then check its layout. Raises LayoutChanged.
 
-        columns: the columns of a typed table; None for a table of records (`pylogd.lake.tables.columns.of_records`).
+        columns: the columns of a typed table; None for a table of records (`pylogd.lake.tables.records.of_records`).
         """
 
     @property

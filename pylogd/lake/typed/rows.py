@@ -21,9 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylogd.client.registry.api_client import RegistryApi
-from pylogd.lake.tables.columns import HEADERS, RECORD, with_directories
 from pylogd.lake.tables.interface import Layout
-from pylogd.lake.tables.records import INVALID_TIME, divide, quarantined
+from pylogd.lake.tables.records import HEADERS, INVALID_TIME, RECORD, divide, quarantined, with_directories
 from pylogd.lake.typed.decoding import Decoder, Readers
 from pylogd.lake.typed.errors import NotColumns
 from pylogd.lake.typed.evolution import evolved, plain

@@ -224,7 +224,7 @@ class TableLoader:
 
     def write(self, slices: Sequence[Slice]) -> None:
         """Write the records of batches to files of the next commit."""
-        from pylogd.lake.tables.source_rows import source_rows  # noqa: PLC0415 - pyarrow, an extra
+        from pylogd.lake.tables.records import source_rows  # noqa: PLC0415 - pyarrow, an extra
 
         for each in slices:
             for columns in _decoded(each):

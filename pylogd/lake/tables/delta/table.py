@@ -23,13 +23,13 @@ from deltalake.transaction import AddAction
 from pylogd.base.clock import wall_ms
 from pylogd.base.errors import PylogdError
 from pylogd.lake.tables.checks import check_columns, check_unchanged, own_columns
-from pylogd.lake.tables.columns import of_quarantine, of_records
 from pylogd.lake.tables.delta.features import check_features, unreadable
 from pylogd.lake.tables.delta.staging import DeltaStaging, TableFiles
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
 from pylogd.lake.tables.position import LoadRange, Position
 from pylogd.lake.tables.recorded import LoadRecord, Quarantine, RecordedTable, Refused, layout_json, layout_of
+from pylogd.lake.tables.records import of_quarantine, of_records
 
 if TYPE_CHECKING:
     import pyarrow as pa

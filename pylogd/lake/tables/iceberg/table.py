@@ -40,7 +40,6 @@ from pyiceberg.typedef import Record
 
 from pylogd.base.errors import PylogdError
 from pylogd.lake.tables.checks import check_columns, check_unchanged, own_columns
-from pylogd.lake.tables.columns import of_quarantine, of_records
 from pylogd.lake.tables.errors import CommitConflict, TableError
 from pylogd.lake.tables.iceberg.features import check_deletes_files, check_features, deletes_files, renamed
 from pylogd.lake.tables.iceberg.orphans import delete_orphans
@@ -57,6 +56,7 @@ from pylogd.lake.tables.recorded import (
     read_document,
     read_range,
 )
+from pylogd.lake.tables.records import of_quarantine, of_records
 
 if TYPE_CHECKING:
     import pyarrow as pa

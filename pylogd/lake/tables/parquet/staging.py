@@ -13,11 +13,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pylogd.lake.tables.columns import of_quarantine, of_records
 from pylogd.lake.tables.directories import Directory
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import DIRECTORIES, DataFile, Layout, SparkStaging
-from pylogd.lake.tables.records import without_directories
+from pylogd.lake.tables.records import of_quarantine, of_records, without_directories
 from pylogd.lake.tables.writing import DirectoryWriter
 
 _LOADED: Final = "loaded"

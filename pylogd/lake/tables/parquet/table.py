@@ -11,7 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from pylogd.base.clock import wall_ms
-from pylogd.lake.tables.columns import with_directories
 from pylogd.lake.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite, SparkStaging
 from pylogd.lake.tables.parquet import attempts, commits
 from pylogd.lake.tables.parquet.attempts import Claim
@@ -23,6 +22,7 @@ from pylogd.lake.tables.parquet.expiry import Expired, expire
 from pylogd.lake.tables.parquet.files import QUARANTINE, Files
 from pylogd.lake.tables.parquet.lake import Lake, target_path
 from pylogd.lake.tables.position import LoadRange, Position, by_partition
+from pylogd.lake.tables.records import with_directories
 
 
 class SparkFiles(Files, Protocol):

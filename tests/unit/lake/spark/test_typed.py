@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pylogd.lake.spark import converted
-from pylogd.lake.tables.columns import HEADERS, of_quarantine
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import Layout
+from pylogd.lake.tables.records import HEADERS, of_quarantine
 from pylogd.lake.typed import preparing
 from pylogd.lake.typed import rows as module
 from pylogd.lake.typed.errors import NoSchema

@@ -14,7 +14,6 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaProtocolError
 from pyiceberg.table import Table as Loaded
 
-from pylogd.lake.tables.columns import HEADERS
 from pylogd.lake.tables.delta.table import DeltaLakeTable
 from pylogd.lake.tables.directories import divide, with_time_columns
 from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
@@ -23,7 +22,7 @@ from pylogd.lake.tables.interface import DIRECTORIES, DataFile, Layout, SparkSta
 from pylogd.lake.tables.parquet.local import LocalFiles
 from pylogd.lake.tables.parquet.table import LakeTable
 from pylogd.lake.tables.position import LoadRange, Position
-from pylogd.lake.tables.records import RecordRows
+from pylogd.lake.tables.records import HEADERS, RecordRows
 
 LAYOUT = Layout()
 START_US = 1_700_000_000_000_000

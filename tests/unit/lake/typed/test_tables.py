@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pylogd.lake.tables.columns import HEADERS
 from pylogd.lake.tables.delta.table import DeltaLakeTable
 from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.lake.tables.iceberg.table import IcebergTable
 from pylogd.lake.tables.interface import Layout, Table
 from pylogd.lake.tables.position import LoadRange
+from pylogd.lake.tables.records import HEADERS
 from pylogd.lake.typed import rows as module
 from pylogd.lake.typed.preparing import SchemaSource, prepare
 from pylogd.lake.typed.rows import Registry
