@@ -32,7 +32,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 class SharedFiles(LocalFiles):
-    """Implements `tables.parquet.table.SparkFiles` on a directory that this process and Spark's processes share."""
+    """Implements `tables.parquet.files.SparkFiles` on a directory that this process and Spark's processes share."""
 
     def __init__(self, name: str) -> None:
         """`name` is the directory, with or without `file:`. Raises NotByConnect for other schemes, TableError for

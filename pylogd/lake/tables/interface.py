@@ -34,7 +34,7 @@ Must not know: Spark, brokers. The tables' packages import their libraries only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -135,6 +135,19 @@ class Committed:
             "bytes": self.bytes,
             "replaced": self.replaced,
         }
+
+
+def commit_with(history: Iterable[Committed], topic: str, partition: int, offset: int) -> Committed | None:
+    """Return the commit that loaded an offset of a partition; None if the history does not have it.
+
+    An offset of a topic that was deleted and created again may have been loaded twice: then the last commit counts.
+    """
+    found = None
+    for commit in history:
+        start = commit.read.start.get((topic, partition))
+        if start is not None and start <= offset < commit.read.end[topic, partition]:
+            found = commit
+    return found
 
 
 class FileWriter(Protocol):

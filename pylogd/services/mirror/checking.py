@@ -25,7 +25,7 @@ from pylogd.client.deferred import Admin, Consumer
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.registry.api_client import SchemaRegistryError
 from pylogd.config.zookeeper import parse_connect
-from pylogd.lake.tables.probing import check_directory, probe_table
+from pylogd.lake.tables.opening import check_directory, probe_table
 from pylogd.services.mirror.errors import MirrorError
 from pylogd.services.mirror.service import open_store
 from pylogd.services.mirror.settings import MirrorSettings, RouteSettings, SchemaSettings, TableSettings

@@ -42,8 +42,7 @@ from pylogd.base.errors import PylogdError
 from pylogd.lake.tables.checks import check_columns, check_unchanged, own_columns
 from pylogd.lake.tables.errors import CommitConflict, TableError
 from pylogd.lake.tables.iceberg.features import check_deletes_files, check_features, deletes_files, renamed
-from pylogd.lake.tables.iceberg.orphans import delete_orphans
-from pylogd.lake.tables.iceberg.staging import IcebergStaging, TableFiles
+from pylogd.lake.tables.iceberg.staging import IcebergStaging, TableFiles, delete_orphans
 from pylogd.lake.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
 from pylogd.lake.tables.position import LoadRange, Position
 from pylogd.lake.tables.recorded import (

@@ -25,7 +25,7 @@ _TRIES: Final = 10
 
 
 class LocalFiles:
-    """Implements `Files`, and `table.SparkFiles` and `NewFiles`, on a local directory, which need not exist yet."""
+    """Implements `Files`, and `SparkFiles` and `NewFiles`, on a local directory, which need not exist yet."""
 
     threads = 1
 

@@ -1,12 +1,11 @@
 """The Parquet lake as a `Table`. Spark itself writes its files, on any file system of Hadoop.
 
-Must not know: Spark, whose part is `SparkFiles`.
+Must not know: Spark, whose part is `files.SparkFiles`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -14,43 +13,14 @@ from pylogd.base.clock import wall_ms
 from pylogd.lake.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite, SparkStaging
 from pylogd.lake.tables.parquet import attempts, commits
 from pylogd.lake.tables.parquet.attempts import Claim
-from pylogd.lake.tables.parquet.changes import Evolution, Load
+from pylogd.lake.tables.parquet.changes import Evolution, Load, evolved
 from pylogd.lake.tables.parquet.commits import Commit, columns_of, decode_columns, encode_columns
 from pylogd.lake.tables.parquet.compaction import compact
-from pylogd.lake.tables.parquet.evolution import evolved
 from pylogd.lake.tables.parquet.expiry import Expired, expire
-from pylogd.lake.tables.parquet.files import QUARANTINE, Files
+from pylogd.lake.tables.parquet.files import QUARANTINE, NewFiles, SparkFiles
 from pylogd.lake.tables.parquet.lake import Lake, target_path
 from pylogd.lake.tables.position import LoadRange, Position, by_partition
 from pylogd.lake.tables.records import with_directories
-
-
-class SparkFiles(Files, Protocol):
-    """`Files` on the file system to which Spark writes."""
-
-    @property
-    def root(self) -> str:
-        """The lake's directory, absolute with its scheme."""
-
-    def path(self, relative: str) -> str:
-        """Return the absolute path, with its scheme, of a path relative to the root."""
-
-    def data_files(self, directory: str) -> list[tuple[str, int]]:
-        """Return (path, size in bytes) of all files below a directory whose names don't begin with `_` or a point."""
-
-    def parquet_rows(self, path: str) -> int:
-        """Return the number of rows of a Parquet file, from its footer."""
-
-    def has_strings(self, path: str, column: str) -> bool:
-        """Return whether a column of a Parquet file holds strings, from its footer."""
-
-
-@runtime_checkable
-class NewFiles(Protocol):
-    """File systems on which a process can write a lake's data files without Spark."""
-
-    def new_file(self, path: str) -> Any:
-        """Open a new file for writing bytes. Closing it makes it durable."""
 
 
 class LakeTable:
