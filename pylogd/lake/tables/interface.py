@@ -163,6 +163,44 @@ class FileWriter(Protocol):
         """Close open files after an error. The files are garbage, even if they are not deleted."""
 
 
+class NewWriter(Protocol):
+    """Makes the writer of new files of a table, or of its quarantine."""
+
+    def __call__(self, *, quarantine: bool = False) -> FileWriter: ...
+
+
+class LoadFiles:
+    """The files of a load in a process: those of the table, and those of its quarantine if it has any.
+
+    added, quarantined: the files that are finished.
+    """
+
+    def __init__(self, new_writer: NewWriter) -> None:
+        self._new_writer = new_writer
+        self._good = new_writer()
+        self._aside: FileWriter | None = None
+        self.added: list[DataFile] = []
+        self.quarantined: list[DataFile] = []
+
+    def write(self, good: pa.RecordBatch, rest: pa.RecordBatch) -> None:
+        """Add rows of the table, and rows of the quarantine."""
+        self._good.write(good)
+        if rest.num_rows:
+            self._aside = self._aside or self._new_writer(quarantine=True)
+            self._aside.write(rest)
+
+    def finish(self) -> None:
+        """Finish the open files. Raises OSError."""
+        self.added += self._good.close()
+        self.quarantined += [] if self._aside is None else self._aside.close()
+
+    def abort(self) -> None:
+        """Close open files after an error."""
+        for writer in (self._good, self._aside):
+            if writer is not None:
+                writer.abort()
+
+
 class TaskStaging(Protocol):
     """The files of one attempt at a commit, for tasks. It is pickled and sent to them.
 
