@@ -47,8 +47,7 @@ from pylogd.lake.tables.records import RecordRows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pylogd.lake.typed.preparing import SchemaSource
-    from pylogd.lake.typed.rows import TypedRows
+    from pylogd.lake.typed.rows import SchemaSource, TypedRows
 
 _log = logging.getLogger(__name__)
 
@@ -144,8 +143,8 @@ def load(
     rows: TypedRows | None = None
     if plan.schemas is None:
         table.create(plan.layout)
-    else:  # only after the ends were read: see `typed.preparing`
-        from pylogd.lake.typed.preparing import prepare  # noqa: PLC0415 - an extra
+    else:  # only after the ends were read: see `typed.rows`
+        from pylogd.lake.typed.rows import prepare  # noqa: PLC0415 - an extra
 
         rows, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
         loading = replace(loading, schema_ids={plan.topic: schema_id})

@@ -48,10 +48,6 @@ class SharedFiles(LocalFiles):
         """The directory, with its scheme."""
         return f"file:{self._root}"
 
-    def path(self, relative: str) -> str:
-        """Return the absolute path, with its scheme, of a path relative to the root."""
-        return f"{self.root}/{relative}"
-
     def data_files(self, directory: str) -> list[tuple[str, int]]:
         """Return the files that Spark has written below a directory of an attempt.
 

@@ -31,7 +31,6 @@ MOST_FIELDS: Final = 2_000
 MOST_DEPTH: Final = 50
 MOST_DIGITS: Final = 38
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
-LOCAL_TIMESTAMP: Final = pa.timestamp("us")
 #: The first and the last microsecond and day of the years 1 to 9999, since 1970.
 _MICROSECONDS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS: Final = (-719_162, 2_932_896)

@@ -202,7 +202,7 @@ class Check:
 def _check_subjects(schemas: SchemaSettings, topics: list[str]) -> None:
     """Check that the registry answers, and has a subject for each topic. Raises PylogdError."""
     from pylogd.lake.typed.errors import NoSchema  # noqa: PLC0415 - an extra
-    from pylogd.lake.typed.preparing import SchemaSource  # noqa: PLC0415 - an extra
+    from pylogd.lake.typed.rows import SchemaSource  # noqa: PLC0415 - an extra
 
     source = SchemaSource.at(schemas.url, schemas.properties, schemas.subject, schemas.message)
     lookup = source.registry.lookup()

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pylogd.lake.tables.interface import Rows
-    from pylogd.lake.typed.preparing import SchemaSource
     from pylogd.lake.typed.registry import SchemaId
-    from pylogd.lake.typed.rows import TypedRows
+    from pylogd.lake.typed.rows import SchemaSource, TypedRows
     from pylogd.services.mirror.settings import SchemaSettings
 
 
@@ -93,7 +92,7 @@ class TypedColumns:
 
         Raises NoSchema; SchemaRegistryError; TableError; MirrorError if the table has another topic.
         """
-        from pylogd.lake.typed.preparing import SchemaSource, prepare  # noqa: PLC0415 - an extra
+        from pylogd.lake.typed.rows import SchemaSource, prepare  # noqa: PLC0415 - an extra
 
         for known, _ in table.position.offsets:
             if known != topic:

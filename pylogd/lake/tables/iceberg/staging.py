@@ -34,7 +34,7 @@ from pylogd.lake.tables.interface import DataFile
 from pylogd.lake.tables.writing import DirectoryWriter
 
 if TYPE_CHECKING:
-    from pylogd.lake.tables.directories import Directory
+    from pylogd.lake.tables.writing import Directory
 
 #: The first part of the names of data files that pylogd writes.
 _PREFIX: Final = "pylogd-"

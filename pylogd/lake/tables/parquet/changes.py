@@ -23,7 +23,6 @@ from pylogd.lake.tables.parquet.commits import (
     columns_of,
     encode_columns,
     layout_of,
-    position_fields,
     position_of,
 )
 from pylogd.lake.tables.position import LoadRange, Position, nested
@@ -74,7 +73,7 @@ class Load:
             1 if last is None else last.number + 1,
             "load",
             self.at_ms,
-            **position_fields(position.after(self.loading)),
+            **position.after(self.loading).as_document(),
             read=nested(self.loading.read),
             added=tuple(self.added),
             quarantined=tuple(self.quarantined),

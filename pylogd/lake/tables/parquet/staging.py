@@ -15,11 +15,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pylogd.lake.tables.directories import Directory
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import DIRECTORIES, DataFile, Layout, NewWriter, SparkStaging, TaskStaging
 from pylogd.lake.tables.records import of_quarantine, of_records, without_directories
-from pylogd.lake.tables.writing import DirectoryWriter
+from pylogd.lake.tables.writing import Directory, DirectoryWriter
 
 _LOADED: Final = "loaded"
 _ASIDE: Final = "aside"

@@ -5,7 +5,8 @@ Must not know: Spark, whose part is `files.SparkFiles`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -221,10 +222,10 @@ def _sum(done: Sequence[Committed]) -> Committed | None:
     """Return the sum of several compactions, with the number of the last one."""
     if not done:
         return None
-    numbers: Mapping[str, Callable[[Committed], int]] = {
-        "rows": lambda each: each.rows, "files": lambda each: each.files, "bytes": lambda each: each.bytes,
-        "replaced": lambda each: each.replaced,
-    }  # fmt: skip
-    sums = {name: sum(map(of, done)) for name, of in numbers.items()}
-    last = done[-1]
-    return Committed(last.number, last.kind, last.at_ms, last.read, **sums)
+    return replace(
+        done[-1],
+        rows=sum(each.rows for each in done),
+        files=sum(each.files for each in done),
+        bytes=sum(each.bytes for each in done),
+        replaced=sum(each.replaced for each in done),
+    )

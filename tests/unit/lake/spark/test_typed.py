@@ -15,11 +15,10 @@ from pylogd.lake.spark import files
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import Layout
 from pylogd.lake.tables.records import HEADERS, of_quarantine
-from pylogd.lake.typed import preparing
 from pylogd.lake.typed import rows as module
+from pylogd.lake.typed import rows as typed_rows
 from pylogd.lake.typed.errors import NoSchema
-from pylogd.lake.typed.preparing import SchemaSource, prepare
-from pylogd.lake.typed.rows import RECORD_COLUMNS, RESERVED, Registry, table_columns
+from pylogd.lake.typed.rows import RECORD_COLUMNS, RESERVED, Registry, SchemaSource, prepare, table_columns
 from tests.fakes.registered import MemoryRegistry, record
 
 LAYOUT = Layout("topic", "columns")
@@ -59,7 +58,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryRegistry]:
     found = MemoryRegistry()
     monkeypatch.setattr(module, "RegistryApi", lambda url, settings: found)
     module._lookup.cache_clear()
-    preparing._warned.clear()
+    typed_rows._warned.clear()
     yield found
     module._lookup.cache_clear()
 

@@ -21,8 +21,7 @@ from pylogd.lake.tables.interface import Layout, Table
 from pylogd.lake.tables.position import LoadRange
 from pylogd.lake.tables.records import HEADERS
 from pylogd.lake.typed import rows as module
-from pylogd.lake.typed.preparing import SchemaSource, prepare
-from pylogd.lake.typed.rows import Registry
+from pylogd.lake.typed.rows import Registry, SchemaSource, prepare
 from tests.fakes.registered import MemoryRegistry, avro_body, framed, record
 
 LAYOUT = Layout("day", "columns")
