@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
 from pylogd.lake.tables.errors import TableError
 
@@ -152,14 +152,6 @@ def _extras(what: str, extras: str) -> Iterator[None]:
         raise TableError(f"{what}: pip install 'pylogd-broker[{extras}]'") from error
 
 
-@runtime_checkable
-class Writable(Protocol):
-    """A table whose file system can tell whether files can be written."""
-
-    def can_write(self) -> None:
-        """Raise TableError if files can't be written."""
-
-
 def probe_table(name: str, layout: Layout, properties: Mapping[str, str]) -> None:
     """Check that a table can be loaded into, or be made. Blocks on its storage. Raises TableError with the reason.
 
@@ -172,8 +164,9 @@ def probe_table(name: str, layout: Layout, properties: Mapping[str, str]) -> Non
     table = open_table(name, properties, read_only=True)
     if table.exists:
         table.create(layout)  # for an existing table this only checks layout and columns
-    if directory is None and isinstance(table, Writable):
-        table.can_write()
+    can_write = getattr(table, "can_write", None)  # only tables whose file system may be able to tell
+    if directory is None and can_write is not None:
+        can_write()
 
 
 def check_directory(directory: Path) -> None:
