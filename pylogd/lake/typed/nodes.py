@@ -78,15 +78,14 @@ class Budget:
     A type that is used twice counts twice, so that the expansion is limited.
     """
 
-    def __init__(self, most: int = MOST_FIELDS) -> None:
-        self._most = most
-        self._left = most
+    def __init__(self) -> None:
+        self._left = MOST_FIELDS
 
     def take(self, depth: int) -> None:
         """Count one field. Raises NotColumns if there are too many fields, or if it is nested too deeply."""
         self._left -= 1
         if self._left < 0:
-            raise NotColumns(f"the schema has more than {self._most} fields")
+            raise NotColumns(f"the schema has more than {MOST_FIELDS} fields")
         if depth > MOST_DEPTH:
             raise NotColumns(f"the schema is nested deeper than {MOST_DEPTH} levels")
 
