@@ -250,7 +250,7 @@ def _client(isolation: str | None) -> dict[str, str]:
 
 def _commit_with(table: Table, record: tuple[str, int, int]) -> Committed:
     """Return the commit that loaded a record."""
-    from pylogd.lake.tables.history import commit_with
+    from pylogd.lake.tables.interface import commit_with
 
     found = commit_with(table.history(), *record)
     if found is None:

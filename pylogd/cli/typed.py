@@ -10,7 +10,7 @@ import click
 from pylogd.cli.common import registry_settings
 
 if TYPE_CHECKING:
-    from pylogd.lake.typed.preparing import SchemaSource
+    from pylogd.lake.typed.rows import SchemaSource
 
 Function = Callable[..., Any]
 
@@ -36,7 +36,7 @@ def schema_source(given: Mapping[str, Any]) -> SchemaSource | None:
             raise click.UsageError("--subject and --message need --schema-registry")
         return None
     try:
-        from pylogd.lake.typed.preparing import SchemaSource  # noqa: PLC0415 - an extra
+        from pylogd.lake.typed.rows import SchemaSource  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[typed]'") from error
     try:

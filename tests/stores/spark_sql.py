@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 
 from conformance import checks
-from pylogd.lake.tables.history import commit_with
+from pylogd.lake.tables.interface import commit_with
 from tests.docs.blocks import blocks_of
 from tests.unit.lake.tables.cases import CASES, Case
 

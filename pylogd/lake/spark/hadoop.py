@@ -33,7 +33,7 @@ _TRIES: Final = 10
 
 
 class HadoopFiles:
-    """Implements `tables.parquet.table.SparkFiles` on a Hadoop path. Methods raise TableError with Hadoop's message.
+    """Implements `tables.parquet.files.SparkFiles` on a Hadoop path. Methods raise TableError with Hadoop's message.
 
     threads: how many operations run at once; on local disks more than one would not be faster.
     """

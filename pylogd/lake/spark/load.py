@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from pylogd.base.clock import wall_ms
-from pylogd.lake.spark import converted, files, in_process, tasks
+from pylogd.lake.spark import files, tasks
 from pylogd.lake.spark.errors import OptionError, TopicRecreated
 from pylogd.lake.spark.offsets import OffsetLookup
 from pylogd.lake.spark.options import COMMITTED, SourceOptions, offsets_json
 from pylogd.lake.spark.ranges import limit_records
+from pylogd.lake.spark.source import PylogdDataSource, PylogdReader
 from pylogd.lake.tables.errors import CommitConflict
 from pylogd.lake.tables.interface import (
     DIRECTORIES,
@@ -39,14 +40,14 @@ from pylogd.lake.tables.interface import (
     Table,
     TaskStaging,
 )
+from pylogd.lake.tables.parquet.staging import new_writer
 from pylogd.lake.tables.position import LoadRange, Position, recreated
 from pylogd.lake.tables.records import RecordRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pylogd.lake.typed.preparing import SchemaSource
-    from pylogd.lake.typed.rows import TypedRows
+    from pylogd.lake.typed.rows import SchemaSource, TypedRows
 
 _log = logging.getLogger(__name__)
 
@@ -142,8 +143,8 @@ def load(
     rows: TypedRows | None = None
     if plan.schemas is None:
         table.create(plan.layout)
-    else:  # only after the ends were read: see `typed.preparing`
-        from pylogd.lake.typed.preparing import prepare  # noqa: PLC0415 - an extra
+    else:  # only after the ends were read: see `typed.rows`
+        from pylogd.lake.typed.rows import prepare  # noqa: PLC0415 - an extra
 
         rows, schema_id = prepare(table, plan.topic, plan.schemas, plan.layout)
         loading = replace(loading, schema_ids={plan.topic: schema_id})
@@ -151,7 +152,7 @@ def load(
     staging = table.staging(before, loading)
     try:
         if records is None:
-            added, quarantined = in_process.write(options, staging, rows, plan.layout, codec=plan.codec)
+            added, quarantined = _write_here(options, staging, rows, plan)
         else:
             added, quarantined = _write(records, staging, rows, plan)
     except Exception:
@@ -178,7 +179,25 @@ def _write(
         return tasks.write(records, staging, rows or RecordRows(layout), layout, gather=gather)
     if rows is None:
         return files.write(records, staging, layout, codec=plan.codec, gather=gather)
-    return converted.write(records, staging, rows, layout, codec=plan.codec, gather=gather)
+    return files.write_typed(records, staging, rows, layout, codec=plan.codec, gather=gather)
+
+
+def _write_here(
+    options: Mapping[str, str], staging: TaskStaging | SparkStaging, rows: TypedRows | None, plan: LoadPlan
+) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
+    """Read and write the records of a range in this process, one task after the other, without Spark.
+
+    The same code runs as in Spark's tasks. Only the files of a Parquet lake, which Spark's own writer would write, are
+    written by `tables.parquet.staging`. Result and `rows` are those of `_write`.
+    options: the options of the source.
+
+    Raises PylogdError and OSError; then files may be left, to which nothing refers.
+    """
+    codec = "none" if plan.codec == "uncompressed" else plan.codec
+    made = new_writer(staging, plan.layout, None if rows is None else rows.schema, codec=codec)
+    reader = PylogdReader(SourceOptions.for_batch(dict(options)))
+    batches = (batch for task in reader.partitions() for batch in reader.read(task))
+    return tasks.write_rows(batches, rows or RecordRows(plan.layout), made)
 
 
 def find_source(spark: SparkSession) -> None:
@@ -188,8 +207,6 @@ def find_source(spark: SparkSession) -> None:
     instead of installed, the source is missing. Some versions of Spark refuse to register a source that was discovered.
     """
     from pyspark.errors import AnalysisException  # noqa: PLC0415 - needs a session
-
-    from pylogd.lake.spark.source import PylogdDataSource  # noqa: PLC0415
 
     try:
         spark.dataSource.register(PylogdDataSource)

@@ -12,7 +12,8 @@ from pylogd.lake.spark.errors import OptionError
 from pylogd.lake.spark.shared import SharedFiles, is_connect
 from pylogd.lake.tables import opening as tables
 from pylogd.lake.tables.opening import parse_table
-from pylogd.lake.tables.parquet.table import LakeTable, SparkFiles
+from pylogd.lake.tables.parquet.files import SparkFiles
+from pylogd.lake.tables.parquet.table import LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,8 +3,8 @@
 Rules for both: names are case-insensitive, as in Spark. An option of Spark's Kafka source has the same meaning and the
 same valid values here. Options that begin with `kafka.` are for the client. Options that this client has are passed on.
 Unsupported options that would change what is read, or how safely, are errors. Options that only tune Java's client are
-logged and ignored. Options of Spark itself (`spark_options`) are accepted. Unknown options are errors; Spark's source
-ignores them. Must not know: brokers, Spark.
+logged and ignored. Options of Spark itself (`OPTIONS_OF_SPARK`) are accepted. Unknown options are errors; Spark's
+source ignores them. Must not know: brokers, Spark.
 Source: Structured Streaming + Kafka Integration Guide.
 """
 
@@ -21,7 +21,6 @@ from typing import Any, Final, TypeVar
 
 from pylogd.client.properties import is_security, security_from
 from pylogd.lake.spark.errors import OptionError
-from pylogd.lake.spark.spark_options import OPTIONS_OF_SPARK, PATHS, check_options_of_spark
 from pylogd.lake.tables.position import ByPartition, nested
 
 _log = logging.getLogger(__name__)
@@ -92,6 +91,28 @@ _KNOWN: Final = (
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
     *(_ISOLATION_LEVEL, "transactional"),
 )
+#: The option with which Spark writes a query's progress only after several micro-batches.
+ASYNC_PROGRESS: Final = "asyncProgressTrackingEnabled"
+#: The option that says how long Spark's Kafka source may use the numbers of partitions that it has read.
+METADATA_TTL: Final = "partition.metadata.cache.ttl.ms"
+#: Options that name files, for sources that have files.
+_PATHS: Final = ("path", "paths")
+
+#: The options of Spark itself, which it passes to sources and sinks in Python too: how each is handled, by its name.
+#: `docs/spark.md` has the same table for users, and a test compares it with what Spark passes.
+OPTIONS_OF_SPARK: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "path": "ignored with a warning",
+        "paths": "ignored with a warning",
+        "queryName": "Spark uses it",
+        "checkpointLocation": "Spark uses it",
+        ASYNC_PROGRESS: "Spark refuses it for sinks in Python; with `transactional` this sink refuses it too",
+        "asyncProgressTrackingCheckpointIntervalMs": "Spark uses it",
+        "_asyncProgressTrackingOverrideSinkSupportCheck": "Spark uses it",
+        METADATA_TTL: "checked, without effect: each micro-batch looks for partitions",
+    }
+)
+_MILLISECONDS: Final = re.compile(r"-1|0*[1-9][0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +139,6 @@ class Subscription:
     pattern: str | None = None
     partitions: tuple[tuple[str, int], ...] = ()
 
-    @property
-    def follows(self) -> bool:
-        """Whether the subscription includes partitions that are added later."""
-        return not self.partitions
-
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -141,7 +157,6 @@ class SourceOptions:
     min_records_per_task: int = 1  # tasks read several small ranges until they have this many offsets
     max_records_per_partition: int | None = None
     include_headers: bool = False
-    group_id_prefix: str = ""
     include_timestamp_ms: bool = False  # whether to add a column with the time stamp as a number
     valid_utf8: bool = False  # whether to replace bytes of values that are not UTF-8
     null_timestamps: bool = False  # whether time stamps that Spark can't represent become null, else fail
@@ -255,7 +270,7 @@ class RawOptions:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean '{known[near[0]]}'?" if near else ""
                 raise OptionError(f"unknown option '{name}'{hint}")
-        check_options_of_spark(self._options)
+        _check_options_of_spark(self._options)
 
     def text(self, name: str) -> str | None:
         """Return the value of an option without surrounding white space, or None if it was not given."""
@@ -323,7 +338,6 @@ class RawOptions:
             "include_timestamp_ms": self.flag("includeTimestampMs", False),
             "valid_utf8": self.choice("invalidUtf8", "keep", "replace") == "replace",
             "null_timestamps": self.choice("invalidTimestamps", "error", "null") == "null",
-            "group_id_prefix": self.text("groupIdPrefix") or "spark-pylogd-source",
             "poll_timeout_ms": 120_000 if timeout is None else timeout,
             "offset_retries": 3 if retries is None else retries,
             "offset_retry_ms": 1000 if pause is None else pause,
@@ -337,7 +351,7 @@ class RawOptions:
             raise OptionError(
                 "One of the following options must be specified for Kafka source: "
                 "subscribe, subscribePattern, assign. See the docs for more details."
-                + (" A path does not name a topic." if any(name in self._options for name in PATHS) else "")
+                + (" A path does not name a topic." if any(name in self._options for name in _PATHS) else "")
             )
         if len(given) > 1:
             raise OptionError(
@@ -415,6 +429,21 @@ class RawOptions:
             except ValueError as error:
                 raise OptionError(f"Kafka option {error}") from None
         return arguments
+
+
+def _check_options_of_spark(options: Mapping[str, str]) -> None:
+    """Warn of options without a meaning here. `options` has names in lower case. Raises OptionError for a value that
+    Spark's own source refuses.
+    """
+    for name in _PATHS:
+        if name in options:
+            _log.warning(
+                "option '%s' is ignored: a topic has no path. Topics are named by 'subscribe', 'subscribePattern' or "
+                "'assign' of a source, and by 'topic' of a sink", name,
+            )  # fmt: skip
+    lifetime = options.get(METADATA_TTL, "-1").strip()
+    if not _MILLISECONDS.fullmatch(lifetime):
+        raise OptionError(f"option '{METADATA_TTL}' must be -1 or a positive number of milliseconds, got {lifetime!r}")
 
 
 def _whole(value: Any) -> int:

@@ -32,8 +32,7 @@ from pylogd.lake.spark.errors import InvalidTimestamp
 from pylogd.lake.spark.offsets import report_loss
 from pylogd.lake.spark.ranges import OffsetRange
 from pylogd.lake.spark.worker import CONSUMERS, KeptConsumers
-from pylogd.lake.tables.records import as_text
-from pylogd.lake.tables.source_rows import arrow_schema, null_if_empty, representable
+from pylogd.lake.tables.records import arrow_schema, as_text, representable, source_rows
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 1.0
@@ -158,21 +157,13 @@ def _rows(columns: pa.RecordBatch, task: ReadTask, schema: pa.Schema) -> Iterato
         columns = columns.slice(0, count)
     if not count:
         return
-    times = _times(columns, task).cast(pa.timestamp("us", "UTC"))
-    arrays = [
-        columns.column("key"),
-        _valid(columns.column("value"), times) if task.valid_utf8 else columns.column("value"),
-        pa.repeat(pa.scalar(wanted.topic), count),
-        pa.repeat(pa.scalar(wanted.partition, pa.int32()), count),
-        columns.column("offset"),
-        times,
-        columns.column("timestampType"),
-    ]
-    if task.include_headers:
-        arrays.append(null_if_empty(columns.column("headers")))
-    if task.include_timestamp_ms:
-        arrays.append(columns.column("timestamp").cast(pa.int64()))
-    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if not task.null_timestamps:
+        _check_times(columns, wanted)
+    rows = source_rows(columns, wanted.topic, wanted.partition, schema)
+    if task.valid_utf8:
+        at = schema.get_field_index("value")
+        rows = rows.set_column(at, schema.field(at), _valid(rows.column("value"), rows.column("timestamp")))
+    yield rows
 
 
 def _valid(values: pa.Array, times: pa.Array) -> pa.Array:
@@ -180,14 +171,11 @@ def _valid(values: pa.Array, times: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_valid(times), as_text(values).cast(pa.binary()), values)
 
 
-def _times(columns: pa.RecordBatch, task: ReadTask) -> pa.Array:
-    """Return the time stamps. Those that Spark can't represent become null, or raise InvalidTimestamp."""
+def _check_times(columns: pa.RecordBatch, wanted: OffsetRange) -> None:
+    """Raise InvalidTimestamp for the first time stamp that Spark can't represent."""
     stamps = columns.column("timestamp")
     is_valid = representable(stamps)
-    if is_valid is None:
-        return stamps
-    if not task.null_timestamps:
+    if is_valid is not None:
         at = pc.index(is_valid, False).as_py()
         offset = columns.column("offset")[at].as_py()
-        raise InvalidTimestamp(task.range.topic, task.range.partition, offset, stamps[at].cast(pa.int64()).as_py())
-    return pc.if_else(is_valid, stamps, pa.scalar(None, stamps.type))
+        raise InvalidTimestamp(wanted.topic, wanted.partition, offset, stamps[at].cast(pa.int64()).as_py())

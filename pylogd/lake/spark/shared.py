@@ -32,7 +32,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 class SharedFiles(LocalFiles):
-    """Implements `tables.parquet.table.SparkFiles` on a directory that this process and Spark's processes share."""
+    """Implements `tables.parquet.files.SparkFiles` on a directory that this process and Spark's processes share."""
 
     def __init__(self, name: str) -> None:
         """`name` is the directory, with or without `file:`. Raises NotByConnect for other schemes, TableError for
@@ -47,10 +47,6 @@ class SharedFiles(LocalFiles):
     def root(self) -> str:
         """The directory, with its scheme."""
         return f"file:{self._root}"
-
-    def path(self, relative: str) -> str:
-        """Return the absolute path, with its scheme, of a path relative to the root."""
-        return f"{self.root}/{relative}"
 
     def data_files(self, directory: str) -> list[tuple[str, int]]:
         """Return the files that Spark has written below a directory of an attempt.

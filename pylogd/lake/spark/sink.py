@@ -48,26 +48,23 @@ def _options(schema: StructType, given: Mapping[str, str]) -> SinkOptions:
     return options
 
 
-class PylogdWriter(DataSourceArrowWriter):
+class _Sends:
+    """The tasks of writers that write at least once. The records of a task are acknowledged when it has ended."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of a task, at least once."""
+        return Written(writing.write(self._options, iterator))
+
+
+class PylogdWriter(_Sends, DataSourceArrowWriter):
     """Writes a batch of rows."""
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write the rows of a task, at least once."""
-        return Written(writing.write(self._options, iterator))
-
-
-class PylogdStreamWriter(DataSourceStreamArrowWriter):
+class PylogdStreamWriter(_Sends, DataSourceStreamArrowWriter):
     """Writes the rows of a micro-batch."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write the rows of a task, at least once."""
-        return Written(writing.write(self._options, iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Do nothing: all records are acknowledged already."""
@@ -76,8 +73,8 @@ class PylogdStreamWriter(DataSourceStreamArrowWriter):
         """Do nothing: records that were written can't be removed."""
 
 
-class TransactionalWriter(DataSourceArrowWriter):
-    """Writes a batch of rows in one transaction."""
+class _Encodes:
+    """The tasks of writers that write in a transaction: they write nothing themselves."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -85,6 +82,10 @@ class TransactionalWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> epochs.EncodedRows:
         """Encode the rows of a task."""
         return epochs.encode(self._options, iterator)
+
+
+class TransactionalWriter(_Encodes, DataSourceArrowWriter):
+    """Writes a batch of rows in one transaction."""
 
     def commit(self, messages: list[Any]) -> None:
         """Write the rows of all tasks. Raises EpochNotCommitted."""
@@ -94,15 +95,8 @@ class TransactionalWriter(DataSourceArrowWriter):
         """Do nothing: nothing was written."""
 
 
-class TransactionalStreamWriter(DataSourceStreamArrowWriter):
+class TransactionalStreamWriter(_Encodes, DataSourceStreamArrowWriter):
     """Writes the rows of each micro-batch in one transaction, exactly once."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> epochs.EncodedRows:
-        """Encode the rows of a task."""
-        return epochs.encode(self._options, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Write the rows of all tasks, unless that was done before. Raises EpochNotCommitted, StaleCheckpoint."""

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.lake.spark.errors import OptionError
-from pylogd.lake.spark.options import RawOptions, admin_arguments
-from pylogd.lake.spark.spark_options import ASYNC_PROGRESS
+from pylogd.lake.spark.options import ASYNC_PROGRESS, RawOptions, admin_arguments
 
 #: Kafka's producer settings that this client has: the name of the argument, and the parser of the value.
 _PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {

@@ -9,11 +9,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from pylogd.lake.tables.interface import DIRECTORIES, DataFile, FileWriter, Layout, Rows, TaskStaging
+from pylogd.lake.tables.interface import DIRECTORIES, DataFile, Layout, LoadFiles, NewWriter, Rows, TaskStaging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,12 +25,6 @@ _GATHER: Final = {
     "date": "unix_seconds(timestamp) div 86400",
     "hour": "unix_seconds(timestamp) div 3600",
 }
-
-
-class NewWriter(Protocol):
-    """Makes the writer of new files of a table, or of its quarantine."""
-
-    def __call__(self, *, quarantine: bool = False) -> FileWriter: ...
 
 
 @dataclass(frozen=True)
@@ -49,24 +43,15 @@ def write_rows(
     batches: Iterator[pa.RecordBatch], rows: Rows, new_writer: NewWriter
 ) -> tuple[list[DataFile], list[DataFile]]:
     """Write the rows of batches of records. Return the files of the table and the files of its quarantine."""
-    writer, aside = new_writer(), None
+    files = LoadFiles(new_writer)
     try:
         for batch in batches:
-            good, rest = rows.convert(batch)
-            writer.write(good)
-            if rest.num_rows:
-                aside = aside or new_writer(quarantine=True)
-                aside.write(rest)
-        return writer.close(), _close(aside)
+            files.write(*rows.convert(batch))
+        files.finish()
     except BaseException:
-        for each in (writer, aside):
-            if each is not None:
-                each.abort()
+        files.abort()
         raise
-
-
-def _close(writer: FileWriter | None) -> list[DataFile]:
-    return [] if writer is None else writer.close()
+    return files.added, files.quarantined
 
 
 def write(

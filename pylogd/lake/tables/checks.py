@@ -12,13 +12,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylogd.lake.tables.columns import HEADERS, RECORD, of_records, with_directories
 from pylogd.lake.tables.errors import CommitConflict, TableError
 from pylogd.lake.tables.interface import Layout
+from pylogd.lake.tables.records import HEADERS, RECORD, of_records, with_directories
 
 #: Columns in which no row has null.
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestampType", "date", "hour"})
-_WIDER: Final = frozenset({(pa.int32(), pa.int64()), (pa.float32(), pa.float64())})
+#: Pairs of a type and a wider one, which each format can change a column to.
+WIDER: Final = frozenset({(pa.int32(), pa.int64()), (pa.float32(), pa.float64())})
 _NONE: Final[Mapping[str, str]] = {}
 
 
@@ -87,7 +88,7 @@ def check_unchanged(where: str, staged: pa.Schema, now: pa.Schema) -> None:
 
 def _takes(table: pa.DataType, written: pa.DataType) -> bool:
     """Return whether a column of one type takes the values of another without a loss."""
-    if table == written or (written, table) in _WIDER:
+    if table == written or (written, table) in WIDER:
         return True
     if _is_text(table) and _is_text(written):
         return True

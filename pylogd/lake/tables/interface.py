@@ -34,7 +34,7 @@ Must not know: Spark, brokers. The tables' packages import their libraries only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -137,6 +137,19 @@ class Committed:
         }
 
 
+def commit_with(history: Iterable[Committed], topic: str, partition: int, offset: int) -> Committed | None:
+    """Return the commit that loaded an offset of a partition; None if the history does not have it.
+
+    An offset of a topic that was deleted and created again may have been loaded twice: then the last commit counts.
+    """
+    found = None
+    for commit in history:
+        start = commit.read.start.get((topic, partition))
+        if start is not None and start <= offset < commit.read.end[topic, partition]:
+            found = commit
+    return found
+
+
 class FileWriter(Protocol):
     """Writes the rows of one task to files, in the directories of the layout."""
 
@@ -148,6 +161,44 @@ class FileWriter(Protocol):
 
     def abort(self) -> None:
         """Close open files after an error. The files are garbage, even if they are not deleted."""
+
+
+class NewWriter(Protocol):
+    """Makes the writer of new files of a table, or of its quarantine."""
+
+    def __call__(self, *, quarantine: bool = False) -> FileWriter: ...
+
+
+class LoadFiles:
+    """The files of a load in a process: those of the table, and those of its quarantine if it has any.
+
+    added, quarantined: the files that are finished.
+    """
+
+    def __init__(self, new_writer: NewWriter) -> None:
+        self._new_writer = new_writer
+        self._good = new_writer()
+        self._aside: FileWriter | None = None
+        self.added: list[DataFile] = []
+        self.quarantined: list[DataFile] = []
+
+    def write(self, good: pa.RecordBatch, rest: pa.RecordBatch) -> None:
+        """Add rows of the table, and rows of the quarantine."""
+        self._good.write(good)
+        if rest.num_rows:
+            self._aside = self._aside or self._new_writer(quarantine=True)
+            self._aside.write(rest)
+
+    def finish(self) -> None:
+        """Finish the open files. Raises OSError."""
+        self.added += self._good.close()
+        self.quarantined += [] if self._aside is None else self._aside.close()
+
+    def abort(self) -> None:
+        """Close open files after an error."""
+        for writer in (self._good, self._aside):
+            if writer is not None:
+                writer.abort()
 
 
 class TaskStaging(Protocol):
@@ -167,7 +218,7 @@ class Rows(Protocol):
     """Converts records to rows of a table. It is pickled and sent to the tasks."""
 
     def convert(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return the rows of the table, and the rows of its quarantine (`pylogd.lake.tables.columns.of_quarantine`).
+        """Return the rows of the table, and the rows of its quarantine (`pylogd.lake.tables.records.of_quarantine`).
 
         records: the columns of the Spark source, with `headers` and `timestampMs`, the time stamp as a number;
         `timestamp` is null if the time stamp can't be represented.
@@ -235,7 +286,7 @@ class Table(Protocol):
     def create(self, layout: Layout, columns: pa.Schema | None = None) -> None:
         """Make the table unless it exists, then check its layout. Raises LayoutChanged.
 
-        columns: the columns of a typed table; None for a table of records (`pylogd.lake.tables.columns.of_records`).
+        columns: the columns of a typed table; None for a table of records (`pylogd.lake.tables.records.of_records`).
         """
 
     @property

@@ -1,11 +1,18 @@
 """Open tables without Spark, by their names: `delta:/data/flights`, `iceberg:/data/demo.flights`, `s3://bucket/lake`.
 
+`probe_table` finds out whether a load into a table could succeed, without making a directory, a catalog or a commit. It
+opens the table by the same function that loaders use, but read-only. Whether the table can be written to is found from
+the permissions of a local directory, or by the file system of a Parquet lake (`can_write`). For other places this is
+unknown until the first file is written.
+
 The formats' libraries are imported when a table of the format is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -13,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 from pylogd.lake.tables.errors import TableError
 
 if TYPE_CHECKING:
-    from pylogd.lake.tables.interface import Table
+    from pylogd.lake.tables.interface import Layout, Table
+    from pylogd.lake.tables.parquet.files import SparkFiles
 
 FORMATS: Final = ("parquet", "iceberg", "delta")
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -61,20 +69,7 @@ def open_table(
         return _iceberg(rest, properties, codec, read_only)
     if kind == "delta":
         return _delta(rest, properties, codec, read_only)
-    scheme, separator, path = rest.partition("://")
-    if separator and scheme in _S3:
-        return _lake_on_s3(path, properties, read_only)
-    if separator and scheme == _HDFS:
-        return _lake_on_hdfs(rest, properties, read_only)
-    if properties:
-        raise TableError("a Parquet lake in a local directory has no properties")
-    path = rest.removeprefix(_FILE)
-    if "://" in path:
-        raise TableError(
-            f"the Parquet lake {rest} is neither in a local directory nor on S3 (s3://) or HDFS (hdfs://): only Spark "
-            "writes lakes elsewhere (pylogd load). Delta and Iceberg tables can be anywhere"
-        )
-    return _lake(Path(path), read_only)
+    return _lake(rest, properties, read_only)
 
 
 def local_directory(name: str, properties: Mapping[str, str] = _NONE) -> Path | None:
@@ -97,50 +92,93 @@ def _iceberg(name: str, properties: Mapping[str, str], codec: str, read_only: bo
 
 
 def _delta(uri: str, properties: Mapping[str, str], codec: str, read_only: bool) -> Table:
-    try:
+    with _extras("Delta tables need deltalake", "delta"):
         from pylogd.lake.tables.delta.table import DeltaLakeTable  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise TableError("Delta tables need deltalake: pip install 'pylogd-broker[delta]'") from error
     return DeltaLakeTable(uri, properties, codec=codec, read_only=read_only)
 
 
-def _lake(directory: Path, read_only: bool) -> Table:
-    try:
-        from pylogd.lake.tables.parquet.local import LocalFiles  # noqa: PLC0415 - an extra
-        from pylogd.lake.tables.parquet.read_only import ReadOnlyFiles  # noqa: PLC0415
-        from pylogd.lake.tables.parquet.table import LakeTable  # noqa: PLC0415
-    except ImportError as error:
-        raise TableError("Parquet lakes need pyarrow: pip install 'pylogd-broker[arrow]'") from error
-    files = LocalFiles(directory.resolve())
+def _lake(location: str, properties: Mapping[str, str], read_only: bool) -> Table:
+    scheme, separator, path = location.partition("://")
+    files: SparkFiles
+    if separator and scheme in _S3:
+        files = _files_on_s3(path, properties)
+    elif separator and scheme == _HDFS:
+        with _extras("Parquet lakes on HDFS need pyarrow", "hdfs,arrow"):
+            from pylogd.lake.tables.parquet.hdfs import HdfsFiles  # noqa: PLC0415 - an extra
+        files = HdfsFiles(location, properties)
+    else:
+        files = _local_files(location, properties)
+    from pylogd.lake.tables.parquet.files import ReadOnlyFiles  # noqa: PLC0415 - after the message about the extra
+    from pylogd.lake.tables.parquet.table import LakeTable  # noqa: PLC0415
+
     return LakeTable(ReadOnlyFiles(files) if read_only else files)
 
 
-def _lake_on_s3(path: str, properties: Mapping[str, str], read_only: bool) -> Table:
-    """Open a lake by its bucket and directory. Without properties, S3 is found in the same way as by AWS's clients."""
+def _local_files(location: str, properties: Mapping[str, str]) -> SparkFiles:
+    if properties:
+        raise TableError("a Parquet lake in a local directory has no properties")
+    path = location.removeprefix(_FILE)
+    if "://" in path:
+        raise TableError(
+            f"the Parquet lake {location} is neither in a local directory nor on S3 (s3://) or HDFS (hdfs://): only "
+            "Spark writes lakes elsewhere (pylogd load). Delta and Iceberg tables can be anywhere"
+        )
+    with _extras("Parquet lakes need pyarrow", "arrow"):
+        from pylogd.lake.tables.parquet.local import LocalFiles  # noqa: PLC0415 - an extra
+    return LocalFiles(Path(path).resolve())
+
+
+def _files_on_s3(path: str, properties: Mapping[str, str]) -> SparkFiles:
+    """Return the files of a lake in a bucket. Without properties, S3 is found in the same way as by AWS's clients."""
     unknown = sorted(set(properties) - set(_S3_PROPERTIES))
     if unknown:
         raise TableError(f"a Parquet lake on S3 has no property {unknown[0]!r}, but: {', '.join(_S3_PROPERTIES)}")
-    try:
+    with _extras("Parquet lakes on S3 need s3fs", "s3,arrow"):
         import s3fs  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
 
-        from pylogd.lake.tables.parquet.read_only import ReadOnlyFiles  # noqa: PLC0415
         from pylogd.lake.tables.parquet.remote import FsspecFiles  # noqa: PLC0415 - an extra
-        from pylogd.lake.tables.parquet.table import LakeTable  # noqa: PLC0415
-    except ImportError as error:
-        raise TableError("Parquet lakes on S3 need s3fs: pip install 'pylogd-broker[s3,arrow]'") from error
     given = {_S3_PROPERTIES[name]: value for name, value in properties.items()}
     region = given.pop("region_name", None)
     client = {} if region is None else {"region_name": region}
-    files = FsspecFiles(s3fs.S3FileSystem(**given, client_kwargs=client, skip_instance_cache=True), path)
-    return LakeTable(ReadOnlyFiles(files) if read_only else files)
+    return FsspecFiles(s3fs.S3FileSystem(**given, client_kwargs=client, skip_instance_cache=True), path)
 
 
-def _lake_on_hdfs(location: str, properties: Mapping[str, str], read_only: bool) -> Table:
+@contextmanager
+def _extras(what: str, extras: str) -> Iterator[None]:
+    """Raise TableError with the extras to install, if a library is missing."""
     try:
-        from pylogd.lake.tables.parquet.hdfs import HdfsFiles  # noqa: PLC0415 - an extra
-        from pylogd.lake.tables.parquet.read_only import ReadOnlyFiles  # noqa: PLC0415
-        from pylogd.lake.tables.parquet.table import LakeTable  # noqa: PLC0415
+        yield
     except ImportError as error:
-        raise TableError("Parquet lakes on HDFS need pyarrow: pip install 'pylogd-broker[hdfs,arrow]'") from error
-    files = HdfsFiles(location, properties)
-    return LakeTable(ReadOnlyFiles(files) if read_only else files)
+        raise TableError(f"{what}: pip install 'pylogd-broker[{extras}]'") from error
+
+
+def probe_table(name: str, layout: Layout, properties: Mapping[str, str]) -> None:
+    """Check that a table can be loaded into, or be made. Blocks on its storage. Raises TableError with the reason.
+
+    name, properties: see `open_table`.
+    layout: the layout that the loader asks for.
+    """
+    directory = local_directory(name, properties)
+    if directory is not None:
+        check_directory(directory)
+    table = open_table(name, properties, read_only=True)
+    if table.exists:
+        table.create(layout)  # for an existing table this only checks layout and columns
+    can_write = getattr(table, "can_write", None)  # only tables whose file system may be able to tell
+    if directory is None and can_write is not None:
+        can_write()
+
+
+def check_directory(directory: Path) -> None:
+    """Check that files can be made in a local directory, or that the directory can be made. Raises TableError."""
+    found = directory
+    while not found.exists() and found != found.parent:
+        found = found.parent
+    if not found.is_dir():
+        raise TableError(f"{found} is a file, where a directory is needed: name another directory")
+    if not os.access(found, os.W_OK | os.X_OK):
+        what = "files can't be written there" if found == directory else f"{directory} can't be made in it"
+        raise TableError(
+            f"{found} is not writable for this user (uid {os.geteuid()}), so {what}: change its permissions or owner, "
+            "or name another directory"
+        )

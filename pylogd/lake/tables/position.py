@@ -7,7 +7,7 @@ formats, Spark, brokers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,6 @@ from pylogd.lake.tables.errors import OffsetsMoved
 
 #: An offset, a leader epoch or a time stamp by (topic, partition).
 ByPartition = dict[tuple[str, int], int]
-#: The same numbers in documents: topic -> partition in digits -> number.
-Nested = Mapping[str, Mapping[str, int]]
 
 
 def by_partition(document: Mapping[str, Mapping[str, Any]]) -> ByPartition:
@@ -81,7 +79,7 @@ class Position:
         Partitions that the load did not read keep their offsets, unless their topic was recreated.
         """
         replaced = recreated(self.topic_ids, loading.topic_ids)
-        offsets, epochs = _without(self.offsets, replaced), _without(self.leader_epochs, replaced)
+        offsets, epochs = _of_other_topics(self.offsets, replaced), _of_other_topics(self.leader_epochs, replaced)
         offsets.update(loading.end)
         for partition in loading.end:
             epochs.pop(partition, None)
@@ -127,5 +125,5 @@ class Position:
         )
 
 
-def _without(offsets: Mapping[tuple[str, int], int], topics: Sequence[str] | Collection[str]) -> ByPartition:
+def _of_other_topics(offsets: Mapping[tuple[str, int], int], topics: Collection[str]) -> ByPartition:
     return {partition: offset for partition, offset in offsets.items() if partition[0] not in topics}

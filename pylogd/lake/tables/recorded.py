@@ -18,10 +18,12 @@ from __future__ import annotations
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
+from pylogd.base.errors import PylogdError
 from pylogd.lake.tables.errors import CommitConflict, TableError
 from pylogd.lake.tables.interface import Committed, DataFile, Layout
 from pylogd.lake.tables.position import LoadRange, Position, by_partition, nested
@@ -29,6 +31,7 @@ from pylogd.lake.tables.position import LoadRange, Position, by_partition, neste
 #: The most attempts at a commit, each after a commit of another process that does not conflict with it.
 _ATTEMPTS: Final = 20
 _VERSION: Final = 1
+Made = TypeVar("Made")
 
 
 class Refused(Exception):
@@ -144,9 +147,12 @@ class Quarantine(ABC):
         raise CommitConflict("the quarantine is changed too often by other processes: run the command again")
 
 
-class RecordedTable(ABC):
+class RecordedTable(ABC, Generic[Made]):
     """The part of `interface.Table` that formats with a `LoadRecord` share."""
 
+    format: str
+    #: The table in the form of the format's library; None if it has not been made.
+    _table: Made | None = None
     _record: LoadRecord
     #: The columns for which files were written last, until they are committed; None if there are none.
     _staged: Any = None
@@ -155,8 +161,13 @@ class RecordedTable(ABC):
 
     @property
     @abstractmethod
+    def location(self) -> str:
+        """The place of the table, as users name it."""
+
+    @property
     def exists(self) -> bool:
         """Whether the table has been made."""
+        return self._table is not None
 
     @property
     def position(self) -> Position:
@@ -208,6 +219,12 @@ class RecordedTable(ABC):
             f"with: {refused.__cause__ if refused else None}"
         ) from refused
 
+    def _made(self) -> Made:
+        """Return the table. Raises TableError if it has not been made."""
+        if self._table is None:
+            raise TableError(f"the {self.format.title()} table {self.location} does not exist")
+        return self._table
+
     def _complete(self) -> None:
         if self._record.quarantined and not self._read_only:
             self._quarantine().complete(self._record)
@@ -236,6 +253,21 @@ class RecordedTable(ABC):
     @abstractmethod
     def _quarantine(self) -> Quarantine:
         """Open the quarantine; make it if it does not exist."""
+
+
+@contextmanager
+def library_errors(kind: str, where: str) -> Iterator[None]:
+    """Raise TableError for errors of a format's library and of those below it: catalogs, storage, HTTP.
+
+    kind: the format, for the message.
+    where: the table, for the message.
+    """
+    try:
+        yield
+    except (PylogdError, Refused):
+        raise
+    except Exception as error:
+        raise TableError(f"the {kind} table {where}: {error or type(error).__name__}") from error
 
 
 def committed(number: int, kind: str, at_ms: int, record: LoadRecord, added: Sequence[DataFile]) -> Committed:

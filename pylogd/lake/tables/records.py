@@ -1,6 +1,8 @@
-"""Make rows of records, for tables without a registered schema.
+"""The columns and rows of records: of Spark's Kafka source, and of tables without a registered schema.
 
-Rules: a record is either in the table or in its quarantine, and no part of it is lost. Must not know: formats, Spark.
+Strategy: the columns of a fetch (`pylogd.client.core.consumer.columns`) become rows of the source (`source_rows`), and
+these become rows of a table and of its quarantine (`RecordRows`). Rules: a record is either in the table or in its
+quarantine, and no part of it is lost. Must not know: formats, Spark, brokers.
 """
 
 from __future__ import annotations
@@ -12,12 +14,121 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylogd.lake.tables.columns import of_quarantine, of_records
 from pylogd.lake.tables.interface import DIRECTORIES, Layout
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+#: Columns with the origin of a record. Every table begins with them.
+RECORD = (
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", "UTC")),
+    pa.field("timestampType", pa.int32()),
+    pa.field("key", pa.binary()),
+)
+_DIRECTORIES = {"date": pa.date32(), "hour": pa.int32()}
+#: The columns of rows of the source, without the optional ones.
+_FIELDS: Final = (
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", "UTC")),
+    pa.field("timestampType", pa.int32()),
+)
+#: The range of Spark's timestamps, years 1 to 9999, in milliseconds since 1970.
+_FIRST_MS: Final = -62_135_596_800_000
+_LAST_MS: Final = 253_402_300_799_999
 
 #: The reason for the quarantine of records that no kind of table can have.
 INVALID_TIME: Final = "the time stamp lies outside of the years 1 to 9999"
+
+
+def of_records(layout: Layout) -> pa.Schema:
+    """Return the columns of a table of records, followed by the columns of the layout's directories."""
+    value = pa.field("value", pa.string() if layout.value == "string" else pa.binary())
+    return with_directories([*RECORD, value, pa.field("headers", HEADERS)], layout)
+
+
+def with_directories(fields: list[pa.Field], layout: Layout) -> pa.Schema:
+    """Return a schema of these fields and of the missing columns of the layout's directories."""
+    names = {each.name for each in fields}
+    more = [pa.field(name, _DIRECTORIES[name]) for name in DIRECTORIES[layout.by] if name not in names]
+    return pa.schema([*fields, *more])
+
+
+def of_quarantine() -> pa.Schema:
+    """Return the columns of a quarantine: the whole record, and the reason why the record is not in the table."""
+    return pa.schema(
+        [
+            pa.field("topic", pa.string()),
+            pa.field("partition", pa.int32()),
+            pa.field("offset", pa.int64()),
+            pa.field("reason", pa.string()),
+            pa.field("timestampMs", pa.int64()),
+            pa.field("timestampType", pa.int32()),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            pa.field("headers", HEADERS),
+        ]
+    )
+
+
 _QUARANTINE: Final = of_quarantine()
+
+
+def arrow_schema(include_headers: bool, include_timestamp_ms: bool = False) -> pa.Schema:
+    """Return the schema of the rows, with the columns of Spark's Kafka source."""
+    headers = [pa.field("headers", HEADERS)] if include_headers else []
+    number = [pa.field("timestampMs", pa.int64())] if include_timestamp_ms else []
+    return pa.schema([*_FIELDS, *headers, *number])
+
+
+_COMPLETE: Final = arrow_schema(include_headers=True, include_timestamp_ms=True)
+
+
+def source_rows(
+    columns: pa.RecordBatch, topic: str, partition: int, schema: pa.Schema = _COMPLETE
+) -> pa.RecordBatch:  # fmt: skip
+    """Return rows of the source. Time stamps that can't be represented are null.
+
+    columns: the columns of a fetch of one partition, with headers if `schema` has them.
+    schema: a result of `arrow_schema`. By default the rows have the form that `interface.Rows` takes.
+    """
+    stamps, count = columns.column("timestamp"), columns.num_rows
+    is_valid = representable(stamps)
+    times = stamps if is_valid is None else pc.if_else(is_valid, stamps, pa.scalar(None, stamps.type))
+    arrays = [
+        columns.column("key"),
+        columns.column("value"),
+        pa.repeat(pa.scalar(topic), count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        columns.column("offset"),
+        times.cast(pa.timestamp("us", "UTC")),
+        columns.column("timestampType"),
+    ]
+    if "headers" in schema.names:
+        arrays.append(_null_if_empty(columns.column("headers")))
+    if "timestampMs" in schema.names:
+        arrays.append(stamps.cast(pa.int64()))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def representable(stamps: pa.Array) -> pa.Array | None:
+    """Return which time stamps a table can have: those of the years 1 to 9999. None if it can have all of them."""
+    numbers = stamps.cast(pa.int64())
+    bounds = pc.min_max(numbers)
+    if not len(numbers) or (bounds["min"].as_py() >= _FIRST_MS and bounds["max"].as_py() <= _LAST_MS):
+        return None
+    return pc.and_(pc.greater_equal(numbers, _FIRST_MS), pc.less_equal(numbers, _LAST_MS))
+
+
+def _null_if_empty(headers: pa.Array) -> pa.Array:
+    """Replace empty lists by null, which Spark's Kafka source has for a record without headers."""
+    if not len(headers.flatten()):
+        return pa.nulls(len(headers), HEADERS)
+    return pc.if_else(pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, headers.type), headers).cast(HEADERS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,10 @@ Strategy: rows are collected by directory until there are enough for a row group
 small ones cost more than they save. When the waiting rows take too much memory, the largest group is written. A file is
 finished when it has reached its size, or when too many are open.
 
+The directories of a layout are topic, date and hour of the time stamps in UTC. Most batches belong to one directory,
+which the least and the greatest hour show. Other batches are sorted by directory, stably, and cut where the directory
+changes.
+
 Parquet's dictionaries are not used for columns in which each value occurs once: offsets and time stamps are written as
 differences.
 Must not know: formats of tables. `Target` decides the place of a file, and the facts that are kept.
@@ -11,15 +15,15 @@ Must not know: formats of tables. `Target` decides the place of a file, and the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pylogd.lake.tables.directories import Directory, divide, with_time_columns
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import DataFile
 
@@ -29,6 +33,13 @@ _WAITING_BYTES: Final = 96 << 20
 _OPEN_FILES: Final = 32
 #: Columns whose values are mostly unique and ascending.
 _ASCENDING: Final = ("offset", "timestamp", "timestampMs")
+_HOUR_US: Final = 3_600_000_000
+_DAY_US: Final = 24 * _HOUR_US
+#: The days before the year 1. They are added before a division, which rounds to zero, so that it rounds down.
+_SHIFT: Final = 1_000_000
+
+#: The values of the columns of a directory, such as {"topic": "flights", "date": date(2026, 11, 21), "hour": 7}.
+Directory = Mapping[str, Any]
 
 
 class Target(Protocol):
@@ -195,3 +206,45 @@ def _paths(path: str, kind: pa.DataType) -> list[str]:
     if pa.types.is_map(kind):
         return [*_paths(f"{path}.key_value.key", kind.key_type), *_paths(f"{path}.key_value.value", kind.item_type)]
     return [path]
+
+
+def with_time_columns(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Return rows with those of the columns `date` and `hour` that are in `names`, computed from `timestamp`."""
+    micros = rows.column("timestamp").cast(pa.int64()) if {"date", "hour"} & set(names) else None
+    if "date" in names:
+        days = pc.subtract(pc.divide(pc.add(micros, _SHIFT * _DAY_US), _DAY_US), _SHIFT)
+        rows = rows.append_column("date", days.cast(pa.int32()).cast(pa.date32()))
+    if "hour" in names:
+        hours = pc.divide(pc.add(micros, _SHIFT * _DAY_US), _HOUR_US)
+        hour = pc.subtract(hours, pc.multiply(pc.divide(hours, 24), 24))
+        rows = rows.append_column("hour", hour.cast(pa.int32()))
+    return rows
+
+
+def divide(rows: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Directory, pa.RecordBatch]]:
+    """Yield each directory of the rows, with its rows in their order.
+
+    names: the columns that make a directory.
+    """
+    if not rows.num_rows:
+        return
+    if not all(_is_constant(rows.column(name)) for name in names):
+        rows = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names]))
+    starts = _changes(rows, names)
+    for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
+        yield {name: rows.column(name)[start].as_py() for name in names}, rows.slice(start, end - start)
+
+
+def _is_constant(column: pa.Array) -> bool:
+    bounds = pc.min_max(column)
+    return bool(bounds["min"] == bounds["max"]) and not column.null_count
+
+
+def _changes(rows: pa.RecordBatch, names: Sequence[str]) -> list[int]:
+    """Return the indices of the first row of each directory. The rows are sorted by directory."""
+    changed = None
+    for name in names:
+        column = rows.column(name)
+        differs = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
+        changed = differs if changed is None else pc.or_(changed, differs)
+    return [0, *pc.add(pc.indices_nonzero(changed), 1).to_pylist()]

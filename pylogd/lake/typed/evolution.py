@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pylogd.lake.tables.checks import WIDER
 from pylogd.lake.typed.nodes import MOST_FIELDS
 
-_WIDENED: Final = frozenset({(pa.int32(), pa.int64()), (pa.float32(), pa.float64())})
 #: The other types that a column takes. Values that would lose digits in it are found when rows are converted.
 _TAKEN: Final = frozenset(
     {
-        *_WIDENED,
+        *WIDER,
         (pa.int32(), pa.float64()), (pa.int64(), pa.float64()),
         (pa.string(), pa.binary()), (pa.binary(), pa.string()),
     }
@@ -154,4 +154,4 @@ def _widens(table: pa.DataType, new: pa.DataType) -> bool:
     """Return whether a column can get another type without a change to its files."""
     if pa.types.is_decimal128(table) and pa.types.is_decimal128(new):
         return bool(new.scale == table.scale and new.precision > table.precision)
-    return (table, new) in _WIDENED
+    return (table, new) in WIDER

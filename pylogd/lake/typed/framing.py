@@ -101,7 +101,7 @@ def _divided(holders: pa.Array, rows: pa.Array, values: pa.Array | None, reasons
         places, bodies = rows.filter(named), None if values is None else values.filter(named)
         for at, prefix in enumerate(ids.dictionary.to_pylist()):
             same = pc.equal(ids.indices, at)
-            rest = _after(mine.filter(same), length)
+            rest = _tail(mine.filter(same), length)
             if bodies is None:
                 yield Frame(_schema_id(prefix), places.filter(same), rest)
             else:
@@ -109,10 +109,10 @@ def _divided(holders: pa.Array, rows: pa.Array, values: pa.Array | None, reasons
     bad = pc.invert(left)
     where = "the value" if values is None else f"the header {HEADER}"
     for row, holder in zip(rows.filter(bad).to_pylist(), holders.filter(bad).to_pylist(), strict=True):
-        reasons[row] = _without_id(holder, where)
+        reasons[row] = _why_no_id(holder, where)
 
 
-def _after(array: pa.Array, start: int) -> pa.Array:
+def _tail(array: pa.Array, start: int) -> pa.Array:
     """Return the bytes of each value after the first `start`."""
     return pc.binary_slice(array, start, _END)  # without an end, Arrow's estimate of the size overflows
 
@@ -123,7 +123,7 @@ def _schema_id(prefix: bytes) -> SchemaId:
     return str(UUID(bytes=prefix[1:]))
 
 
-def _without_id(holder: bytes, where: str) -> str:
+def _why_no_id(holder: bytes, where: str) -> str:
     if holder[:1] in _LENGTHS or not holder:
         return f"no schema id: {where} has {len(holder)} bytes"
     return f"no schema id: {where} begins with the byte 0x{holder[0]:02x}, not with 0x00 or 0x01"
@@ -136,7 +136,7 @@ def message_types(frame: Frame, reasons: Reasons) -> Iterator[tuple[tuple[int, .
     """
     heads = frame.bodies if frame.heads is None else frame.heads
     if pc.all(pc.equal(pc.binary_slice(heads, 0, 1), b"\x00")).as_py():
-        yield FIRST, frame.rows, frame.bodies if frame.heads is not None else _after(frame.bodies, 1)
+        yield FIRST, frame.rows, frame.bodies if frame.heads is not None else _tail(frame.bodies, 1)
         return
     found: dict[tuple[int, ...], tuple[list[int], list[bytes]]] = {}
     for at, (row, head) in enumerate(zip(frame.rows.to_pylist(), heads.to_pylist(), strict=True)):

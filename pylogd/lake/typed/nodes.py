@@ -31,7 +31,6 @@ MOST_FIELDS: Final = 2_000
 MOST_DEPTH: Final = 50
 MOST_DIGITS: Final = 38
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
-LOCAL_TIMESTAMP: Final = pa.timestamp("us")
 #: The first and the last microsecond and day of the years 1 to 9999, since 1970.
 _MICROSECONDS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS: Final = (-719_162, 2_932_896)
@@ -79,15 +78,14 @@ class Budget:
     A type that is used twice counts twice, so that the expansion is limited.
     """
 
-    def __init__(self, most: int = MOST_FIELDS) -> None:
-        self._most = most
-        self._left = most
+    def __init__(self) -> None:
+        self._left = MOST_FIELDS
 
     def take(self, depth: int) -> None:
         """Count one field. Raises NotColumns if there are too many fields, or if it is nested too deeply."""
         self._left -= 1
         if self._left < 0:
-            raise NotColumns(f"the schema has more than {self._most} fields")
+            raise NotColumns(f"the schema has more than {MOST_FIELDS} fields")
         if depth > MOST_DEPTH:
             raise NotColumns(f"the schema is nested deeper than {MOST_DEPTH} levels")
 

@@ -1,8 +1,12 @@
 """Make rows of a typed table from records: the fields of each record, and the columns of its value.
 
-Strategy: the driver decides the columns, from all versions of the topic's subject (`plan`), and sends them to the tasks
-with these schemas. Tasks ask the registry only for schemas of other subjects. A task's process keeps a decoder for each
-table, with the schemas that it has looked up.
+Strategy: a loader first finds out which records it will read, and then calls `prepare` on its driver. `prepare` decides
+the columns, from all versions of the topic's subject (`plan`). It makes the table, or adds the new columns in a
+separate commit; then comes the load. If the load never happens, the new columns exist and are empty.
+
+`prepare` returns the maker of the rows (`TypedRows`), which is sent to the tasks with these schemas. Tasks ask the
+registry only for schemas of other subjects. A task's process keeps a decoder for each table, with the schemas that it
+has looked up.
 
 Rules: the driver reads the ends of the log first and the versions after that. A producer registers its schema before it
 sends, so the driver has seen the schema of each record before these ends, unless the schema is of another subject. Rows
@@ -12,6 +16,7 @@ Spark.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,13 +26,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylogd.client.registry.api_client import RegistryApi
-from pylogd.lake.tables.columns import HEADERS, RECORD, with_directories
-from pylogd.lake.tables.interface import Layout
-from pylogd.lake.tables.records import INVALID_TIME, divide, quarantined
+from pylogd.lake.tables.errors import TableError
+from pylogd.lake.tables.interface import Layout, Table
+from pylogd.lake.tables.records import HEADERS, INVALID_TIME, RECORD, divide, quarantined, with_directories
 from pylogd.lake.typed.decoding import Decoder, Readers
-from pylogd.lake.typed.errors import NotColumns
+from pylogd.lake.typed.errors import NoSchema, NotColumns
 from pylogd.lake.typed.evolution import evolved, plain
 from pylogd.lake.typed.registry import Registered, SchemaId, SchemaLookup, Version
+
+_log = logging.getLogger(__name__)
+_warned: set[tuple[str, str, int]] = set()  # (table, subject, version)
 
 #: The columns of each table besides those of its schemas.
 RECORD_COLUMNS: Final = (*RECORD, pa.field("headers", HEADERS))
@@ -57,6 +65,34 @@ class Registry:
 @lru_cache
 def _lookup(registry: Registry) -> SchemaLookup:
     return SchemaLookup(RegistryApi(registry.url, settings=dict(registry.settings)))
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSource:
+    """The source of a typed table's columns.
+
+    registry: the schema registry.
+    subject: "" for `<topic>-value`.
+    message: the full name of a Protobuf message type; "" for the file's first type.
+    """
+
+    registry: Registry
+    subject: str = ""
+    message: str = ""
+
+    @classmethod
+    def at(cls, url: str, settings: Mapping[str, str], subject: str = "", message: str = "") -> SchemaSource:
+        """Return the source from the registry at a URL. Raises ValueError for wrong settings.
+
+        settings: TLS and credentials, see `pylogd.client.registry.access`.
+        """
+        registry = Registry(url, tuple(sorted(settings.items())))
+        registry.lookup()  # this refuses wrong settings
+        return cls(registry, subject, message)
+
+    def subject_of(self, topic: str) -> str:
+        """Return the subject of a topic's values."""
+        return self.subject or f"{topic}-value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +147,54 @@ def typed_columns(table: pa.Schema | None) -> pa.Schema:
 def table_columns(columns: pa.Schema, layout: Layout) -> pa.Schema:
     """Return all columns of a table with these typed columns."""
     return with_directories([*RECORD_COLUMNS, *columns], layout)
+
+
+def prepare(table: Table, topic: str, source: SchemaSource, layout: Layout) -> tuple[TypedRows, int]:
+    """Make a typed table, or add the columns of new versions to it. Return the maker of its rows, and a schema's id.
+
+    The id is that of the subject's newest version. As long as no version can be columns, the table has no columns of a
+    schema, and records go to the quarantine. Raises NoSchema if the subject has no version; SchemaRegistryError;
+    TableError.
+    """
+    existed, before = table.exists, typed_columns(table.columns)
+    subject = source.subject_of(topic)
+    lookup = source.registry.lookup()
+    found = plan(before, lookup, subject, message=source.message)
+    if found.latest is None:
+        raise NoSchema(f"the registry has no subject {subject!r}: register a schema, or name another subject")
+    table.create(layout, table_columns(found.columns, layout))  # this checks the layout of an existing table
+    if existed and found.columns != before:
+        found = _evolved(table, before, found, source, subject, layout)
+    _warn(table.location, subject, found)
+    assert found.latest is not None
+    return TypedRows(found.columns, source.registry, tuple(found.schemas.items())), found.latest.schema_id
+
+
+def _warn(location: str, subject: str, found: ColumnsPlan) -> None:
+    """Log a warning, once in this process, with the schema versions whose changes the table can't follow."""
+    for version, why in found.conflicts.items():
+        if (location, subject, version) not in _warned:
+            _warned.add((location, subject, version))
+            _log.warning(
+                "Version %d of %s does not fit the table %s: %s. Its records go to the quarantine.",
+                version, subject, location, why,
+            )  # fmt: skip
+
+
+def _evolved(
+    table: Table, before: pa.Schema, found: ColumnsPlan, source: SchemaSource, subject: str, layout: Layout
+) -> ColumnsPlan:
+    """Give a table its new columns. Return the columns that it has afterwards."""
+    try:
+        table.evolve(table_columns(found.columns, layout))
+        return found
+    except TableError:
+        fixed = plan(before, source.registry.lookup(), subject, message=source.message, can_change=False)
+        if fixed.columns == found.columns:
+            raise
+    if fixed.columns != before:  # the format can't change the type of a column
+        table.evolve(table_columns(fixed.columns, layout))
+    return fixed
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from pylogd.client.deferred import Admin, Consumer
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.registry.api_client import SchemaRegistryError
 from pylogd.config.zookeeper import parse_connect
-from pylogd.lake.tables.probing import check_directory, probe_table
+from pylogd.lake.tables.opening import check_directory, probe_table
 from pylogd.services.mirror.errors import MirrorError
 from pylogd.services.mirror.service import open_store
 from pylogd.services.mirror.settings import MirrorSettings, RouteSettings, SchemaSettings, TableSettings
@@ -202,7 +202,7 @@ class Check:
 def _check_subjects(schemas: SchemaSettings, topics: list[str]) -> None:
     """Check that the registry answers, and has a subject for each topic. Raises PylogdError."""
     from pylogd.lake.typed.errors import NoSchema  # noqa: PLC0415 - an extra
-    from pylogd.lake.typed.preparing import SchemaSource  # noqa: PLC0415 - an extra
+    from pylogd.lake.typed.rows import SchemaSource  # noqa: PLC0415 - an extra
 
     source = SchemaSource.at(schemas.url, schemas.properties, schemas.subject, schemas.message)
     lookup = source.registry.lookup()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pylogd.base.clock import wall_ms
-from pylogd.lake.tables.interface import DataFile, FileWriter, Layout, SparkStaging, Table
+from pylogd.lake.tables.interface import DataFile, Layout, LoadFiles, Table
 from pylogd.lake.tables.position import LoadRange, Position
 from pylogd.services.mirror.errors import MirrorError
 from pylogd.services.mirror.target import Checkpoint
@@ -24,10 +24,9 @@ from pylogd.wire.records import parse_header
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pylogd.lake.tables.interface import Rows, TaskStaging
-    from pylogd.lake.typed.preparing import SchemaSource
+    from pylogd.lake.tables.interface import Rows
     from pylogd.lake.typed.registry import SchemaId
-    from pylogd.lake.typed.rows import TypedRows
+    from pylogd.lake.typed.rows import SchemaSource, TypedRows
     from pylogd.services.mirror.settings import SchemaSettings
 
 
@@ -93,7 +92,7 @@ class TypedColumns:
 
         Raises NoSchema; SchemaRegistryError; TableError; MirrorError if the table has another topic.
         """
-        from pylogd.lake.typed.preparing import SchemaSource, prepare  # noqa: PLC0415 - an extra
+        from pylogd.lake.typed.rows import SchemaSource, prepare  # noqa: PLC0415 - an extra
 
         for known, _ in table.position.offsets:
             if known != topic:
@@ -138,26 +137,6 @@ class Slice(NamedTuple):
 
 
 @dataclass(slots=True)
-class _OpenLoad:
-    """The files of the next commit.
-
-    good, aside: the writers of the table and of its quarantine.
-    added, quarantined: files that are finished already.
-    """
-
-    staging: TaskStaging | SparkStaging
-    good: FileWriter
-    aside: FileWriter | None = None
-    added: list[DataFile] = field(default_factory=list)
-    quarantined: list[DataFile] = field(default_factory=list)
-
-    def finish(self) -> None:
-        """Finish the open files. Raises OSError."""
-        self.added += self.good.close()
-        self.quarantined += [] if self.aside is None else self.aside.close()
-
-
-@dataclass(slots=True)
 class _Start:
     """The start of a load of a partition.
 
@@ -189,7 +168,7 @@ class TableLoader:
     _table: Table | None = None
     _columns: RecordColumns | TypedColumns | None = None
     _rows: Rows | None = None
-    _open: _OpenLoad | None = None
+    _open: LoadFiles | None = None
     _starts: dict[TablePartition, _Start] = field(default_factory=dict)
 
     def open(self) -> None:
@@ -224,17 +203,14 @@ class TableLoader:
 
     def write(self, slices: Sequence[Slice]) -> None:
         """Write the records of batches to files of the next commit."""
-        from pylogd.lake.tables.source_rows import source_rows  # noqa: PLC0415 - pyarrow, an extra
+        from pylogd.lake.tables.records import source_rows  # noqa: PLC0415 - pyarrow, an extra
 
         for each in slices:
             for columns in _decoded(each):
                 load, (good, rest) = self._converted(each.partition, source_rows(columns, *each.partition))
-                load.good.write(good)
-                if rest.num_rows:
-                    load.aside = load.aside or self._writer(load.staging, quarantine=True)
-                    load.aside.write(rest)
+                load.write(good, rest)
 
-    def _converted(self, partition: TablePartition, records: pa.RecordBatch) -> tuple[_OpenLoad, Converted]:
+    def _converted(self, partition: TablePartition, records: pa.RecordBatch) -> tuple[LoadFiles, Converted]:
         """Return the rows of records, the rows for the quarantine, and the load that takes both."""
         load, columns = self._load(partition), self._columns
         assert self._rows is not None and columns is not None
@@ -253,17 +229,16 @@ class TableLoader:
         """Commit the written rows, and move partitions to their checkpoints. Raises OffsetsMoved, CommitConflict."""
         load, self._open = self._open, None
         loading = self._range(checkpoints)
-        try:
-            if load is not None:
-                load.finish()
-        except OSError:
-            _abort(load)
-            self.table.refresh()  # a worker that has loaded the same partitions may have deleted the files
-            self.table.position.check(self._expected(loading), loading)
-            raise
         if load is None:
             self._commit(loading, (), (), at_ms)
         else:
+            try:
+                load.finish()
+            except OSError:
+                load.abort()
+                self.table.refresh()  # a worker that has loaded the same partitions may have deleted the files
+                self.table.position.check(self._expected(loading), loading)
+                raise
             self._commit(loading, load.added, load.quarantined, at_ms)
         for partition, checkpoint in checkpoints.items():
             own = _id(checkpoint.topic_id)
@@ -281,7 +256,8 @@ class TableLoader:
     def abort(self) -> None:
         """Delete the files that were written since the last commit."""
         load, self._open = self._open, None
-        _abort(load)
+        if load is not None:
+            load.abort()
 
     def _expected(self, loading: LoadRange) -> Position:
         """Return the position at which a load was planned, which `Table.commit` compares with the table's position.
@@ -300,7 +276,7 @@ class TableLoader:
                 ids[topic] = found
         return Position(offsets, ids)
 
-    def _load(self, partition: TablePartition) -> _OpenLoad:
+    def _load(self, partition: TablePartition) -> LoadFiles:
         """Return the open load. If no load is open, open one whose first rows are from this partition."""
         if self._open is None:
             start, topic = self._starts[partition], partition[0]
@@ -318,25 +294,20 @@ class TableLoader:
         assert self._columns is not None
         self._rows = self._columns.prepare(self.table, topic)
 
-    def _begin_files(self, partition: TablePartition, before: _OpenLoad | None = None) -> _OpenLoad:
+    def _begin_files(self, partition: TablePartition, before: LoadFiles | None = None) -> LoadFiles:
         """Begin files with the current columns.
 
         before: the load so far, with finished files.
         """
+        from pylogd.lake.tables.parquet.staging import new_writer  # noqa: PLC0415 - pyarrow, an extra
+
+        assert self._columns is not None
         planned = _planned(partition, self._starts[partition])
         staging = self.table.staging(self._expected(planned), planned)
-        self._open = _OpenLoad(staging, self._writer(staging))
+        self._open = LoadFiles(new_writer(staging, self.layout, self._columns.schema))
         if before is not None:
             self._open.added, self._open.quarantined = before.added, before.quarantined
         return self._open
-
-    def _writer(self, staging: TaskStaging | SparkStaging, *, quarantine: bool = False) -> FileWriter:
-        if not isinstance(staging, SparkStaging):
-            return staging.writer(quarantine=quarantine)
-        from pylogd.lake.tables.parquet.staging import LakeWriter  # noqa: PLC0415 - pyarrow, an extra
-
-        assert self._columns is not None
-        return LakeWriter(staging, self.layout, self._columns.schema, quarantine=quarantine)
 
     def _range(self, checkpoints: Mapping[TablePartition, Checkpoint]) -> LoadRange:
         """Return the offsets of a load: from the start of each partition to its checkpoint."""
@@ -349,12 +320,6 @@ class TableLoader:
             {partition: each.epoch for partition, each in checkpoints.items() if each.epoch >= 0},
             {} if schema_id is None else dict.fromkeys(ids, schema_id),
         )  # fmt: skip
-
-
-def _abort(load: _OpenLoad | None) -> None:
-    for writer in () if load is None else (load.good, load.aside):
-        if writer is not None:
-            writer.abort()
 
 
 def _planned(partition: TablePartition, start: _Start) -> LoadRange:

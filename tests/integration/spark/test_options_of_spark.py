@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
 
 from pylogd.client import Consumer, Producer
-from pylogd.lake.spark.spark_options import OPTIONS_OF_SPARK
+from pylogd.lake.spark.options import OPTIONS_OF_SPARK
 from tests.docs.kinds import blocks_of_kind
 from tests.integration.conftest import Address
 from tests.sparks import python_environment, retried

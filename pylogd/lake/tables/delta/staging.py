@@ -22,7 +22,7 @@ from pylogd.lake.tables.interface import DataFile
 from pylogd.lake.tables.writing import DirectoryWriter
 
 if TYPE_CHECKING:
-    from pylogd.lake.tables.directories import Directory
+    from pylogd.lake.tables.writing import Directory
 
 #: Longer texts are not used as bounds: they would have to be cut, an upper bound to a greater text.
 _LONGEST_BOUND: Final = 64

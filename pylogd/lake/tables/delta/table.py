@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,15 +21,22 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from pylogd.base.clock import wall_ms
-from pylogd.base.errors import PylogdError
 from pylogd.lake.tables.checks import check_columns, check_unchanged, own_columns
-from pylogd.lake.tables.columns import of_quarantine, of_records
 from pylogd.lake.tables.delta.features import check_features, unreadable
 from pylogd.lake.tables.delta.staging import DeltaStaging, TableFiles
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
 from pylogd.lake.tables.position import LoadRange, Position
-from pylogd.lake.tables.recorded import LoadRecord, Quarantine, RecordedTable, Refused, layout_json, layout_of
+from pylogd.lake.tables.recorded import (
+    LoadRecord,
+    Quarantine,
+    RecordedTable,
+    Refused,
+    layout_json,
+    layout_of,
+    library_errors,
+)
+from pylogd.lake.tables.records import of_quarantine, of_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,9 +48,10 @@ _SUFFIX: Final = "_quarantine"
 #: The number of commits that are searched first, and its factor for each further search.
 _LOOK: Final = 8
 _HOUR_MS: Final = 3_600_000
+_errors = partial(library_errors, "Delta")
 
 
-class DeltaLakeTable(RecordedTable):
+class DeltaLakeTable(RecordedTable[DeltaTable]):
     """Implements `interface.Table` on a Delta table."""
 
     format = "delta"
@@ -62,7 +70,6 @@ class DeltaLakeTable(RecordedTable):
         self._uri = uri.rstrip("/") if "://" in uri else str(Path(uri).resolve())  # tasks have other directories
         self._options = dict(options)
         self._codec = codec
-        self._table: DeltaTable | None = None
         self._staged: pa.Schema | None = None  # the columns of the written files
         self.refresh()
 
@@ -80,11 +87,6 @@ class DeltaLakeTable(RecordedTable):
     def quarantine(self) -> str:
         """The directory of the quarantine."""
         return self._uri + _SUFFIX
-
-    @property
-    def exists(self) -> bool:
-        """Whether the table has been made."""
-        return self._table is not None
 
     @property
     def layout(self) -> Layout | None:
@@ -191,11 +193,6 @@ class DeltaLakeTable(RecordedTable):
             return sum(
                 len(table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)) for table in tables
             )
-
-    def _made(self) -> DeltaTable:
-        if self._table is None:
-            raise TableError(f"the Delta table {self.location} does not exist")
-        return self._table
 
     def _read(self) -> None:
         self._table = _open(self._uri, self._options)
@@ -400,14 +397,3 @@ def _total(said: Any) -> int:
     """Return the bytes of files that optimize reports, as a document or as its JSON."""
     document = json.loads(said) if isinstance(said, str) else said
     return int(document["totalSize"])
-
-
-@contextmanager
-def _errors(where: str) -> Iterator[None]:
-    """Raise TableError for errors of deltalake and of the storage below it."""
-    try:
-        yield
-    except (PylogdError, Refused):
-        raise
-    except Exception as error:
-        raise TableError(f"the Delta table {where}: {error or type(error).__name__}") from error

@@ -31,7 +31,7 @@ from pylogd.lake.tables.checks import UnsupportedFeature
 from pylogd.lake.tables.errors import TableError
 
 if TYPE_CHECKING:
-    from pylogd.lake.tables.directories import Directory
+    from pylogd.lake.tables.writing import Directory
 
 _ENCRYPTION: Final = "encryption.key-id"
 _GC: Final = "gc.enabled"

@@ -1,4 +1,5 @@
-"""Write an Iceberg table's data files in tasks, with the ids of its columns and the statistics of its manifests.
+"""Write an Iceberg table's data files in tasks, with the ids of its columns and the statistics of its manifests, and
+delete those of loaders that died.
 
 Strategy: pyiceberg's facts of a file are computed in the task, from the footer that was just written. The driver reads
 no file.
@@ -8,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import (
+    PyArrowFileIO,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -22,16 +25,19 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.partitioning import PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from pylogd.lake.tables.iceberg.features import partition_values
-from pylogd.lake.tables.iceberg.orphans import PREFIX
 from pylogd.lake.tables.interface import DataFile
 from pylogd.lake.tables.writing import DirectoryWriter
 
 if TYPE_CHECKING:
-    from pylogd.lake.tables.directories import Directory
+    from pylogd.lake.tables.writing import Directory
+
+#: The first part of the names of data files that pylogd writes.
+_PREFIX: Final = "pylogd-"
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class _Target:
         """Return the path and the open stream of a new file."""
         values = partition_values(directory, self._table.spec, self._table.schema)
         key = _Key(values, self._table.spec, self._table.schema)
-        path = self._locations.new_data_location(f"{PREFIX}{uuid4()}.parquet", key)
+        path = self._locations.new_data_location(f"{_PREFIX}{uuid4()}.parquet", key)
         return path, self._io.new_output(path).create()
 
     def finished(self, path: str, directory: Directory, metadata: pq.FileMetaData) -> DataFile:
@@ -109,3 +115,41 @@ class _Key(PartitionKey):
     def __init__(self, values: Sequence[Any], spec: PartitionSpec, schema: Schema) -> None:
         super().__init__([], spec, schema)
         self.__dict__["partition"] = Record(*values)
+
+
+def delete_orphans(table: Table, changed_before_ms: int) -> int:
+    """Delete the files of loaders that died: files that no snapshot names. Return their number.
+
+    changed_before_ms: files that were changed later stay. A file that a loader is writing is not named yet either, so
+    the age must be longer than any load takes.
+
+    Only files below the directory of the table's data are deleted, and only if their names show that pylogd wrote them.
+    """
+    io = PyArrowFileIO(table.io.properties)
+    scheme, netloc, root = PyArrowFileIO.parse_location(table.location_provider().data_path)
+    files = io.fs_by_scheme(scheme, netloc)
+    found = [
+        each.path
+        for each in files.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
+        if each.is_file and each.base_name.startswith(_PREFIX) and each.mtime.timestamp() * 1000 < changed_before_ms
+    ]
+    table.refresh()  # after the listing, so that files that were committed meanwhile are named
+    named = _named(table)
+    orphans = [path for path in found if path not in named]
+    for path in orphans:
+        files.delete_file(path)
+    return len(orphans)
+
+
+def _named(table: Table) -> set[str]:
+    """Return the paths, without scheme and host, of the data files of all snapshots."""
+    manifests = {
+        manifest.manifest_path: manifest
+        for snapshot in table.metadata.snapshots
+        for manifest in snapshot.manifests(table.io)
+    }
+    return {
+        PyArrowFileIO.parse_location(entry.data_file.file_path)[2]
+        for manifest in manifests.values()
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+    }

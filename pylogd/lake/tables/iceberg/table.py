@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.exceptions import (
@@ -38,13 +39,10 @@ from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
 from pyiceberg.typedef import Record
 
-from pylogd.base.errors import PylogdError
 from pylogd.lake.tables.checks import check_columns, check_unchanged, own_columns
-from pylogd.lake.tables.columns import of_quarantine, of_records
 from pylogd.lake.tables.errors import CommitConflict, TableError
 from pylogd.lake.tables.iceberg.features import check_deletes_files, check_features, deletes_files, renamed
-from pylogd.lake.tables.iceberg.orphans import delete_orphans
-from pylogd.lake.tables.iceberg.staging import IcebergStaging, TableFiles
+from pylogd.lake.tables.iceberg.staging import IcebergStaging, TableFiles, delete_orphans
 from pylogd.lake.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite
 from pylogd.lake.tables.position import LoadRange, Position
 from pylogd.lake.tables.recorded import (
@@ -54,9 +52,11 @@ from pylogd.lake.tables.recorded import (
     Refused,
     layout_json,
     layout_of,
+    library_errors,
     read_document,
     read_range,
 )
+from pylogd.lake.tables.records import of_quarantine, of_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,9 +81,10 @@ _SETTINGS: Final = {
     TableProperties.MAX_SNAPSHOT_AGE_MS: str(24 * 3_600_000),  # short, since each snapshot makes commits more expensive
 }
 _EXPIRE_EVERY: Final = 100
+_errors = partial(library_errors, "Iceberg")
 
 
-class IcebergTable(RecordedTable):
+class IcebergTable(RecordedTable[Loaded]):
     """Implements `interface.Table` on an Iceberg table."""
 
     format = "iceberg"
@@ -100,7 +101,6 @@ class IcebergTable(RecordedTable):
         self._catalog = catalog
         self._name = name
         self._codec = codec
-        self._table: Loaded | None = None
         self._staged: IcebergStaging | None = None
         self.refresh()
 
@@ -118,11 +118,6 @@ class IcebergTable(RecordedTable):
     def quarantine(self) -> str:
         """The name of the quarantine."""
         return str(self._name) + _SUFFIX
-
-    @property
-    def exists(self) -> bool:
-        """Whether the table has been made."""
-        return self._table is not None
 
     @property
     def layout(self) -> Layout | None:
@@ -212,11 +207,6 @@ class IcebergTable(RecordedTable):
 
     def _identifier(self, suffix: str = "") -> tuple[str, ...]:
         return (*self._name.namespace.split("."), self._name.table + suffix)
-
-    def _made(self) -> Loaded:
-        if self._table is None:
-            raise TableError(f"the Iceberg table {self.location} does not exist")
-        return self._table
 
     def _read(self) -> None:
         with _errors(self.location):
@@ -418,14 +408,3 @@ def _committed(snapshot: Snapshot) -> Committed:
         snapshot.snapshot_id, kind, snapshot.timestamp_ms, read, number("added-records"), number("added-data-files"),
         number("added-files-size"), number(_QUARANTINED), number("deleted-data-files"),
     )  # fmt: skip
-
-
-@contextmanager
-def _errors(where: str) -> Iterator[None]:
-    """Raise TableError for errors of pyiceberg and of the libraries below it: catalogs, file systems, HTTP."""
-    try:
-        yield
-    except (PylogdError, Refused):
-        raise
-    except Exception as error:
-        raise TableError(f"the Iceberg table {where}: {error or type(error).__name__}") from error

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import Layout
-from pylogd.lake.tables.position import Position, by_partition, nested
+from pylogd.lake.tables.position import Position, by_partition
 
 VERSION: Final = 3
 #: The version of documents. Version 1 has no topic ids, leader epochs and quarantine; 2 has no layout, writer and
@@ -130,16 +130,6 @@ def position_of(commit: Commit | None) -> Position:
     return Position(
         by_partition(commit.offsets), commit.topic_ids, by_partition(commit.leader_epochs), commit.schema_ids
     )
-
-
-def position_fields(position: Position) -> dict[str, Any]:
-    """Return the fields of a commit for a position of the lake."""
-    return {
-        "offsets": nested(position.offsets),
-        "topic_ids": dict(position.topic_ids),
-        "leader_epochs": nested(position.leader_epochs),
-        "schema_ids": dict(position.schema_ids),
-    }
 
 
 def layout_of(commit: Commit | None) -> Layout | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 META: Final = "_pylogd"
 COMMITS: Final = f"{META}/commits"
@@ -61,6 +61,75 @@ class Files(Protocol):
 
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with its content, if it exists."""
+
+
+class SparkFiles(Files, Protocol):
+    """`Files` on the file system to which Spark writes."""
+
+    @property
+    def root(self) -> str:
+        """The lake's directory, absolute with its scheme."""
+
+    def path(self, relative: str) -> str:
+        """Return the absolute path, with its scheme, of a path relative to the root."""
+
+    def data_files(self, directory: str) -> list[tuple[str, int]]:
+        """Return (path, size in bytes) of all files below a directory whose names don't begin with `_` or a point."""
+
+    def parquet_rows(self, path: str) -> int:
+        """Return the number of rows of a Parquet file, from its footer."""
+
+    def has_strings(self, path: str, column: str) -> bool:
+        """Return whether a column of a Parquet file holds strings, from its footer."""
+
+
+@runtime_checkable
+class NewFiles(Protocol):
+    """File systems on which a process can write a lake's data files without Spark."""
+
+    def new_file(self, path: str) -> Any:
+        """Open a new file for writing bytes. Closing it makes it durable."""
+
+
+class ReadOnlyFiles:
+    """Implements `SparkFiles` on other files without changing them, for programs that only read a lake.
+
+    Opening a lake completes commits and deletes attempts that can't be committed any more. Here these operations do
+    nothing and report success, so that the lake's history can be read.
+    """
+
+    def __init__(self, files: SparkFiles) -> None:
+        self._files = files
+        self.threads = files.threads
+        self.path = files.path
+        self.names = files.names
+        self.read = files.read
+        self.exists = files.exists
+        self.data_files = files.data_files
+        self.parquet_rows = files.parquet_rows
+        self.has_strings = files.has_strings
+
+    @property
+    def root(self) -> str:
+        """The lake's directory, absolute with its scheme."""
+        return self._files.root
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make no file, and report that it exists."""
+        return False
+
+    def move(self, source: str, target: str) -> bool:
+        """Move nothing, and report that the file was moved."""
+        return True
+
+    def delete(self, path: str) -> None:
+        """Delete nothing."""
+
+    def can_write(self) -> None:
+        """Check whether files can be written, if the file system can tell. Raises TableError if not."""
+        probe = getattr(self._files, "can_write", None)
+        if probe is not None:
+            probe()
 
 
 def each(files: Files, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

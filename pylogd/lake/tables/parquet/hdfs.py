@@ -41,7 +41,7 @@ def hdfs_client(location: str, properties: Mapping[str, str]) -> Any:
 
 
 class HdfsFiles(FsspecFiles):
-    """Implements `Files`, and `table.SparkFiles` and `NewFiles`, on a directory of HDFS."""
+    """Implements `Files`, and `SparkFiles` and `NewFiles`, on a directory of HDFS."""
 
     threads = 8
 

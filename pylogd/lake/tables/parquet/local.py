@@ -25,7 +25,7 @@ _TRIES: Final = 10
 
 
 class LocalFiles:
-    """Implements `Files`, and `table.SparkFiles` and `NewFiles`, on a local directory, which need not exist yet."""
+    """Implements `Files`, and `SparkFiles` and `NewFiles`, on a local directory, which need not exist yet."""
 
     threads = 1
 
@@ -41,8 +41,8 @@ class LocalFiles:
         return str(self._root)
 
     def path(self, relative: str) -> str:
-        """Return the full path of a path relative to the root."""
-        return f"{self._root}/{relative}"
+        """Return the absolute path, with the root's scheme if it has one, of a path relative to the root."""
+        return f"{self.root}/{relative}"
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory, sorted, without hidden ones; no names if it does not exist."""

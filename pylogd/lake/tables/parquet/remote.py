@@ -25,7 +25,7 @@ _PROBE: Final = "_pylogd/probe"
 
 
 class FsspecFiles:
-    """Implements `Files`, and `table.SparkFiles` and `NewFiles`, on a directory of an fsspec file system.
+    """Implements `Files`, and `SparkFiles` and `NewFiles`, on a directory of an fsspec file system.
 
     filesystem: an `fsspec.AbstractFileSystem`.
     root: the lake's directory, without scheme, such as `bucket/lake`.

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pylogd.lake.tables.columns import of_quarantine, of_records
-from pylogd.lake.tables.directories import Directory
 from pylogd.lake.tables.errors import TableError
-from pylogd.lake.tables.interface import DIRECTORIES, DataFile, Layout, SparkStaging
-from pylogd.lake.tables.records import without_directories
-from pylogd.lake.tables.writing import DirectoryWriter
+from pylogd.lake.tables.interface import DIRECTORIES, DataFile, Layout, NewWriter, SparkStaging, TaskStaging
+from pylogd.lake.tables.records import of_quarantine, of_records, without_directories
+from pylogd.lake.tables.writing import Directory, DirectoryWriter
 
 _LOADED: Final = "loaded"
 _ASIDE: Final = "aside"
@@ -56,19 +56,34 @@ class LakeWriter(DirectoryWriter):
         return self._staging.found(self._below, self._is_quarantine) if super().close() else []
 
 
-class _Target:
-    """Implements `writing.Target`."""
+def new_writer(
+    staging: TaskStaging | SparkStaging, layout: Layout, columns: pa.Schema | None = None, *, codec: str = "zstd"
+) -> NewWriter:  # fmt: skip
+    """Return how a process without Spark makes the writers of an attempt at a commit of any format.
 
-    def __init__(self, create: Callable[[str], Any], below: str) -> None:
-        """`create` opens a new file. `below` is the directory of all files."""
-        self._create = create
-        self._below = below
+    columns, codec: see `LakeWriter`; other formats have theirs in `staging`.
+    """
+    if isinstance(staging, SparkStaging):
+        return partial(LakeWriter, staging, layout, columns, codec=codec)
+    return staging.writer
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Implements `writing.Target`.
+
+    open: opens a new file.
+    below: the directory of all files.
+    """
+
+    open: Callable[[str], Any]
+    below: str
 
     def create(self, directory: Directory) -> tuple[str, Any]:
         """Return the path and the open stream of a new file."""
         names = [f"{name}={_name(name, value)}" for name, value in directory.items()]
-        path = "/".join([self._below, *names, f"part-{uuid.uuid4()}.parquet"])
-        return path, self._create(path)
+        path = "/".join([self.below, *names, f"part-{uuid.uuid4()}.parquet"])
+        return path, self.open(path)
 
     def finished(self, path: str, directory: Directory, metadata: pq.FileMetaData) -> DataFile:
         """Return the path and rows of a file. `LakeWriter.close` looks up the rest."""

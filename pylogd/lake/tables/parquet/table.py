@@ -1,56 +1,27 @@
 """The Parquet lake as a `Table`. Spark itself writes its files, on any file system of Hadoop.
 
-Must not know: Spark, whose part is `SparkFiles`.
+Must not know: Spark, whose part is `files.SparkFiles`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from pylogd.base.clock import wall_ms
-from pylogd.lake.tables.columns import with_directories
 from pylogd.lake.tables.interface import DIRECTORIES, Committed, DataFile, Layout, Rewrite, SparkStaging
 from pylogd.lake.tables.parquet import attempts, commits
 from pylogd.lake.tables.parquet.attempts import Claim
-from pylogd.lake.tables.parquet.changes import Evolution, Load
+from pylogd.lake.tables.parquet.changes import Evolution, Load, evolved
 from pylogd.lake.tables.parquet.commits import Commit, columns_of, decode_columns, encode_columns
 from pylogd.lake.tables.parquet.compaction import compact
-from pylogd.lake.tables.parquet.evolution import evolved
 from pylogd.lake.tables.parquet.expiry import Expired, expire
-from pylogd.lake.tables.parquet.files import QUARANTINE, Files
+from pylogd.lake.tables.parquet.files import QUARANTINE, NewFiles, SparkFiles
 from pylogd.lake.tables.parquet.lake import Lake, target_path
 from pylogd.lake.tables.position import LoadRange, Position, by_partition
-
-
-class SparkFiles(Files, Protocol):
-    """`Files` on the file system to which Spark writes."""
-
-    @property
-    def root(self) -> str:
-        """The lake's directory, absolute with its scheme."""
-
-    def path(self, relative: str) -> str:
-        """Return the absolute path, with its scheme, of a path relative to the root."""
-
-    def data_files(self, directory: str) -> list[tuple[str, int]]:
-        """Return (path, size in bytes) of all files below a directory whose names don't begin with `_` or a point."""
-
-    def parquet_rows(self, path: str) -> int:
-        """Return the number of rows of a Parquet file, from its footer."""
-
-    def has_strings(self, path: str, column: str) -> bool:
-        """Return whether a column of a Parquet file holds strings, from its footer."""
-
-
-@runtime_checkable
-class NewFiles(Protocol):
-    """File systems on which a process can write a lake's data files without Spark."""
-
-    def new_file(self, path: str) -> Any:
-        """Open a new file for writing bytes. Closing it makes it durable."""
+from pylogd.lake.tables.records import with_directories
 
 
 class LakeTable:
@@ -251,10 +222,10 @@ def _sum(done: Sequence[Committed]) -> Committed | None:
     """Return the sum of several compactions, with the number of the last one."""
     if not done:
         return None
-    numbers: Mapping[str, Callable[[Committed], int]] = {
-        "rows": lambda each: each.rows, "files": lambda each: each.files, "bytes": lambda each: each.bytes,
-        "replaced": lambda each: each.replaced,
-    }  # fmt: skip
-    sums = {name: sum(map(of, done)) for name, of in numbers.items()}
-    last = done[-1]
-    return Committed(last.number, last.kind, last.at_ms, last.read, **sums)
+    return replace(
+        done[-1],
+        rows=sum(each.rows for each in done),
+        files=sum(each.files for each in done),
+        bytes=sum(each.bytes for each in done),
+        replaced=sum(each.replaced for each in done),
+    )

@@ -24,11 +24,10 @@ from pylogd.cli.demo_events import Event, flights
 from pylogd.client import Admin, Consumer, NewTopic, Producer
 from pylogd.lake.spark.load import LoadPlan, compact, load
 from pylogd.lake.spark.opening import open_table
-from pylogd.lake.tables.columns import HEADERS
-from pylogd.lake.tables.history import commit_with
 from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
-from pylogd.lake.tables.interface import Table
+from pylogd.lake.tables.interface import Table, commit_with
 from pylogd.lake.tables.parquet.table import LakeTable
+from pylogd.lake.tables.records import HEADERS
 from tests.catalogs.servers import Properties
 from tests.docs.kinds import blocks_of_kind
 from tests.duck import load_extensions

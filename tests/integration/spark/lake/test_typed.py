@@ -20,7 +20,7 @@ from pylogd.lake.spark.opening import open_table
 from pylogd.lake.tables.errors import LayoutChanged
 from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.lake.tables.interface import Table
-from pylogd.lake.typed.preparing import SchemaSource
+from pylogd.lake.typed.rows import SchemaSource
 from tests.docs.blocks import CHECKOUT
 from tests.docs.console import commands
 from tests.docs.kinds import blocks_of_kind

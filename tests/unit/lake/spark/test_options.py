@@ -11,9 +11,18 @@ import pytest
 
 from pylogd.client.core.security import SecurityOptions
 from pylogd.lake.spark.errors import OptionError
-from pylogd.lake.spark.options import EARLIEST, LATEST, OffsetBound, SourceOptions, offsets_json, parse_offsets
+from pylogd.lake.spark.options import (
+    ASYNC_PROGRESS,
+    EARLIEST,
+    LATEST,
+    METADATA_TTL,
+    OPTIONS_OF_SPARK,
+    OffsetBound,
+    SourceOptions,
+    offsets_json,
+    parse_offsets,
+)
 from pylogd.lake.spark.sink_options import SinkOptions
-from pylogd.lake.spark.spark_options import ASYNC_PROGRESS, METADATA_TTL, OPTIONS_OF_SPARK
 
 BASE = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
 
@@ -135,7 +144,6 @@ def test_subscriptions() -> None:
     assert SourceOptions.for_batch(base | {"subscribePattern": " a.*"}).subscription.pattern == "a.*"
     assigned = SourceOptions.for_batch(base | {"assign": '{"a":[1,0,1]}'}).subscription
     assert assigned.partitions == (("a", 1), ("a", 0))
-    assert not assigned.follows
 
 
 STREAM_ERRORS = [

@@ -15,7 +15,7 @@ from pylogd.lake.spark import reading
 from pylogd.lake.spark.errors import DataLoss, InvalidTimestamp
 from pylogd.lake.spark.ranges import OffsetRange
 from pylogd.lake.spark.reading import ReadTask, read
-from pylogd.lake.tables.source_rows import arrow_schema
+from pylogd.lake.tables.records import arrow_schema
 from pylogd.wire.messages import ApiKey, fetch
 from pylogd.wire.records import NewRecord, encode_batch
 from tests.fakes.broker import TOPIC_ID, FakeBroker, close, garbage

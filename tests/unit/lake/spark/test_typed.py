@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.lake.spark import converted
-from pylogd.lake.tables.columns import HEADERS, of_quarantine
+from pylogd.lake.spark import files
 from pylogd.lake.tables.errors import TableError
 from pylogd.lake.tables.interface import Layout
-from pylogd.lake.typed import preparing
+from pylogd.lake.tables.records import HEADERS, of_quarantine
 from pylogd.lake.typed import rows as module
+from pylogd.lake.typed import rows as typed_rows
 from pylogd.lake.typed.errors import NoSchema
-from pylogd.lake.typed.preparing import SchemaSource, prepare
-from pylogd.lake.typed.rows import RECORD_COLUMNS, RESERVED, Registry, table_columns
+from pylogd.lake.typed.rows import RECORD_COLUMNS, RESERVED, Registry, SchemaSource, prepare, table_columns
 from tests.fakes.registered import MemoryRegistry, record
 
 LAYOUT = Layout("topic", "columns")
@@ -59,7 +58,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryRegistry]:
     found = MemoryRegistry()
     monkeypatch.setattr(module, "RegistryApi", lambda url, settings: found)
     module._lookup.cache_clear()
-    preparing._warned.clear()
+    typed_rows._warned.clear()
     yield found
     module._lookup.cache_clear()
 
@@ -135,7 +134,7 @@ def test_without_a_subject_there_is_no_table(client: MemoryRegistry) -> None:
 
 
 def test_no_column_of_a_schema_has_the_name_that_the_writer_adds() -> None:
-    assert converted.SIDE in RESERVED
+    assert files.SIDE in RESERVED
 
 
 BYTES = st.none() | st.binary(max_size=5)
@@ -153,10 +152,10 @@ ROWS = st.fixed_dictionaries(
 def test_what_is_set_aside_is_packed_and_unpacked_without_loss(rows: list[dict[str, Any]]) -> None:
     rest = pa.RecordBatch.from_pylist(rows, schema=of_quarantine())
     columns = pa.schema([*RECORD_COLUMNS, pa.field("s", pa.struct({"x": pa.list_(pa.int32())}))])
-    packed = converted._pack(rest, columns)
+    packed = files._pack(rest, columns)
     assert packed.schema == columns
-    stored = packed.select([*converted._OWN, "key"])
-    (back,) = converted._unpack(iter([stored]))
+    stored = packed.select([*files._OWN, "key"])
+    (back,) = files._unpack(iter([stored]))
     assert back.schema == of_quarantine()
     assert back.to_pylist() == rest.to_pylist()
     assert back.schema.field("headers").type == HEADERS

@@ -14,16 +14,15 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaProtocolError
 from pyiceberg.table import Table as Loaded
 
-from pylogd.lake.tables.columns import HEADERS
 from pylogd.lake.tables.delta.table import DeltaLakeTable
-from pylogd.lake.tables.directories import divide, with_time_columns
 from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.lake.tables.iceberg.table import IcebergTable
 from pylogd.lake.tables.interface import DIRECTORIES, DataFile, Layout, SparkStaging, Table
 from pylogd.lake.tables.parquet.local import LocalFiles
 from pylogd.lake.tables.parquet.table import LakeTable
 from pylogd.lake.tables.position import LoadRange, Position
-from pylogd.lake.tables.records import RecordRows
+from pylogd.lake.tables.records import HEADERS, RecordRows
+from pylogd.lake.tables.writing import divide, with_time_columns
 
 LAYOUT = Layout()
 START_US = 1_700_000_000_000_000

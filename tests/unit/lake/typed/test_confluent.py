@@ -13,7 +13,7 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from pylogd.lake.tables.columns import HEADERS
+from pylogd.lake.tables.records import HEADERS
 from pylogd.lake.typed.decoding import Decoded, Decoder, Readers
 from pylogd.lake.typed.evolution import evolved
 from pylogd.lake.typed.registry import Definition, Registered, SchemaId

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylogd.lake.tables.columns import of_quarantine
 from pylogd.lake.tables.interface import Layout
+from pylogd.lake.tables.records import of_quarantine
 from pylogd.lake.typed import rows as module
 from pylogd.lake.typed.registry import SchemaLookup
 from pylogd.lake.typed.rows import RESERVED, Registry, TypedRows, plan, table_columns, typed_columns

@@ -14,15 +14,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pylogd.lake.tables.columns import HEADERS
 from pylogd.lake.tables.delta.table import DeltaLakeTable
 from pylogd.lake.tables.iceberg.catalogs import TableName, open_catalog
 from pylogd.lake.tables.iceberg.table import IcebergTable
 from pylogd.lake.tables.interface import Layout, Table
 from pylogd.lake.tables.position import LoadRange
+from pylogd.lake.tables.records import HEADERS
 from pylogd.lake.typed import rows as module
-from pylogd.lake.typed.preparing import SchemaSource, prepare
-from pylogd.lake.typed.rows import Registry
+from pylogd.lake.typed.rows import Registry, SchemaSource, prepare
 from tests.fakes.registered import MemoryRegistry, avro_body, framed, record
 
 LAYOUT = Layout("day", "columns")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from pylogd.client.core.audit import HEADER, InvalidReport, Report, Stamp
-from pylogd.lake.tables.columns import HEADERS
+from pylogd.lake.tables.records import HEADERS
 from pylogd.services.audit.counting import Counted, Origin, Row
 from pylogd.services.audit.tables import count_columns
 from tests.audits import START, WIDTH, header, report

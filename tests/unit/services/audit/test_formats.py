@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from pylogd.base.clock import wall_ms
-from pylogd.lake.tables.columns import HEADERS
 from pylogd.lake.tables.position import LoadRange
+from pylogd.lake.tables.records import HEADERS
 from pylogd.services.audit.judging import Verdict
 from pylogd.services.audit.markers import Marker
 from pylogd.services.audit.opening import open_table

@@ -13,9 +13,9 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from pylogd.lake.tables.columns import HEADERS
 from pylogd.lake.tables.interface import DataFile
 from pylogd.lake.tables.position import Position
+from pylogd.lake.tables.records import HEADERS
 from pylogd.services.audit.counting import Counted, Origin
 from pylogd.services.audit.ledger import Ledger
 from pylogd.services.audit.tables import Look, NotAudited, TableReader, TableStage, count_columns, divided

@@ -13,8 +13,8 @@ import pytest
 
 from pylogd.lake.tables.errors import CommitConflict, LayoutChanged, OffsetsMoved, TableError
 from pylogd.lake.tables.interface import Committed, DataFile, Layout, SparkStaging, Table, TaskStaging
+from pylogd.lake.tables.parquet.changes import evolved
 from pylogd.lake.tables.parquet.commits import Commit
-from pylogd.lake.tables.parquet.evolution import evolved
 from pylogd.lake.tables.parquet.expiry import Expired
 from pylogd.lake.tables.parquet.files import COMMITS, numbered
 from pylogd.lake.tables.parquet.history import CommitExpired

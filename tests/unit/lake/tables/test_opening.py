@@ -10,10 +10,9 @@ import pytest
 
 from pylogd.lake.tables.errors import LayoutChanged, TableError
 from pylogd.lake.tables.interface import Layout
-from pylogd.lake.tables.opening import open_table
+from pylogd.lake.tables.opening import check_directory, open_table, probe_table
 from pylogd.lake.tables.parquet.files import STAGING
 from pylogd.lake.tables.position import LoadRange, Position
-from pylogd.lake.tables.probing import check_directory, probe_table
 from tests.fakes.s3 import KEY, REGION, SECRET, S3Server
 
 LAYOUT = Layout("hour")
