@@ -13,9 +13,14 @@ import click
 from pylogd.base.clock import wall_ms
 from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, kafka_options
 from pylogd.cli.output import note, output_format, output_option, print_line, print_records
-from pylogd.cli.spark import check_there, kafka_setting_option, on_spark, spark_options
-from pylogd.cli.spark_starting import starting_spark
-from pylogd.cli.spark_stopping import stopped_in_order
+from pylogd.cli.spark import (
+    check_there,
+    kafka_setting_option,
+    on_spark,
+    spark_options,
+    starting_spark,
+    stopped_in_order,
+)
 from pylogd.cli.typed import schema_options, schema_source
 
 if TYPE_CHECKING:
