@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pylogd.base.clock import wall_ms
-from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, kafka_options
+from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, kafka_options, registry_settings
 from pylogd.cli.output import note, output_format, output_option, print_line, print_records
 from pylogd.cli.spark import (
     check_there,
@@ -21,11 +21,13 @@ from pylogd.cli.spark import (
     starting_spark,
     stopped_in_order,
 )
-from pylogd.cli.typed import schema_options, schema_source
 
 if TYPE_CHECKING:
     from pylogd.lake.spark.load import LoadPlan
     from pylogd.lake.tables.interface import Committed, Table
+    from pylogd.lake.typed.preparing import SchemaSource
+
+Function = Callable[..., Any]
 
 _MEGABYTE = 1 << 20
 #: The options that replace loading by another action.
@@ -52,6 +54,36 @@ def _commit(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
+
+
+def schema_options(function: Function) -> Function:
+    """Add the options of typed tables, `--schema-registry`, `--subject` and `--message`, to a command."""
+    for option in (
+        click.option("--message", default="", metavar="NAME", help="Protobuf: the message type that makes the columns; "
+                     "else the first of the file."),
+        click.option("--subject", default="", metavar="NAME", help="The subject whose versions make the columns; else "
+                     "TOPIC-value."),
+        click.option("--schema-registry", "registry", metavar="URL", help="Make a typed table, with a column for each "
+                     "field of the registered schema. Credentials: schema.registry.* in --command-config."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def schema_source(given: Mapping[str, Any]) -> SchemaSource | None:
+    """Return the source of a typed table's columns, by the command's options; None for a table of records."""
+    if given["registry"] is None:
+        if given["subject"] or given["message"]:
+            raise click.UsageError("--subject and --message need --schema-registry")
+        return None
+    try:
+        from pylogd.lake.typed.preparing import SchemaSource
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[typed]'") from error
+    try:
+        return SchemaSource.at(given["registry"], registry_settings(), given["subject"], given["message"])
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--schema-registry") from None
 
 
 @click.command()
