@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _DEFAULT = "http://localhost:8081"
+LEVELS: Final = [
+    "NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") for more in ("", "_TRANSITIVE")),
+]  # fmt: skip
 
 _registry = click.option(
     "--schema-registry", "registry", metavar="URL", envvar="PYLOGD_SCHEMA_REGISTRY",
