@@ -20,7 +20,7 @@ import click
 
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
-from pylogd.cli.completing import topic_names
+from pylogd.cli.names import topic_names
 from pylogd.cli.output import note, output_option, print_document, print_records
 from pylogd.cli.stopping import Stop, terminable
 from pylogd.client import Consumer, Delivery, Producer

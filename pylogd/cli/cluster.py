@@ -1,30 +1,40 @@
-"""`pylogd cluster`: show brokers, partitions and disks, elect leaders, and run a test cluster."""
+"""`pylogd cluster`: show brokers, partitions and disks, judge their health, elect leaders, and run a test cluster.
+
+`health` makes `Facts` of what brokers tell any client, which `pylogd.client.core.admin.health` judges; the verdict is
+the exit status.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 
-from pylogd.base.errors import ErrorCode, KafkaError, UnsupportedByBroker
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, UnsupportedByBroker
 from pylogd.cli.broker_summary import broker_columns, broker_summaries
-from pylogd.cli.cluster_health import health
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes
-from pylogd.cli.disks import answered_log_dirs
 from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_records
+from pylogd.cli.silent_brokers import ask_log_dirs
 from pylogd.client import Admin
+from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, Reason, judge, stuck_partitions, verdict_of
 from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Reassignment, Topic, TopicPartition
 from pylogd.local.cluster import LocalCluster
 
 #: The seconds between two checks by `up` that its brokers still run.
 _CHECK_SECONDS = 0.2
+#: The seconds between two looks of `health --wait`.
+_HEALTH_SECONDS: Final = 0.5
+#: The time for brokers to answer about their disks, all at the same time. A later one is reported as silent.
+_DISK_SECONDS: Final = 1.5
 _NOT_ELIGIBLE = EligibleReplicas((), ())
+_EVERYWHERE: Final = "all data directories"
 
 
 class _Labels(NamedTuple):
@@ -32,9 +42,6 @@ class _Labels(NamedTuple):
 
     brokers: dict[int, tuple[str, ...]]
     topics: dict[str, str]
-
-
-_EVERYWHERE: Final = "all data directories"
 
 
 @click.group(cls=Commands, invoke_without_command=True)
@@ -55,13 +62,16 @@ def cluster(ctx: click.Context, bootstrap: str) -> None:
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster()
         brokers = {broker.node_id: broker for broker in found.brokers}
-        directories, silent = answered_log_dirs(admin, brokers)
+        directories, silent = ask_log_dirs(admin, brokers)
     records = [_directory(one, brokers[one.broker]) for one in directories]
     records = sorted([*records, *(_silent(brokers[node]) for node in silent)], key=lambda record: record["broker"])
     document = {
         "cluster_id": found.cluster_id,
         "controller": found.controller,
-        "brokers": [{"broker": one.node_id, **_without_id(one)} for one in found.brokers],
+        "brokers": [
+            {"broker": one.node_id, "host": one.host, "port": one.port, "rack": one.rack, "host_id": one.host_id}
+            for one in found.brokers
+        ],
         "log_dirs": records,
     }
     if not print_document(document):
@@ -69,11 +79,63 @@ def cluster(ctx: click.Context, bootstrap: str) -> None:
         print_records(columns, records, {"bytes": format_bytes})
 
 
-def _without_id(broker: Broker) -> dict[str, Any]:
-    return {"host": broker.host, "port": broker.port, "rack": broker.rack, "host_id": broker.host_id}
+@cluster.command()
+@click.option("--wait", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
+              help="Wait for at most so many seconds until the cluster can be reached and is healthy.")  # fmt: skip
+@output_option
+@bootstrap_option
+@click.pass_context
+def health(ctx: click.Context, wait: float, bootstrap: str) -> None:
+    """Say whether the cluster is healthy, and why not.
+
+    Exit status: 0 healthy; 3 degraded: everything can be used, and another failure may change that; 4 critical: some
+    partitions can't be written or read; 1 if no broker can be reached; 2 for a wrong command line.
+
+    \b
+    pylogd cluster health                 a verdict, with the reasons
+    pylogd cluster health --wait 300      after a restart, before the next one
+    """
+    end = time.monotonic() + wait
+    told = False
+    while True:
+        reasons: list[Reason] = []
+        error: PylogdError | None = None
+        try:
+            reasons = judge(_facts(bootstrap))
+        except PylogdError as failed:
+            error = failed
+        if (error is None and not reasons) or time.monotonic() >= end:
+            break
+        if not told:
+            told = True
+            note(f"waiting: {error or reasons[0].text}")
+        time.sleep(_HEALTH_SECONDS)
+    if error is not None:
+        raise error
+    verdict = verdict_of(reasons)
+    shown = [{"verdict": one.verdict.name.lower(), "code": one.code, "text": one.text} for one in reasons]
+    if not print_document({"verdict": verdict.name.lower(), "reasons": shown}):
+        print_line(verdict.name.lower())
+        for reason in reasons:
+            print_line(f"{reason.verdict.name.lower()}: {reason.text}")
+    ctx.exit(verdict)
 
 
-cluster.add_command(health)
+def _facts(bootstrap: str) -> Facts:
+    """Ask a cluster for its state. Raises PylogdError."""
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        found = admin.describe_cluster()
+        topics = admin.list_topics(internal=True)
+        partitions = Partitions(topics)
+        facts = Facts([one.node_id for one in found.brokers], found.controller, partitions)
+        directories, silent = ask_log_dirs(admin, facts.brokers, _DISK_SECONDS)
+        least = {}
+        for name in list(partitions.lacking)[:MOST_CONFIGS]:
+            for entry in admin.describe_configs("topic", name, ["min.insync.replicas"]):
+                least[name] = int(entry.value or 1)
+    facts.directories, facts.silent, facts.least = directories, silent, least
+    facts.stuck = stuck_partitions(topics, directories)
+    return facts
 
 
 @cluster.command()

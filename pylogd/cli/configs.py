@@ -16,7 +16,7 @@ from pylogd.base.errors import PylogdError
 from pylogd.cli.client_file import hide
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect
-from pylogd.cli.completing import group_names, topic_names
+from pylogd.cli.names import group_names, topic_names
 from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Admin
 from pylogd.client.core.model import ConfigEntry

@@ -12,10 +12,9 @@ from typing import BinaryIO, Literal
 import click
 
 from pylogd.cli.common import bootstrap_option, connect, member_settings, parse_time
-from pylogd.cli.completing import group_names, topic_names
+from pylogd.cli.names import group_names, matching, regex_option, topic_names
 from pylogd.cli.output import note
 from pylogd.cli.schema_options import open_codec, read_schemas
-from pylogd.cli.selecting import matching, regex_option
 from pylogd.cli.stopping import Stop, terminable
 from pylogd.cli.templates import Decoding, Render, renderer
 from pylogd.client import Admin, Cluster, Consumer, Record, TopicPartition

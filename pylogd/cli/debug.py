@@ -27,7 +27,7 @@ from pylogd.cli.broker_summary import broker_summaries
 from pylogd.cli.client_file import REDACTED, hide
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect, format_time, profile_of
-from pylogd.cli.group_lag import lag_of
+from pylogd.cli.groups import lag_of
 from pylogd.cli.output import note, print_line
 from pylogd.client import Admin, BrokerUnavailable
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST

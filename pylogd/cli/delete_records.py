@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pylogd.cli.common import bootstrap_option, connect, parse_time
-from pylogd.cli.completing import topic_names
+from pylogd.cli.names import topic_names
 from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST

@@ -15,7 +15,7 @@ import click
 
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.cli.common import bootstrap_option, connect, format_time, parse_time
-from pylogd.cli.completing import group_names
+from pylogd.cli.names import group_names
 from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.model import OffsetAndMetadata, OffsetSpec

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import click
 
 from pylogd.cli.common import bootstrap_option, connect, parse_time
-from pylogd.cli.completing import topic_names
+from pylogd.cli.names import matching, regex_option, topic_names
 from pylogd.cli.output import output_option, print_records
-from pylogd.cli.selecting import matching, regex_option
 from pylogd.client import Admin
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 

@@ -22,8 +22,8 @@ import click
 
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
-from pylogd.cli.completing import topic_names
 from pylogd.cli.input_lines import InputLines, Written
+from pylogd.cli.names import topic_names
 from pylogd.cli.output import note, one_line
 from pylogd.cli.record_input import BadInput, Fixed, InputFormat, JsonFormat, LineFormat
 from pylogd.cli.schema_options import encoders_of, written_schemas

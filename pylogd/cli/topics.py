@@ -12,11 +12,10 @@ import click
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes, format_time
-from pylogd.cli.completing import topic_names
 from pylogd.cli.delete_records import delete_records
+from pylogd.cli.names import matching, regex_option, topic_names
 from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
 from pylogd.cli.relabel import relabel
-from pylogd.cli.selecting import matching, regex_option
 from pylogd.client import Admin, NewTopic, TopicPartition
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.model import Topic
