@@ -15,9 +15,8 @@ from pylogd.base.placement.moves import empty
 from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
+from pylogd.cli.moves import Placement, begin, follow, plan_document
 from pylogd.cli.output import confirmed, note, output_option, print_json, print_records
-from pylogd.cli.plan_file import Placement
-from pylogd.cli.reassign import begin, follow, plan_document
 from pylogd.client import Admin
 from pylogd.client.core.admin.move_operations import ClusterLayout
 from pylogd.client.core.model import Topic

@@ -35,7 +35,7 @@ from pylogd.broker.metadata.image import Broker, Endpoint, Outages, PartitionSta
 from pylogd.broker.metadata.labels import candidates, label_of, with_label
 from pylogd.cli import brokers as cli_brokers
 from pylogd.cli import reassign as cli_reassign
-from pylogd.cli import relabel as cli_relabel
+from pylogd.cli import topics as cli_topics
 from pylogd.client import TopicPartition
 from pylogd.client.core.admin.calls import Question
 from pylogd.client.core.admin.move_operations import ClusterLayout
@@ -412,14 +412,14 @@ class Blocking:
 
 def command_plan(cluster: Cluster, *words: str) -> dict[TopicPartition, tuple[int, ...]] | None:
     """Return the plan that a command prints, None if it says that there is none."""
-    for module in (cli_reassign, cli_brokers, cli_relabel):
+    for module in (cli_reassign, cli_brokers, cli_topics):
         assert {"connect", "Admin"} <= vars(module).keys()
     admin = mock.patch.multiple
     made: Any = lambda _: Blocking(cluster)  # noqa: E731
     with (
         admin(cli_reassign, connect=made, Admin=lambda found: found),
         admin(cli_brokers, connect=made, Admin=lambda found: found),
-        admin(cli_relabel, connect=made, Admin=lambda found: found),
+        admin(cli_topics, connect=made, Admin=lambda found: found),
     ):
         done = run_command(*words)
     if done.returncode:

@@ -11,8 +11,8 @@ import pytest
 
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.cli.group_offsets import _listed
-from pylogd.cli.plan_file import read_plan
-from pylogd.cli.reassign import check_outcome, plan_document
+from pylogd.cli.moves import plan_document, read_plan
+from pylogd.cli.reassign import check_outcome
 from pylogd.client import TopicPartition
 
 PLACE = TopicPartition("events", 0)
