@@ -5,17 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from pylogd.cli.commands import Commands
+from pylogd.cli.commands import Commands, Function, add_options
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import confirmed, note, output_option, print_records
 from pylogd.client import Acl, AclFilter, Admin
 from pylogd.client.core.admin.access_operations import CLUSTER_NAME, OPERATIONS, PATTERNS
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _COLUMNS = ["resource", "pattern", "name", "permission", "operation", "principal", "host"]
 #: Operations by their names without case and underscores: `ClusterAction` is CLUSTER_ACTION.
@@ -48,7 +46,8 @@ def _resources(patterns: Sequence[str], default: str) -> Callable[[Function], Fu
     """
 
     def add(function: Function) -> Function:
-        options = [
+        return add_options(
+            function,
             click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="A topic, or *. Repeatable."),
             click.option("-g", "--group", "groups", multiple=True, metavar="GROUP",
                          help="A consumer group, or *. Repeatable."),
@@ -62,17 +61,15 @@ def _resources(patterns: Sequence[str], default: str) -> Callable[[Function], Fu
             click.option("--resource-pattern-type", "pattern", default=default, show_default=True,
                          type=click.Choice(patterns, case_sensitive=False),
                          help="How the names select resources. prefixed: all whose names begin so."),
-        ]  # fmt: skip
-        for option in reversed(options):
-            function = option(function)
-        return function
+        )  # fmt: skip
 
     return add
 
 
 def _entries(function: Function) -> Function:
     """Add the options of an ACL: principal, host, operation, resource."""
-    options = [
+    return add_options(
+        function,
         click.option("--allow-principal", "allowed", multiple=True, metavar="TYPE:NAME",
                      help="Who is allowed, for example User:alice; 'User:*' is everybody. Repeatable."),
         click.option("--deny-principal", "denied", multiple=True, metavar="TYPE:NAME",
@@ -90,10 +87,7 @@ def _entries(function: Function) -> Function:
         click.option("--consumer", is_flag=True,
                      help="What a consumer needs: Read and Describe for --topic, Read for --group."),
         click.option("--idempotent", is_flag=True, help="With --producer: IdempotentWrite on the cluster too."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+    )  # fmt: skip
 
 
 def _check_operations(_ctx: click.Context, _parameter: click.Parameter, words: Sequence[str]) -> list[str]:

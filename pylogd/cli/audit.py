@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pylogd.base.clock import wall_ms
-from pylogd.cli.commands import Commands
-from pylogd.cli.common import bootstrap_option, connect, format_time, http_endpoint, kafka_options, parse_time
+from pylogd.cli.commands import Commands, needs_extra
+from pylogd.cli.common import bootstrap_option, connect, format_time, kafka_options, parse_time
 from pylogd.cli.common import security as client_security
-from pylogd.cli.log_options import begin_log, log_options
 from pylogd.cli.output import note, output_option, print_document, print_line, print_records
+from pylogd.cli.service_options import begin_log, http_endpoint, log_options, run_service
 from pylogd.cli.spark import check_there, on_spark, spark_options
 from pylogd.client.core.audit import AUDIT_TOPIC
 
@@ -184,16 +184,6 @@ def _print_windows(windows: list[Completeness]) -> None:
     print_records(columns, [dict(zip(columns, row, strict=True)) for row in rows], lines=True)
 
 
-def _extra(module: str) -> Any:
-    """Import a module of `pylogd.services.audit`. Raises ClickException if the extra is missing."""
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[audit]'") from error
-
-
 _state_option = click.option(
     "--state", default=_STATE, show_default=True, metavar="TOPIC", help="The compacted topic with all verdicts."
 )
@@ -246,7 +236,9 @@ def serve(ctx: click.Context, /, topics: tuple[str, ...], bootstrap: str, listen
     pylogd audit serve flights --stage lake=table:/data/lake,markers=true
     pylogd audit serve flights --stage mirror=cluster:mirror:9092,via=mirror
     """
-    opening = _extra("pylogd.services.audit.opening")
+    with needs_extra("audit"):
+        from pylogd.services.audit import opening
+
     descriptions = [opening.StageDescription.parse(text) for text in given["stages"]]
     opening.check_stages(descriptions)
     options = _options(topics, bootstrap, given)
@@ -280,7 +272,7 @@ def _period_ms(text: str) -> int:
 def _serve(
     options: AuditOptions, descriptions: Sequence[StageDescription], given: dict[str, Any], listen: str | None
 ) -> int:
-    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
+    from pylogd.base.process.shell import process_reactor
     from pylogd.services.audit.process import AuditProcess
     from pylogd.services.audit.windows import LedgerOptions
 
@@ -296,9 +288,7 @@ def _serve(
     process = AuditProcess(
         reactor, options, windows, descriptions, listen=address, look_seconds=given["interval"], now_ms=wall_ms
     )  # fmt: skip
-    shell = TunedShell(reactor, process, process.describe)
-    shell.announce_to(print_line, output)
-    return run_in_foreground(shell, reactor, "pylogd audit serve", output.style)
+    return run_service(reactor, process, "pylogd audit serve", output)
 
 
 @audit.command()
@@ -324,12 +314,12 @@ def report(
     pylogd audit report flights --since 24h
     pylogd audit report --html audit.html
     """
-    _extra("pylogd.services.audit.report")
+    with needs_extra("audit"):
+        from pylogd.services.audit.report import as_html, as_svg
+
     begin = parse_time(since)
     if begin is None:
         raise click.BadParameter(f"{since!r} is not a time", param_hint="--since")
-    from pylogd.services.audit.report import as_html, as_svg
-
     found, width_ms = _read_rows(bootstrap, state)
     rows = [row for row in found if row.start_ms >= begin and (not topics or row.topic in topics)]
     stages = list(dict.fromkeys(["serving", *(row.stage for row in rows)]))
@@ -414,7 +404,6 @@ def wait(
     pylogd audit wait flights 2026-11-23T07 --stage serving --stage lake \\
         --timeout 3600 && spark-submit daily.py
     """
-    _extra("pylogd.services.audit.markers")
     wanted = list(dict.fromkeys(stages))
     found = _find_markers(bootstrap, markers, topic, period, wanted, timeout)
     for stage in wanted:
@@ -449,7 +438,8 @@ def _find_markers(
     bootstrap: str, markers: str, topic: str, period: str, stages: Sequence[str], timeout: float
 ) -> dict[str, Marker]:
     """Return the latest marker of each stage that has one, waiting up to `timeout` seconds for all of them."""
-    from pylogd.services.audit.markers import Marker
+    with needs_extra("audit"):
+        from pylogd.services.audit.markers import Marker
 
     end = time.monotonic() + timeout
     found: dict[str, Marker] = {}

@@ -14,18 +14,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
-from pylogd.cli.commands import Commands
+from pylogd.cli.commands import Commands, Function, add_options, needs_extra
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
 from pylogd.cli.names import topic_names
 from pylogd.cli.output import note, output_option, print_document, print_records
 from pylogd.cli.stopping import Stop, terminable
 from pylogd.client import Consumer, Delivery, Producer
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _DUE: Final = struct.Struct(">QQ")  # the run, and when the record was due, in nanoseconds of the monotonic clock
 _POOL_BYTES: Final = 1 << 20
 _POLL_SECONDS: Final = 0.5
@@ -45,10 +44,8 @@ class Latencies:
 
     def __init__(self) -> None:
         """Raises ClickException without the package hdrhistogram."""
-        try:
+        with needs_extra("cli"):
             from hdrh.histogram import HdrHistogram  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[cli]'") from error
         self._histogram: Any = HdrHistogram(1, _MOST_US, 3)
         self._lock = threading.Lock()
         self.errors = 0
@@ -107,20 +104,19 @@ def bench() -> None:
 
 def _load(function: Function) -> Function:
     """Add the options that say what is sent."""
-    for option in (
-        click.option("--hdr", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                     help="Write the distribution of the latency for HdrHistogram's plotter."),
-        click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-                     default="none", show_default=True, help="Compression; the values are random bytes."),
-        click.option("--linger-ms", type=click.IntRange(0), default=5, show_default=True,
-                     help="How long a batch waits for more records."),
-        click.option("-a", "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True,
-                     help="Who has to confirm."),
+    return add_options(
+        function,
         click.option("--size", type=click.IntRange(_DUE.size, 8 << 20), default=100, show_default=True,
                      help="Bytes of a value."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+        click.option("-a", "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True,
+                     help="Who has to confirm."),
+        click.option("--linger-ms", type=click.IntRange(0), default=5, show_default=True,
+                     help="How long a batch waits for more records."),
+        click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+                     default="none", show_default=True, help="Compression; the values are random bytes."),
+        click.option("--hdr", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                     help="Write the distribution of the latency for HdrHistogram's plotter."),
+    )  # fmt: skip
 
 
 def _amount(function: Function) -> Function:

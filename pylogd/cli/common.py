@@ -6,22 +6,22 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from pylogd.base.clock import wall_ms
+from pylogd.cli.commands import Function, add_options
 from pylogd.cli.output import default_format
 
 if TYPE_CHECKING:
     from pylogd.cli.client_file import Profile
     from pylogd.client import Cluster, SecurityOptions
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PATIENCE = 10.0  # seconds to retry requests to a broker that was reachable before
 _PROPERTIES = "pylogd.properties"  # the context's key for the properties
@@ -41,22 +41,21 @@ def bootstrap_option(function: Function, *, timeout: str = "--timeout") -> Funct
 
     timeout: the name of the option for the time to wait for a broker.
     """
-    for option in (
-        click.option("--command-config", metavar="FILE", envvar="PYLOGD_COMMAND_CONFIG", expose_value=False,
-                     is_eager=True,  # a command's other options may replace its properties
-                     callback=_read_config, help="Properties of TLS, SASL and members of groups, named as in Kafka. "
-                     "Also from PYLOGD_COMMAND_CONFIG."),
-        click.option(timeout, "broker_timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
-                     expose_value=False, callback=_keep_timeout, help="How long to wait for an answer, and for a "
-                     "broker that can't be reached  [default: 30 for an answer, 0 to reach one]"),
-        profile_option,
+    return add_options(
+        function,
         click.option("-b", "--bootstrap-server", "bootstrap", metavar="HOST:PORT[,...]",
                      envvar="PYLOGD_BOOTSTRAP_SERVER", default=DEFAULT_BOOTSTRAP, show_default=True,
                      callback=_check_addresses, help="Brokers to connect to first. Also from "
                      "PYLOGD_BOOTSTRAP_SERVER."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+        profile_option,
+        click.option(timeout, "broker_timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+                     expose_value=False, callback=_keep_timeout, help="How long to wait for an answer, and for a "
+                     "broker that can't be reached  [default: 30 for an answer, 0 to reach one]"),
+        click.option("--command-config", metavar="FILE", envvar="PYLOGD_COMMAND_CONFIG", expose_value=False,
+                     is_eager=True,  # a command's other options may replace its properties
+                     callback=_read_config, help="Properties of TLS, SASL and members of groups, named as in Kafka. "
+                     "Also from PYLOGD_COMMAND_CONFIG."),
+    )  # fmt: skip
 
 
 def profile_option(function: Function) -> Function:
@@ -225,26 +224,6 @@ def _check_addresses(ctx: click.Context, parameter: click.Parameter, text: str) 
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     return text
-
-
-def http_endpoint(listen: str) -> str:
-    """Return the Twisted server endpoint of HOST:PORT; other texts are endpoints already and stay unchanged."""
-    host, _, port = listen.rpartition(":")
-    if not port.isdigit() or not host or "=" in host:
-        return listen
-    return f"tcp:{port}:interface={host.strip('[]').replace(':', chr(92) + ':')}"
-
-
-def check_endpoint(reactor: Any, listen: str) -> str:
-    """Return the Twisted server endpoint of `listen`, which is HOST:PORT or an endpoint. Raises BadParameter."""
-    from twisted.internet.endpoints import serverFromString
-
-    endpoint = http_endpoint(listen)
-    try:
-        serverFromString(reactor, endpoint)
-    except ValueError as error:
-        raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
-    return endpoint
 
 
 def assignments(_ctx: click.Context, _parameter: click.Parameter, words: Sequence[str]) -> dict[str, str]:

@@ -6,15 +6,15 @@ import difflib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import click
 
 from pylogd.base.errors import PylogdError
 from pylogd.cli.client_file import hide
-from pylogd.cli.commands import Commands
+from pylogd.cli.commands import Commands, Function
 from pylogd.cli.common import assignments, bootstrap_option, connect
 from pylogd.cli.names import group_names, topic_names
 from pylogd.cli.output import confirmed, note, output_option, print_records
@@ -23,7 +23,6 @@ from pylogd.client.core.model import ConfigEntry
 from pylogd.client.properties import parse_properties
 
 Kind = Literal["topic", "broker", "group"]
-Function = TypeVar("Function", bound=Callable[..., Any])
 #: The name of the entity whose settings apply to all brokers.
 ALL_BROKERS: Final = "all"
 _DEFAULT: Final = "default"

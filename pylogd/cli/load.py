@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pylogd.base.clock import wall_ms
+from pylogd.cli.commands import Function, add_options, needs_extra
 from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, kafka_options, registry_settings
 from pylogd.cli.output import note, output_format, output_option, print_line, print_records
 from pylogd.cli.spark import (
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pylogd.lake.tables.interface import Committed, Table
     from pylogd.lake.typed.preparing import SchemaSource
 
-Function = Callable[..., Any]
 
 _MEGABYTE = 1 << 20
 #: The options that replace loading by another action.
@@ -58,16 +58,15 @@ def _is_number(text: str) -> bool:
 
 def schema_options(function: Function) -> Function:
     """Add the options of typed tables, `--schema-registry`, `--subject` and `--message`, to a command."""
-    for option in (
-        click.option("--message", default="", metavar="NAME", help="Protobuf: the message type that makes the columns; "
-                     "else the first of the file."),
-        click.option("--subject", default="", metavar="NAME", help="The subject whose versions make the columns; else "
-                     "TOPIC-value."),
+    return add_options(
+        function,
         click.option("--schema-registry", "registry", metavar="URL", help="Make a typed table, with a column for each "
                      "field of the registered schema. Credentials: schema.registry.* in --command-config."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+        click.option("--subject", default="", metavar="NAME", help="The subject whose versions make the columns; else "
+                     "TOPIC-value."),
+        click.option("--message", default="", metavar="NAME", help="Protobuf: the message type that makes the columns; "
+                     "else the first of the file."),
+    )  # fmt: skip
 
 
 def schema_source(given: Mapping[str, Any]) -> SchemaSource | None:
@@ -76,10 +75,8 @@ def schema_source(given: Mapping[str, Any]) -> SchemaSource | None:
         if given["subject"] or given["message"]:
             raise click.UsageError("--subject and --message need --schema-registry")
         return None
-    try:
+    with needs_extra("typed"):
         from pylogd.lake.typed.preparing import SchemaSource
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[typed]'") from error
     try:
         return SchemaSource.at(given["registry"], registry_settings(), given["subject"], given["message"])
     except ValueError as error:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from pylogd.base.errors import PylogdError
+from pylogd.cli.commands import Function
 from pylogd.cli.common import DEFAULT_BOOTSTRAP, security
 
 if TYPE_CHECKING:
     from pylogd.client import Admin
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 #: The seconds to wait for a broker. They are few, because the user's shell waits for the names.
 _SECONDS = 2.0
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
 from pylogd.base.process.printable import printable, printable_json
+from pylogd.cli.commands import Function
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 #: For each field, the function that makes the text of its values for tables.
 Shown = Mapping[str, Callable[[Any], str]]
 

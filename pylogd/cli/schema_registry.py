@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, check_endpoint
+from pylogd.cli.commands import needs_extra
+from pylogd.cli.common import bootstrap_option
 from pylogd.cli.common import security as client_security
-from pylogd.cli.https_options import https_context, https_options
-from pylogd.cli.log_options import begin_log, log_options
-from pylogd.cli.output import note, print_line, secret
+from pylogd.cli.output import note, secret
 from pylogd.cli.schema_options import LEVELS
+from pylogd.cli.service_options import begin_log, check_endpoint, https_context, https_options, log_options, run_service
 
 _FILE = click.Path(exists=True, dir_okay=False)
 
@@ -69,12 +69,10 @@ def schema_registry(
     if access["add_user"] is not None:
         _add_user(access["users"], access["add_user"])
         return
-    try:
+    with needs_extra("schemas"):
         from pylogd.services.registry.model import Compatibility
         from pylogd.services.registry.service import SchemaRegistryService
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[schemas]'") from error
-    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
+    from pylogd.base.process.shell import process_reactor
 
     reactor = process_reactor()
     endpoint = check_endpoint(reactor, listen)
@@ -85,11 +83,10 @@ def schema_registry(
         authenticator=authenticator, tls=tls, forwarder=_forwarder(reactor, access), membership=_membership(access),
     )  # fmt: skip
     scheme = "http" if tls is None else "https"
-    shell = TunedShell(
-        reactor, service, lambda: "pylogd schema-registry answers on {}://{}:{}".format(scheme, *service.address)
-    )
-    shell.announce_to(print_line, output)
-    ctx.exit(run_in_foreground(shell, reactor, "pylogd schema-registry", output.style))
+    ctx.exit(run_service(
+        reactor, service, "pylogd schema-registry", output,
+        describe=lambda: "pylogd schema-registry answers on {}://{}:{}".format(scheme, *service.address),
+    ))  # fmt: skip
 
 
 def _add_user(users: Path | None, name: str) -> None:

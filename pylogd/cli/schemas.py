@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
-from pylogd.cli.commands import Commands
+from pylogd.cli.commands import Commands, Function, add_options
 from pylogd.cli.output import confirmed, note, output_option, print_document, print_json, print_line, print_records
 from pylogd.cli.schema_options import LEVELS, registry_api, registry_options
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _TYPES: Final = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
 _REFERENCE: Final = re.compile(r"(?P<name>[^=]+)=(?P<subject>.+):(?P<version>\d+)")
@@ -47,18 +45,17 @@ def schemas() -> None:
 
 def _new_schema(function: Function) -> Function:
     """Add the arguments and options that say which schema is sent."""
-    for add in (
-        click.option("--normalize", is_flag=True, help="Write equivalent schemas alike."),
+    return add_options(
+        function,
+        click.argument("subject"),
+        click.argument("file", type=click.File("r", encoding="utf-8")),
+        click.option("--type", "kind", type=click.Choice(list(_TYPES.values()), case_sensitive=False),
+                     help="Default: by the file's name (.avsc, .json, .proto)."),
         click.option("--reference", "references", multiple=True, metavar="NAME=SUBJECT:VERSION",
                      help="A version that the schema refers to by NAME: a type in Avro, a URI in JSON Schema, a file "
                           "in Protobuf. May be repeated."),
-        click.option("--type", "kind", type=click.Choice(list(_TYPES.values()), case_sensitive=False),
-                     help="Default: by the file's name (.avsc, .json, .proto)."),
-        click.argument("file", type=click.File("r", encoding="utf-8")),
-        click.argument("subject"),
-    ):  # fmt: skip
-        function = add(function)
-    return function
+        click.option("--normalize", is_flag=True, help="Write equivalent schemas alike."),
+    )  # fmt: skip
 
 
 @schemas.command("list")

@@ -25,18 +25,17 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
+from pylogd.cli.commands import Function, needs_extra
 from pylogd.cli.common import assignments, connect, replace_properties
 from pylogd.cli.output import note
 from pylogd.cli.stopping import Terminated
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _MASTER: Final = "local[*,4]"
 _CONNECT_SECONDS: Final = 10.0
-_INSTALL_CONNECT: Final = "install the extra, pip install 'pylogd-broker[connect]'"
 
 #: Options of the JVM that composes Spark's command, and of the driver's JVM. Up to the first commit, Java's second
 #: compiler took much of the processor time, for code that is hardly used later. So it begins ten times later.
@@ -173,10 +172,8 @@ def _end(stop: Callable[[], object]) -> None:
 
 def session(master: str, settings: Mapping[str, str], name: str) -> Any:
     """Return a Spark session that logs errors only and whose workers use this process's interpreter."""
-    try:
+    with needs_extra("spark"):
         from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[spark]'") from error
     note(f"starting Spark on {master}")
     for variable, value in {**_JAVA, "PYSPARK_PYTHON": sys.executable}.items():
         os.environ.setdefault(variable, value)
@@ -216,10 +213,8 @@ def _is_unknown_error(record: logging.LogRecord) -> bool:
 @contextmanager
 def on_server(url: str, settings: Mapping[str, str], name: str) -> Iterator[Any]:
     """Yield a session of Spark Connect. Errors become a click.ClickException of one line."""
-    try:
+    with needs_extra("connect"):
         from pyspark.errors import PySparkException
-    except ImportError as error:
-        raise click.ClickException(f"{error}: {_INSTALL_CONNECT}") from error
     with _one_line(PySparkException, ImportError, ValueError):
         spark = _connect(url, settings, name)
     with _one_line(PySparkException):
@@ -244,11 +239,9 @@ def _connect(url: str, settings: Mapping[str, str], name: str) -> Any:
     The server is tried first, as Spark's client repeats a connection that is refused for minutes.
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas, which is not used here
-    try:
+    with needs_extra("connect"):
         from pyspark.sql import SparkSession
         from pyspark.sql.connect.client import DefaultChannelBuilder
-    except ImportError as error:
-        raise click.ClickException(f"{error}: {_INSTALL_CONNECT}") from error
     endpoint = DefaultChannelBuilder(url).endpoint  # without parameters, among which may be a token
     note(f"using Spark Connect on {endpoint}")
     host, _, port = endpoint.rpartition(":")
