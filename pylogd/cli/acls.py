@@ -11,7 +11,7 @@ import click
 
 from pylogd.cli.commands import Commands, Function, add_options
 from pylogd.cli.common import bootstrap_option, connect
-from pylogd.cli.output import confirmed, note, output_option, print_records
+from pylogd.cli.output import confirm, fail_on, note, output_option, print_records
 from pylogd.client import Acl, AclFilter, Admin
 from pylogd.client.core.admin.access_operations import CLUSTER_NAME, OPERATIONS, PATTERNS
 
@@ -140,12 +140,7 @@ def add(bootstrap: str, **options: Any) -> None:
         raise click.UsageError("name somebody with --allow-principal or --deny-principal")
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.create_acls(wanted)
-    failed = [(acl, error) for acl, error in outcome.items() if error is not None]
-    for acl, error in failed[:-1]:
-        note(f"Error: {_text(acl)}: {error}")
-    if failed:
-        acl, error = failed[-1]
-        raise click.ClickException(f"{_text(acl)}: {error}")
+    fail_on([f"{_text(acl)}: {error}" for acl, error in outcome.items() if error is not None])
 
 
 @acls.command()
@@ -170,9 +165,8 @@ def remove(yes: bool, bootstrap: str, **options: Any) -> None:
         if not found:
             note("There are no such ACLs.")
         elif not yes and sys.stdin.isatty():
-            print_records(_COLUMNS, [acl._asdict() for acl in found])
-            if not confirmed(f"Remove these {len(found)} ACLs?"):
-                raise click.exceptions.Exit(1)
+            _show(found)
+            confirm(f"Remove these {len(found)} ACLs?", yes)
         removed = admin.delete_acls(filters) if found else []
     _show(removed)
 
@@ -234,12 +228,8 @@ def _filter(acl: Acl, options: Mapping[str, Any]) -> AclFilter:
     return AclFilter(*acl[:5], operation, acl.permission)
 
 
-def _row(acl: Acl) -> list[str]:
-    return [acl.resource, acl.pattern, acl.name, acl.permission, acl.operation, acl.principal, acl.host]
-
-
 def _text(acl: Acl) -> str:
-    return " ".join(_row(acl))
+    return " ".join(acl._asdict()[name] for name in _COLUMNS)
 
 
 def _show(found: Sequence[Acl]) -> None:

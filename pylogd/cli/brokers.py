@@ -16,7 +16,7 @@ from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.moves import Placement, begin, follow, plan_document
-from pylogd.cli.output import confirmed, note, output_option, print_json, print_records
+from pylogd.cli.output import confirm, note, output_option, print_json, print_records, yes_option
 from pylogd.client import Admin
 from pylogd.client.core.admin.move_operations import ClusterLayout
 from pylogd.client.core.model import Topic
@@ -69,7 +69,7 @@ def list_(bootstrap: str) -> None:
               help="Bytes per second that each broker may copy for replicas that are not in sync; 0 for no limit  "
               f"[default: the throttle that brokers have already, or {DEFAULT_RATE}]")  # fmt: skip
 @click.option("--no-wait", is_flag=True, help="Don't wait for the moves; the same command later continues.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @bootstrap_option
 def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bool, yes: bool, bootstrap: str) -> None:
     """Move all replicas of BROKER to the others, so that it can be stopped for good.
@@ -95,8 +95,7 @@ def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bo
         limit = f"each broker copies at most {rate} bytes per second" if rate else "copying is not throttled"
         if targets:
             note(f"{len(targets)} replicas move away from broker {broker}; {limit} (--throttle)")
-        if not yes and targets and not confirmed(f"Move {len(targets)} replicas away from broker {broker}?"):
-            raise click.exceptions.Exit(1)
+        confirm(f"Move {len(targets)} replicas away from broker {broker}?", yes or not targets)
         begin(admin, targets, throttle=rate, cordon=broker)
         moving = {at: one.replicas for at, one in layout.partitions.items() if broker in one.leaving}
         if no_wait and (targets or moving):

@@ -16,7 +16,7 @@ import click
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.cli.common import bootstrap_option, connect, format_time, parse_time
 from pylogd.cli.names import group_names
-from pylogd.cli.output import confirmed, note, output_option, print_records
+from pylogd.cli.output import confirm, note, output_option, print_records, yes_option
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.model import OffsetAndMetadata, OffsetSpec
 
@@ -88,7 +88,7 @@ def reset_offsets(
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION,...]",
               help="Only this topic. With --to, the group may be new to it. Repeatable.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @output_option
 @bootstrap_option
 def seek(
@@ -128,8 +128,7 @@ def seek(
             # rpk takes numbers for times: what was meant as one would move the group to the end.
             raise click.ClickException(f"no partition has offset {spec.offset}; a time is written @{spec.offset}")
         if plan and not dry_run:
-            if not yes and not confirmed(f"Move {name} in {len(plan)} partitions?"):
-                raise click.exceptions.Exit(1)
+            confirm(f"Move {name} in {len(plan)} partitions?", yes)
             _execute(admin, name, plan)
     _show_plan(plan, committed)
     _explain(plan, partitions, spec)

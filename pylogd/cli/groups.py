@@ -13,7 +13,17 @@ from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, patience
 from pylogd.cli.group_offsets import reset_offsets, seek
 from pylogd.cli.names import group_names, matching, regex_option
-from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
+from pylogd.cli.output import (
+    confirm,
+    fail_on,
+    note,
+    output_format,
+    output_option,
+    print_document,
+    print_line,
+    print_records,
+    yes_option,
+)
 from pylogd.cli.silent_brokers import fail_if_silent, split_answers
 from pylogd.cli.zookeeper import KIND, zookeeper_groups, zookeeper_option
 from pylogd.client import Admin
@@ -261,20 +271,15 @@ def alter(name: str, configs: dict[str, str], deleted: Sequence[str], bootstrap:
 @groups.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=group_names)
 @click.option("--if-exists", is_flag=True, help="Ignore a group that does not exist.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @bootstrap_option
 def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
     """Delete groups without members, and their committed offsets. On a terminal, asks for confirmation."""
-    if not yes and not confirmed(f"Delete {', '.join(names)}?"):
-        raise click.exceptions.Exit(1)
+    confirm(f"Delete {', '.join(names)}?", yes)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.delete_groups(names)
     ignored = ErrorCode.GROUP_ID_NOT_FOUND if if_exists else None
-    errors = [f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not ignored]
-    for error in errors[:-1]:
-        note(f"Error: {error}")
-    if errors:
-        raise click.ClickException(errors[-1])
+    fail_on([f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not ignored])
 
 
 def lag_of(found: GroupsDescribed, name: str) -> list[dict[str, Any]]:

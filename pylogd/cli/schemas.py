@@ -12,7 +12,16 @@ from typing import Any, Final
 import click
 
 from pylogd.cli.commands import Commands, Function, add_options
-from pylogd.cli.output import confirmed, note, output_option, print_document, print_json, print_line, print_records
+from pylogd.cli.output import (
+    confirm,
+    note,
+    output_option,
+    print_document,
+    print_json,
+    print_line,
+    print_records,
+    yes_option,
+)
 from pylogd.cli.schema_options import LEVELS, registry_api, registry_options
 
 _TYPES: Final = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
@@ -195,7 +204,7 @@ def _body(file: Any, kind: str | None, references: Sequence[str], normalize: boo
 @schemas.command()
 @registry_options
 @click.option("--permanent", is_flag=True, help="Delete for good what was deleted before without this option.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @output_option
 @click.argument("subject")
 @click.argument("version", required=False, metavar="[VERSION|latest]")
@@ -218,8 +227,7 @@ def delete(
 
     api = registry_api(url, config)
     what = f"all versions of {subject}" if version is None else f"version {version} of {subject}"
-    if not yes and not confirmed(f"Delete {what}{' for good' if permanent else ''}?"):
-        raise click.exceptions.Exit(1)
+    confirm(f"Delete {what}{' for good' if permanent else ''}?", yes)
     parts = ["subjects", subject, *([] if version is None else ["versions", version])]
     answer = api.send("DELETE", path_of(*parts), query={"permanent": _flag(permanent)})
     versions = answer if isinstance(answer, list) else [answer]

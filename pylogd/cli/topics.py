@@ -25,7 +25,8 @@ from pylogd.cli.moves import (
 )
 from pylogd.cli.names import matching, regex_option, topic_names
 from pylogd.cli.output import (
-    confirmed,
+    confirm,
+    fail_on,
     note,
     output_format,
     output_option,
@@ -33,6 +34,7 @@ from pylogd.cli.output import (
     print_json,
     print_line,
     print_records,
+    yes_option,
 )
 from pylogd.client import Admin, NewTopic, TopicPartition
 from pylogd.client.core.admin.move_operations import ClusterLayout
@@ -226,8 +228,7 @@ def delete(names: Sequence[str], regex: bool, if_exists: bool, yes: bool, bootst
             names = [topic.name for topic in chosen_topics(admin, names, regex)]
             if not yes and not sys.stdin.isatty():
                 raise click.UsageError(f"this would delete {', '.join(names)}: confirm it with --yes")
-        if not yes and not confirmed(f"Delete {', '.join(names)} with all records?"):
-            raise click.exceptions.Exit(1)
+        confirm(f"Delete {', '.join(names)} with all records?", yes)
         outcome = admin.delete_topics(names)
     _report(outcome, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None)
 
@@ -335,7 +336,7 @@ def _show_moves(layout: ClusterLayout, targets: Placement, label: str) -> None:
               help="Delete what is before this: an offset, end (all records), or a time: 2026-11-21T08:00, @1795219200 "
               "(seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @output_option
 @bootstrap_option
 def delete_records(name: str, chosen: Sequence[int], before: str, dry_run: bool, yes: bool, bootstrap: str) -> None:
@@ -357,8 +358,7 @@ def delete_records(name: str, chosen: Sequence[int], before: str, dry_run: bool,
         targets = {at: max(offset, begins[at]) for at, offset in targets.items()}
         count = sum(offset - begins[at] for at, offset in targets.items())
         if not dry_run and count:
-            if not yes and not confirmed(f"Delete {count} records of {name}?"):
-                raise click.exceptions.Exit(1)
+            confirm(f"Delete {count} records of {name}?", yes)
             targets |= admin.delete_records({at: offset for at, offset in targets.items() if offset > begins[at]})
     rows: list[dict[str, Any]] = [
         {"topic": at.topic, "partition": at.partition, "beginning": begins[at], "new_beginning": offset,
@@ -391,11 +391,7 @@ def _new_beginnings(admin: Admin, partitions: Sequence[TopicPartition], before: 
 
 
 def _report(outcome: dict[str, KafkaError | None], ignored: ErrorCode | None) -> None:
-    errors = [f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not ignored]
-    for error in errors[:-1]:
-        note(f"Error: {error}")
-    if errors:
-        raise click.ClickException(errors[-1])
+    fail_on([f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not ignored])
 
 
 def _as_json(topic: Topic, settings: dict[str, str | None]) -> dict[str, Any]:
