@@ -21,7 +21,7 @@ from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes
 from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_records
-from pylogd.cli.silent_brokers import ask_log_dirs
+from pylogd.cli.silent_brokers import ask_log_dirs, log_dir_state
 from pylogd.client import Admin
 from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, Reason, judge, stuck_partitions, verdict_of
 from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Reassignment, Topic, TopicPartition
@@ -415,6 +415,6 @@ def _directory(d: LogDir, broker: Broker) -> dict[str, Any]:
     return {
         "broker": d.broker, "host": broker.host, "port": broker.port, "directory": d.path, "partitions": len(d.sizes),
         "bytes": sum(d.sizes.values()), "total_bytes": d.total_bytes, "usable_bytes": d.usable_bytes,
-        "state": "offline" if d.error is not None else "cordoned" if d.cordoned else "online", "error": d.error,
+        "state": log_dir_state(d), "error": d.error,
         "cordoned": d.cordoned,
     }  # fmt: skip

@@ -32,7 +32,7 @@ _PROFILE = "pylogd.profile"
 _PROFILE_NAMED = "pylogd.profile.named"
 _TIMEOUT = "pylogd.timeout"
 DEFAULT_BOOTSTRAP = "localhost:9092"
-_AGO = re.compile(r"(\d+)(s|m|h|d)")
+_SPAN = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -237,20 +237,35 @@ def assignments(_ctx: click.Context, _parameter: click.Parameter, words: Sequenc
     return found
 
 
+def parse_span(text: str) -> int | None:
+    """Return a time such as 90s, 15m, 2h or 3d in milliseconds; None for another text."""
+    found = _SPAN.fullmatch(text)
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
+
+
 def parse_time(text: str, now_ms: int | None = None) -> int | None:
     """Return a time in milliseconds since 1970, or None if `text` is not a time.
 
     Times are ISO 8601 (local time if without a zone), `@SECONDS` since 1970, or an age such as `90s`, `15m` or `2h`.
     """
-    if found := _AGO.fullmatch(text):
-        now = wall_ms() if now_ms is None else now_ms
-        return now - int(found[1]) * _UNITS[found[2]]
+    if (age := parse_span(text)) is not None:
+        return (wall_ms() if now_ms is None else now_ms) - age
     try:
         if text.startswith("@"):
             return round(float(text[1:]) * 1000)
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
+
+
+def given_time(text: str, option: str) -> int:
+    """Return the time in an option's value, as `parse_time` does. Raises BadParameter."""
+    found = parse_time(text)
+    if found is None:
+        raise click.BadParameter(
+            f"{text!r} is not a time: use 2026-11-21T08:00, @SECONDS, 15m, 2h or 3d", param_hint=option
+        )
+    return found
 
 
 def format_time(timestamp_ms: int) -> str:

@@ -12,7 +12,7 @@ from typing import BinaryIO, Literal
 import click
 
 from pylogd.cli.common import bootstrap_option, connect, member_settings, parse_time
-from pylogd.cli.names import group_names, matching, regex_option, topic_names
+from pylogd.cli.names import check_partitions, group_names, matching, regex_option, topic_names
 from pylogd.cli.output import note
 from pylogd.cli.schema_options import open_codec, read_schemas
 from pylogd.cli.stopping import Stop, terminable
@@ -245,8 +245,7 @@ def _run(consumer: Consumer, output: _Output, count: int | None, timeout: float 
 
 def _partitions(consumer: Consumer, topic: str, wanted: Sequence[int]) -> list[TopicPartition]:
     there = consumer.partitions(topic)
-    if missing := set(wanted) - {p.partition for p in there}:
-        raise click.ClickException(f"topic {topic} has no partition {min(missing)}: it has {len(there)}")
+    check_partitions(topic, wanted, [p.partition for p in there])
     return [p for p in there if not wanted or p.partition in wanted]
 
 
@@ -260,8 +259,7 @@ def _bounds(consumer: Consumer, partitions: Sequence[TopicPartition], bound: str
     timestamp = parse_time(bound)
     if timestamp is None:
         raise click.BadParameter(f"{bound!r}: use end, an offset, or a time such as 15m", param_hint="--to")
-    found = consumer.offsets_for_times(dict.fromkeys(partitions, timestamp))
-    return {p: ends[p] if answer is None else answer.offset for p, answer in found.items()}
+    return _offsets_at(consumer, ends, timestamp)
 
 
 def _start(consumer: Consumer, partitions: list[TopicPartition], start: str) -> dict[TopicPartition, int]:
@@ -284,5 +282,10 @@ def _start(consumer: Consumer, partitions: list[TopicPartition], start: str) -> 
         raise click.BadParameter(
             f"{start!r}: use beginning, end, an offset, -N, or a time such as 15m", param_hint="--from"
         )
-    found = consumer.offsets_for_times(dict.fromkeys(partitions, timestamp))
+    return _offsets_at(consumer, ends, timestamp)
+
+
+def _offsets_at(consumer: Consumer, ends: Mapping[TopicPartition, int], timestamp: int) -> dict[TopicPartition, int]:
+    """Return the first offset of each partition whose record is at or after a time; its end if there is none."""
+    found = consumer.offsets_for_times(dict.fromkeys(ends, timestamp))
     return {p: ends[p] if answer is None else answer.offset for p, answer in found.items()}

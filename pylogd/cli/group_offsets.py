@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Final
 import click
 
 from pylogd.base.errors import ErrorCode, KafkaError
-from pylogd.cli.common import bootstrap_option, connect, format_time, parse_time
-from pylogd.cli.names import group_names
+from pylogd.cli.common import bootstrap_option, connect, format_time, given_time, parse_time
+from pylogd.cli.names import check_partitions, group_names
 from pylogd.cli.output import confirm, note, output_option, print_records, yes_option
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.model import OffsetAndMetadata, OffsetSpec
@@ -157,11 +157,7 @@ def _spec(
         raise click.UsageError(
             "give exactly one of --to-earliest, --to-latest, --to-offset, --shift-by, --to-time, --delete"
         )
-    timestamp = None
-    if when is not None and (timestamp := parse_time(when)) is None:
-        raise click.BadParameter(
-            f"{when!r} is not a time: use 2026-11-21T08:00, @SECONDS, 15m, 2h or 3d", param_hint="--to-time"
-        )
+    timestamp = None if when is None else given_time(when, "--to-time")
     if timestamp is not None:
         note(f"to {format_time(timestamp)}")
     return None if forget else OffsetSpec(earliest, offset, shift, timestamp)
@@ -229,8 +225,7 @@ def _partitions(admin: Admin, text: str) -> list[TopicPartition]:
         wanted = [int(number) for number in numbers.split(",")]
     except ValueError:
         raise click.BadParameter(f"{text!r} is not TOPIC[:PARTITION,...]", param_hint="--topic") from None
-    if missing := set(wanted) - set(there):
-        raise click.ClickException(f"topic {topic} has no partition {min(missing)}: it has {len(there)}")
+    check_partitions(topic, wanted, there)
     return [TopicPartition(topic, index) for index in wanted]
 
 

@@ -10,7 +10,7 @@ import click
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
 from pylogd.cli.names import topic_names
 from pylogd.cli.output import output_option, print_records
-from pylogd.cli.silent_brokers import ask_log_dirs, fail_if_silent
+from pylogd.cli.silent_brokers import ask_log_dirs, fail_if_silent, log_dir_state
 from pylogd.client import Admin
 from pylogd.client.core.model import LogDir
 
@@ -85,6 +85,7 @@ def _sum(
     if key not in sums:
         sums[key] = {name: fields[name] for name in _KEYS[by]} | {"partitions": 0, "bytes": 0}
         if by == "directory":
-            state = "offline" if one.error is not None else "cordoned" if one.cordoned else "online"
-            sums[key] |= {"total_bytes": one.total_bytes, "usable_bytes": one.usable_bytes, "state": state}
+            sums[key] |= {
+                "total_bytes": one.total_bytes, "usable_bytes": one.usable_bytes, "state": log_dir_state(one),
+            }  # fmt: skip
     return sums[key]

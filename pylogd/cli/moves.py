@@ -18,7 +18,7 @@ from typing import Any, Final
 import click
 
 from pylogd.base.errors import KafkaError
-from pylogd.cli.common import format_time
+from pylogd.cli.common import format_time, parse_span
 from pylogd.cli.output import note
 from pylogd.cli.record_input import BadInput, check_fields
 from pylogd.client import Admin, TopicPartition
@@ -30,7 +30,6 @@ _LOOK_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 1.0
 #: The polls before a partition counts as having another target.
 _POLLS_AT_DIFFERENT: Final = 30
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: The replicas of each partition; the preferred leader is the first one.
 Placement = dict[TopicPartition, tuple[int, ...]]
 _FIELDS: Final = frozenset({"version", "partitions"})
@@ -114,10 +113,10 @@ def plan_document(targets: Placement) -> dict[str, Any]:
 
 def seconds_of(text: str) -> float:
     """Return a time such as 90s, 15m, 2h or 3d in seconds. Raises BadParameter."""
-    number, unit = text[:-1], text[-1:]
-    if not number.isdigit() or unit not in _UNITS:
+    found = parse_span(text)
+    if found is None:
         raise click.BadParameter(f"{text!r} is not a time such as 90s, 15m, 2h or 3d")
-    return int(number) * _UNITS[unit]
+    return found / 1000
 
 
 def check_from_latest(admin: Admin, topics: Collection[str]) -> None:

@@ -7,7 +7,7 @@ Errors complete to nothing, since a prompt has no place for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -55,6 +55,12 @@ def regex_option(function: Function) -> Function:
     return click.option(
         "-R", "--regex", is_flag=True, help="The names are regular expressions, each for the whole of a name."
     )(function)
+
+
+def check_partitions(topic: str, wanted: Iterable[int], there: Collection[int]) -> None:
+    """Raise ClickException if a topic does not have one of the wanted partitions."""
+    if missing := set(wanted).difference(there):
+        raise click.ClickException(f"topic {topic} has no partition {min(missing)}: it has {len(there)}")
 
 
 def matching(names: Sequence[str], there: Iterable[str]) -> list[str]:

@@ -36,6 +36,11 @@ def split_answers(answers: Mapping[int, list[T] | PylogdError], what: str) -> tu
     return found, silent
 
 
+def log_dir_state(directory: LogDir) -> str:
+    """Return the state of a data directory: offline, cordoned or online."""
+    return "offline" if directory.error is not None else "cordoned" if directory.cordoned else "online"
+
+
 def fail_if_silent(silent: Sequence[int]) -> None:
     """End the command with an error that names the brokers that did not answer, if there are any."""
     if silent:

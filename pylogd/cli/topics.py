@@ -23,7 +23,7 @@ from pylogd.cli.moves import (
     plan_document,
     seconds_of,
 )
-from pylogd.cli.names import matching, regex_option, topic_names
+from pylogd.cli.names import check_partitions, matching, regex_option, topic_names
 from pylogd.cli.output import (
     confirm,
     fail_on,
@@ -371,8 +371,7 @@ def delete_records(name: str, chosen: Sequence[int], before: str, dry_run: bool,
 
 def _chosen_partitions(admin: Admin, name: str, chosen: Sequence[int]) -> list[TopicPartition]:
     there = [one.index for one in admin.describe_topic(name).partitions]
-    if missing := set(chosen) - set(there):
-        raise click.ClickException(f"topic {name} has no partition {min(missing)}: it has {len(there)}")
+    check_partitions(name, chosen, there)
     return [TopicPartition(name, index) for index in chosen or there]
 
 
