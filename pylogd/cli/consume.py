@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, Literal
 
@@ -206,20 +207,20 @@ class _Ends:
         return [r for r in records if r.offset < self._ends.get(TopicPartition(r.topic, r.partition), 0)]
 
 
+@dataclass(slots=True)
 class _Output:
     """Write records to a stream and flush it after each poll. `stop` tells whether the command was asked to end."""
 
-    def __init__(self, stream: BinaryIO, render: Render, stop: Stop) -> None:
-        self._stream = stream
-        self._render = render
-        self.stop = stop
+    stream: BinaryIO
+    render: Render
+    stop: Stop
 
     def write(self, records: list[Record]) -> None:
         with self.stop.while_writing():
-            left = memoryview(b"".join(map(self._render, records)))
+            left = memoryview(b"".join(map(self.render, records)))
             while left:  # unbuffered (PYTHONUNBUFFERED), a write that a signal interrupts takes a part only
-                left = left[self._stream.write(left) :]
-            self._stream.flush()
+                left = left[self.stream.write(left) :]
+            self.stream.flush()
 
 
 def _run(consumer: Consumer, output: _Output, count: int | None, timeout: float | None, ends: _Ends | None) -> None:

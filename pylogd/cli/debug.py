@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -101,16 +101,16 @@ def bundle(
     print_line(str(path))
 
 
+@dataclass(slots=True)
 class _Bundle:
     """The parts of a bundle.
 
     errors: the reasons why parts are missing, by the name of the part.
     """
 
-    def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
-        self._archive = archive
-        self._folder = folder
-        self.errors: dict[str, str] = {}
+    archive: zipfile.ZipFile
+    folder: str
+    errors: dict[str, str] = field(default_factory=dict)
 
     def part(self, name: str, collect: Callable[[], Any]) -> None:
         """Add the result of `collect`, or record its error."""
@@ -124,7 +124,7 @@ class _Bundle:
     def write(self, name: str, found: Any) -> None:
         """Add a file: text unchanged, anything else as JSON."""
         text = found if isinstance(found, str) else json.dumps(found, indent=1, ensure_ascii=False, default=_as_json)
-        self._archive.writestr(f"{self._folder}/{name}", text.encode(errors="backslashreplace"))
+        self.archive.writestr(f"{self.folder}/{name}", text.encode(errors="backslashreplace"))
 
 
 def _as_json(value: Any) -> Any:

@@ -20,9 +20,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
-from pylogd.base.placement.checks import refusals
 from pylogd.base.placement.errors import PlacementImpossible
-from pylogd.base.placement.layout import Assigned, Layout
+from pylogd.base.placement.layout import Assigned, Layout, refusals
 from pylogd.base.placement.leading import leads_again, led_by_others
 from pylogd.base.placement.moves import empty, relabel, spread
 from pylogd.broker.api.describe_cluster import describe_cluster
