@@ -201,12 +201,12 @@ def _acls(options: Mapping[str, Any]) -> list[Acl]:
         Acl(kind, name, "LITERAL" if kind == "CLUSTER" else options["pattern"].upper(), principal, host, operation,
             permission)
         for kind, name in named
-        for operation in (_convenient(kind, options) if chosen else options["operations"] or ["ALL"])
+        for operation in (_role_operations(kind, options) if chosen else options["operations"] or ["ALL"])
         for principal, host, permission in who or [("", "*", "ANY")]
     ]  # fmt: skip
 
 
-def _convenient(kind: str, options: Mapping[str, Any]) -> list[str]:
+def _role_operations(kind: str, options: Mapping[str, Any]) -> list[str]:
     """Return the operations that --producer and --consumer mean for a type of resource."""
     found: dict[str, None] = {}
     if options["producer"]:

@@ -18,7 +18,7 @@ from pylogd.cli.common import bootstrap_option, connect, format_time, kafka_opti
 from pylogd.cli.common import security as client_security
 from pylogd.cli.output import note, output_option, print_document, print_line, print_records
 from pylogd.cli.service_options import begin_log, http_endpoint, log_options, run_service
-from pylogd.cli.spark import check_there, on_spark, spark_options
+from pylogd.cli.spark import check_topics, on_spark, spark_options
 from pylogd.client.core.audit import AUDIT_TOPIC
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ def check(
     pylogd audit flights --received mirror:9092 --plot completeness.svg
     """
     until = wall_ms() - int(grace * 1000)
-    check_there(bootstrap, [reports] if received or lake else [reports, *topics])
+    check_topics(bootstrap, [reports] if received or lake else [reports, *topics])
     if received:
-        check_there(received, topics)
+        check_topics(received, topics)
     with on_spark(master, remote, confs, "pylogd audit") as spark:
         windows = _compare(spark, topics, bootstrap, reports, received, lake, until)
     if picture is not None:

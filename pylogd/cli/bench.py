@@ -151,7 +151,7 @@ def produce(
         connected.topic(topic)
         began = time.monotonic_ns()
         sender = _Sender(producer, topic, load["size"], latencies.deliver, rate)
-        sender.run(_most(records, seconds, rate), seconds, stop)
+        sender.run(_record_limit(records, seconds, rate), seconds, stop)
         producer.flush()
         took = (time.monotonic_ns() - began) / 1e9
     _report({**_throughput(latencies.count, latencies.count * load["size"], took), "errors": latencies.errors,
@@ -219,7 +219,7 @@ def latency(
         consumer.assign(consumer.end_offsets(partitions))
         consumer.poll(0.0)
         sender = _Sender(producer, topic, load["size"], confirmed.deliver, rate, run)
-        amount = _most(records, seconds, rate), seconds
+        amount = _record_limit(records, seconds, rate), seconds
         sending = threading.Thread(target=sender.run, args=(*amount, stop), name="bench", daemon=True)
         began = time.monotonic()
         sending.start()
@@ -302,7 +302,7 @@ def _producer(connected: Any, load: dict[str, Any]) -> Producer:
     return Producer(connected, acks=acks, linger_ms=load["linger_ms"], compression=load["compression"])
 
 
-def _most(records: int | None, seconds: float | None, rate: float | None) -> int | None:
+def _record_limit(records: int | None, seconds: float | None, rate: float | None) -> int | None:
     """Return the number of records to send; None if only the time limits them."""
     if records is None and seconds is None:
         return 1_000_000 if rate is None else max(1, int(rate * 10))

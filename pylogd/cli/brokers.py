@@ -85,7 +85,7 @@ def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bo
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         layout = admin.layout()
-        targets = _emptying(layout, broker)
+        targets = _plan_emptying(layout, broker)
         if plan_only:
             print_json(plan_document(targets))
             return
@@ -102,7 +102,7 @@ def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bo
             note(f"started to move {len(targets)} replicas, {len(moving)} were moving already; run this command again "
                  "to see them through")  # fmt: skip
             return
-        _see_through(admin, {**moving, **targets})
+        _finish_moves(admin, {**moving, **targets})
         _check_empty(admin, broker, live)
 
 
@@ -113,7 +113,7 @@ def _rate(admin: Admin, asked: int | None) -> int | None:
     return admin.throttle_rate() or DEFAULT_RATE
 
 
-def _emptying(layout: ClusterLayout, broker: int) -> Placement:
+def _plan_emptying(layout: ClusterLayout, broker: int) -> Placement:
     """Return the moves that leave a broker without replicas. Raises ClickException if the others can't take them."""
     moving = any(broker in one.leaving for one in layout.partitions.values())
     if broker not in layout.brokers.live and broker not in layout.dead and not moving:
@@ -134,12 +134,12 @@ def _check_leaders(topics: Sequence[Topic], broker: int, live: Container[int]) -
     ]  # fmt: skip
     if lost:
         raise click.ClickException(
-            f"broker {broker} is down, and {len(lost)} partitions have no leader without it ({_some(lost)}): start it, "
-            "or see `pylogd cluster elect --unclean`"
+            f"broker {broker} is down, and {len(lost)} partitions have no leader without it ({_shortened(lost)}): "
+            "start it, or see `pylogd cluster elect --unclean`"
         )
 
 
-def _see_through(admin: Admin, targets: Placement) -> None:
+def _finish_moves(admin: Admin, targets: Placement) -> None:
     """Wait for the end of moves that have begun, and remove their throttle."""
     if targets:
         follow(admin, targets)
@@ -158,11 +158,11 @@ def _check_empty(admin: Admin, broker: int, live: Container[int]) -> None:
             note(f"broker {broker} is empty, and cordoned: stop it")
             return
         if time.monotonic() >= end:
-            raise click.ClickException(f"broker {broker} still has {len(left)} partitions on disk: {_some(left)}")
+            raise click.ClickException(f"broker {broker} still has {len(left)} partitions on disk: {_shortened(left)}")
         time.sleep(_LOOK_SECONDS)
 
 
-def _some(names: Sequence[str]) -> str:
+def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
@@ -192,7 +192,7 @@ def enable(broker: int, bootstrap: str) -> None:
         _check_live(admin, broker)
         targets = led_by_others(admin.layout(), broker)
         begin(admin, targets, cordon=broker)
-        _see_through(admin, targets)
+        _finish_moves(admin, targets)
         rest = _still_leading(admin, broker)
     if rest:
         print_records(["topic", ">partition", "reason"], rest)
@@ -209,7 +209,7 @@ def disable(broker: int, bootstrap: str) -> None:
         _check_live(admin, broker)
         targets = leads_again(admin.layout(), broker)
         begin(admin, targets)
-        _see_through(admin, targets)
+        _finish_moves(admin, targets)
         admin.cordon(broker, cordoned=False)
         if targets:
             admin.elect_leaders(targets)

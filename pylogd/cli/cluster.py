@@ -63,8 +63,9 @@ def cluster(ctx: click.Context, bootstrap: str) -> None:
         found = admin.describe_cluster()
         brokers = {broker.node_id: broker for broker in found.brokers}
         directories, silent = ask_log_dirs(admin, brokers)
-    records = [_directory(one, brokers[one.broker]) for one in directories]
-    records = sorted([*records, *(_silent(brokers[node]) for node in silent)], key=lambda record: record["broker"])
+    records = [_directory_record(one, brokers[one.broker]) for one in directories]
+    records += [_silent_record(brokers[node]) for node in silent]
+    records.sort(key=lambda record: record["broker"])
     document = {
         "cluster_id": found.cluster_id,
         "controller": found.controller,
@@ -156,7 +157,7 @@ def describe(under_replicated: bool, misplaced: bool, bootstrap: str) -> None:
         found = admin.describe_cluster()
         topics = admin.list_topics(internal=True)
         labels = _labels(admin, topics)
-        outside = _outside(topics, labels, admin.reassignments() if any(labels.topics.values()) else {})
+        outside = _misplaced(topics, labels, admin.reassignments() if any(labels.topics.values()) else {})
         lagging = [(topic, one) for topic in topics for one in topic.partitions if len(one.isr) < len(one.replicas)]
         eligible = _eligible(admin, {topic.name for topic, _ in lagging})
     summary = broker_summaries(found.brokers, topics, labels.brokers)
@@ -165,7 +166,7 @@ def describe(under_replicated: bool, misplaced: bool, bootstrap: str) -> None:
         "controller": found.controller,
         "brokers": summary,
         "leaderless": sum(one.leader < 0 for topic in topics for one in topic.partitions),
-        "under_replicated": [_partition(topic, one, eligible) for topic, one in lagging],
+        "under_replicated": [_partition_record(topic, one, eligible) for topic, one in lagging],
         "misplaced": outside,
     }
     if print_document(document):
@@ -183,7 +184,7 @@ def describe(under_replicated: bool, misplaced: bool, bootstrap: str) -> None:
         print_line("all replicas are in sync")
     else:
         columns = ["topic", ">partition", ">leader", "replicas", "isr", "elr", "last_known_elr"]
-        print_records(columns, [_partition(topic, one, eligible) for topic, one in lagging])
+        print_records(columns, [_partition_record(topic, one, eligible) for topic, one in lagging])
 
 
 @cluster.command()
@@ -196,7 +197,7 @@ def elect(partitions: Sequence[str], unclean: bool, bootstrap: str) -> None:
 
     Without arguments, of all partitions.
     """
-    wanted = [_partition_of(text) for text in partitions] or None
+    wanted = [_parse_partition(text) for text in partitions] or None
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.elect_leaders(wanted, unclean=unclean)
     for partition, error in outcome.items():
@@ -316,7 +317,7 @@ def up(count: int, data: Path, port: int, zookeeper_port: int, settings: dict[st
             for node, broker in list(there.items()):
                 if broker.exit_code is not None:
                     del there[node]
-                    note(f"broker {node} (pid {broker.pid}) has ended: {_ending(broker.exit_code)}; "
+                    note(f"broker {node} (pid {broker.pid}) has ended: {_exit_text(broker.exit_code)}; "
                          f"{len(there)} brokers continue")  # fmt: skip
             if zookeeper and not running.zookeeper.running:
                 zookeeper = False
@@ -338,11 +339,11 @@ def _cluster(secure: bool) -> type[LocalCluster]:
     return SecureCluster
 
 
-def _ending(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _partition_of(text: str) -> tuple[str, int]:
+def _parse_partition(text: str) -> tuple[str, int]:
     topic, _, index = text.rpartition(":")
     if not topic or not index.isdigit():
         raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION")
@@ -360,7 +361,7 @@ def _labels(admin: Admin, topics: Sequence[Topic]) -> _Labels:
         return _Labels({}, {})
 
 
-def _outside(
+def _misplaced(
     topics: Sequence[Topic], labels: _Labels, moving: Mapping[TopicPartition, Reassignment]
 ) -> list[dict[str, Any]]:
     """Return the partitions that have replicas on live brokers without the label of the topic.
@@ -389,7 +390,7 @@ def _eligible(admin: Admin, topics: set[str]) -> dict[TopicPartition, EligibleRe
         return {}
 
 
-def _partition(topic: Topic, one: Partition, eligible: dict[TopicPartition, EligibleReplicas]) -> dict[str, Any]:
+def _partition_record(topic: Topic, one: Partition, eligible: dict[TopicPartition, EligibleReplicas]) -> dict[str, Any]:
     may_lead = eligible.get(TopicPartition(topic.name, one.index), _NOT_ELIGIBLE)
     return {
         "topic": topic.name,
@@ -402,7 +403,7 @@ def _partition(topic: Topic, one: Partition, eligible: dict[TopicPartition, Elig
     }
 
 
-def _silent(broker: Broker) -> dict[str, Any]:
+def _silent_record(broker: Broker) -> dict[str, Any]:
     """Return the record of a broker that does not answer."""
     unknown = dict.fromkeys(("directory", "partitions", "bytes", "total_bytes", "usable_bytes"))
     return {
@@ -411,7 +412,7 @@ def _silent(broker: Broker) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _directory(d: LogDir, broker: Broker) -> dict[str, Any]:
+def _directory_record(d: LogDir, broker: Broker) -> dict[str, Any]:
     return {
         "broker": d.broker, "host": broker.host, "port": broker.port, "directory": d.path, "partitions": len(d.sizes),
         "bytes": sum(d.sizes.values()), "total_bytes": d.total_bytes, "usable_bytes": d.usable_bytes,

@@ -101,7 +101,7 @@ def profile_of(ctx: click.Context) -> Profile | None:
     return found
 
 
-def _in_place_of(ctx: click.Context, parameter: click.Parameter, value: str | None) -> bool:
+def _profile_replaces(ctx: click.Context, parameter: click.Parameter, value: str | None) -> bool:
     """Return whether to use the profile's value. It replaces a default always, and a variable only with --profile."""
     source = ctx.get_parameter_source(parameter.name or "")
     if source is ParameterSource.ENVIRONMENT:
@@ -118,7 +118,7 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: str | Non
     """Keep the properties of `--command-config` for the rest of the command."""
     from pylogd.client.properties import parse_properties
 
-    if path and not _in_place_of(ctx, parameter, path):
+    if path and not _profile_replaces(ctx, parameter, path):
         try:
             _keep_properties(ctx, path, parse_properties(Path(path).read_text("utf-8")))
         except OSError as error:
@@ -216,7 +216,7 @@ def _check_addresses(ctx: click.Context, parameter: click.Parameter, text: str) 
     from pylogd.client.core.model import parse_address
 
     profile = profile_of(ctx)
-    if profile is not None and profile.bootstrap_server and _in_place_of(ctx, parameter, text):
+    if profile is not None and profile.bootstrap_server and _profile_replaces(ctx, parameter, text):
         text = profile.bootstrap_server
     try:
         for address in text.split(","):

@@ -86,9 +86,9 @@ def bundle(
         try:
             with connect(bootstrap) as connected, Admin(connected) as admin:
                 admin.describe_cluster()
-                _ask(collected, admin)
+                _collect_cluster(collected, admin)
                 if not (urls or no_metrics):
-                    _ask_metrics(collected, admin)
+                    _collect_metrics(collected, admin)
         except PylogdError as error:
             collected.errors["cluster"] = str(error)
         for number, url in enumerate(urls):
@@ -147,7 +147,7 @@ def _about(ctx: click.Context, bootstrap: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _ask(collected: _Bundle, admin: Admin) -> None:
+def _collect_cluster(collected: _Bundle, admin: Admin) -> None:
     """Ask the cluster for its brokers, topics, settings, groups and more, and add a file for each answer."""
     part = collected.part
     part("cluster.json", admin.describe_cluster)
@@ -206,7 +206,7 @@ def _offsets(admin: Admin) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _ask_metrics(collected: _Bundle, admin: Admin) -> None:
+def _collect_metrics(collected: _Bundle, admin: Admin) -> None:
     """Add the metrics of each broker that serves them."""
     for broker in admin.describe_cluster().brokers:
         name = f"metrics-broker-{broker.node_id}.txt"

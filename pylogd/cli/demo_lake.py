@@ -86,7 +86,7 @@ def _version(java: Path) -> int:
 
 def explore(address: str, topic: str, directory: Path, say: Callable[[str], None]) -> Findings:
     """Load the topic into a lake below `directory`, count the delays there, and audit the lake."""
-    with _quiet(directory / "spark.log"):
+    with _stderr_in_file(directory / "spark.log"):
         clock = _Clock(say)
         spark = session("local[2]", _SETTINGS, "pylogd demo")
         try:
@@ -147,7 +147,7 @@ class _Clock:
 
 
 @contextmanager
-def _quiet(log: Path) -> Iterator[None]:
+def _stderr_in_file(log: Path) -> Iterator[None]:
     """Send standard error, this process's and its children's, to a file: Spark's log output is long."""
     sys.stderr.flush()
     kept = os.dup(2)
@@ -202,7 +202,7 @@ def _draw_delays(counts: Counts, picture: Path) -> None:
 
     figure, both = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
     for axes, at, name in zip(both, (1, 0), ("scheduled hour", "carrier"), strict=True):
-        late = _late(counts, at)
+        late = _average_delays(counts, at)
         axes.bar([str(each) for each in late], list(late.values()))
         axes.set_xlabel(name)
     both[0].set_ylabel("minutes late on average")
@@ -211,7 +211,7 @@ def _draw_delays(counts: Counts, picture: Path) -> None:
     plt.close(figure)
 
 
-def _late(counts: Counts, at: int) -> Mapping[str | int, float]:
+def _average_delays(counts: Counts, at: int) -> Mapping[str | int, float]:
     """Return the average delay in minutes by one part of the key: 0 for the carrier, 1 for the hour."""
     sums: dict[Any, list[int]] = {}
     for key, (flights, cancelled, minutes) in counts.items():

@@ -15,7 +15,7 @@ from pylogd.cli.commands import Function, add_options, needs_extra
 from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, kafka_options, registry_settings
 from pylogd.cli.output import note, output_format, output_option, print_line, print_records
 from pylogd.cli.spark import (
-    check_there,
+    check_topics,
     kafka_setting_option,
     on_spark,
     spark_options,
@@ -168,7 +168,7 @@ def load(
     name = f"parquet:{root}" if table is None else table
     kind, _ = parse_table(name)
     if topics or given["pattern"]:
-        check_there(given["bootstrap"], topics)
+        check_topics(given["bootstrap"], topics)
     if kind != "parquet" and not (topics or given["pattern"]):
         _run(None, open_table(None, name, properties), topics, given)  # needs no Spark
         return
@@ -203,17 +203,17 @@ def _run(
             note(f"deleted {table.clean(wall_ms() - _CLEAN_AFTER_MS)} files")
             return
         if given["expire"] or given["list_files"]:
-            _keep_or_show(table, given)
+            _expire_or_list_files(table, given)
             return
         if not given["compact"]:
             record = given["find"]
-            _tell(list(table.history()) if record is None else [_commit_with(table, record)])
+            _print_commits(list(table.history()) if record is None else [_commit_with(table, record)])
             return
         done = loading.compact(spark, table, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
     elif given["follow"]:
         loading.follow(
             spark, table, _plan(topics, given), seconds=given["interval"],
-            on_commit=lambda commit: _tell_loaded(table, commit), wait=wait,
+            on_commit=lambda commit: _print_loaded(table, commit), wait=wait,
         )  # fmt: skip
         return
     else:
@@ -221,7 +221,7 @@ def _run(
     if done is None:
         note("nothing to do: the table is up to date")
     else:
-        _tell_loaded(table, done)
+        _print_loaded(table, done)
 
 
 def _follow(
@@ -235,7 +235,7 @@ def _follow(
     plan, codec = _plan(topics, given), given["codec"]
 
     def load_on(spark: Any, table: Table, plan: LoadPlan, wait: Callable[[float], bool]) -> None:
-        told = partial(_tell_loaded, table)
+        told = partial(_print_loaded, table)
         follow(spark, table, plan, seconds=given["interval"], on_commit=told, wait=wait)
 
     with (
@@ -292,7 +292,7 @@ def _commit_with(table: Table, record: tuple[str, int, int]) -> Committed:
     return found
 
 
-def _keep_or_show(table: Table, given: Mapping[str, Any]) -> None:
+def _expire_or_list_files(table: Table, given: Mapping[str, Any]) -> None:
     """Expire commits, or show files."""
     from pylogd.lake.tables.parquet.table import LakeTable
 
@@ -315,13 +315,13 @@ def _keep_or_show(table: Table, given: Mapping[str, Any]) -> None:
         print_line(file.path)
 
 
-def _tell_loaded(table: Table, commit: Committed) -> None:
-    _tell([commit])
+def _print_loaded(table: Table, commit: Committed) -> None:
+    _print_commits([commit])
     if commit.quarantined:
         note(f"{commit.quarantined} records were not loaded, but written to {table.quarantine} with the reason")
 
 
-def _tell(commits: list[Committed]) -> None:
+def _print_commits(commits: list[Committed]) -> None:
     rows = [commit.as_row() for commit in commits]
     columns = [
         ">commit", "kind", "at_ms", ">offsets", ">rows", ">quarantined", ">files", ">bytes", ">replaced"

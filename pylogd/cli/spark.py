@@ -103,7 +103,7 @@ def _kafka_settings(ctx: click.Context, parameter: click.Parameter, words: Seque
         raise click.BadParameter(str(error)) from None
 
 
-def check_there(bootstrap: str, topics: Sequence[str]) -> None:
+def check_topics(bootstrap: str, topics: Sequence[str]) -> None:
     """Check that brokers answer and that the topics exist. Raises PylogdError."""
     from pylogd.client import Admin
 
@@ -144,7 +144,7 @@ def one_line(stop: Callable[[], object]) -> Iterator[None]:
         _end(stop)
         raise click.ClickException(explain(str(error))) from error
     except (Py4JError, ConnectionError) as error:  # the clients' errors of connections are of another kind
-        said = _said_by_java(error)
+        said = _message_of_java(error)
         _end(stop)
         raise click.ClickException(said) from error
     except BaseException:
@@ -152,7 +152,7 @@ def one_line(stop: Callable[[], object]) -> Iterator[None]:
         raise
 
 
-def _said_by_java(error: Any) -> str:
+def _message_of_java(error: Any) -> str:
     """Return the message of an exception of the JVM, which can only be asked for while the JVM runs.
 
     When the JVM ends, calls fail with any of Py4J's errors, also while such an exception is being looked at.
