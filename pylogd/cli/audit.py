@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pylogd.services.audit.report import Row
     from pylogd.services.audit.service import AuditOptions
 
-
 #: Exit status by verdict.
 EXIT_INCOMPLETE = 1
 EXIT_UNKNOWN = 3

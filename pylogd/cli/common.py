@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pylogd.cli.client_file import Profile
     from pylogd.client import Cluster, SecurityOptions
 
-
 _PATIENCE = 10.0  # seconds to retry requests to a broker that was reachable before
 _PROPERTIES = "pylogd.properties"  # the context's key for the properties
 _SECURITY = "pylogd.security"

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pylogd.lake.tables.interface import Committed, Table
     from pylogd.lake.typed.preparing import SchemaSource
 
-
 _MEGABYTE = 1 << 20
 #: The options that replace loading by another action.
 _MODES = ("compact", "expire", "list_files", "history", "find", "clean")

@@ -19,7 +19,6 @@ from pylogd.cli.common import DEFAULT_BOOTSTRAP, security
 if TYPE_CHECKING:
     from pylogd.client import Admin
 
-
 #: The seconds to wait for a broker. They are few, because the user's shell waits for the names.
 _SECONDS = 2.0
 

@@ -36,6 +36,8 @@ from pylogd.cli.stopping import Terminated
 
 _MASTER: Final = "local[*,4]"
 _CONNECT_SECONDS: Final = 10.0
+_AGAIN_SECONDS: Final = 0.2  # a command may start another job before it checks for a signal
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 #: Options of the JVM that composes Spark's command, and of the driver's JVM. Up to the first commit, Java's second
 #: compiler took much of the processor time, for code that is hardly used later. So it begins ten times later.
@@ -47,6 +49,11 @@ _JAVA: Final = {
 
 #: The setting by which Spark's JVM talks to its Python workers over Unix sockets, not over TCP.
 UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+#: The settings that a command takes from elsewhere, with a hint for the user.
+_ELSEWHERE: Final = {
+    "kafka.bootstrap.servers": "give --bootstrap-server",
+    "kafka.group.id": "the command is in no group: the table has the offsets",
+}
 
 
 def spark_options(function: Function) -> Function:
@@ -75,13 +82,6 @@ def kafka_setting_option(function: Function) -> Function:
         help="A setting of Kafka's consumer, such as kafka.client.rack=a. Takes precedence over --command-config. "
         "Repeatable.",
     )(function)  # fmt: skip
-
-
-#: The settings that a command takes from elsewhere, with a hint for the user.
-_ELSEWHERE: Final = {
-    "kafka.bootstrap.servers": "give --bootstrap-server",
-    "kafka.group.id": "the command is in no group: the table has the offsets",
-}
 
 
 def _kafka_settings(ctx: click.Context, parameter: click.Parameter, words: Sequence[str]) -> None:
@@ -318,10 +318,6 @@ def starting_spark(master: str, settings: Mapping[str, str], name: str) -> Itera
     starting = StartingSpark(master, settings, name)
     with one_line(starting.stop):
         yield starting
-
-
-_AGAIN_SECONDS: Final = 0.2  # a command may start another job before it checks for a signal
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
