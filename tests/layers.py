@@ -182,7 +182,7 @@ RULES: Mapping[str, Rule] = {
             "broker.log.verify", "broker.log.dump", "broker.process", "broker.workers",
         ),
         _NEVER,
-        reactor=("cli.common", "cli.console", "cli.mirror", "cli.schemas"),
+        reactor=("cli.service_options", "cli.console", "cli.mirror", "cli.schema_registry"),
     ),
     "__main__": Rule(("cli",), _NEVER),
 }  # fmt: skip

@@ -5,17 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from pylogd.cli.commands import Commands
+from pylogd.cli.commands import Commands, Function, add_options
 from pylogd.cli.common import bootstrap_option, connect
-from pylogd.cli.output import confirmed, note, output_option, print_records
+from pylogd.cli.output import confirm, fail_on, note, output_option, print_records
 from pylogd.client import Acl, AclFilter, Admin
 from pylogd.client.core.admin.access_operations import CLUSTER_NAME, OPERATIONS, PATTERNS
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _COLUMNS = ["resource", "pattern", "name", "permission", "operation", "principal", "host"]
 #: Operations by their names without case and underscores: `ClusterAction` is CLUSTER_ACTION.
@@ -48,7 +46,8 @@ def _resources(patterns: Sequence[str], default: str) -> Callable[[Function], Fu
     """
 
     def add(function: Function) -> Function:
-        options = [
+        return add_options(
+            function,
             click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="A topic, or *. Repeatable."),
             click.option("-g", "--group", "groups", multiple=True, metavar="GROUP",
                          help="A consumer group, or *. Repeatable."),
@@ -62,17 +61,15 @@ def _resources(patterns: Sequence[str], default: str) -> Callable[[Function], Fu
             click.option("--resource-pattern-type", "pattern", default=default, show_default=True,
                          type=click.Choice(patterns, case_sensitive=False),
                          help="How the names select resources. prefixed: all whose names begin so."),
-        ]  # fmt: skip
-        for option in reversed(options):
-            function = option(function)
-        return function
+        )  # fmt: skip
 
     return add
 
 
 def _entries(function: Function) -> Function:
     """Add the options of an ACL: principal, host, operation, resource."""
-    options = [
+    return add_options(
+        function,
         click.option("--allow-principal", "allowed", multiple=True, metavar="TYPE:NAME",
                      help="Who is allowed, for example User:alice; 'User:*' is everybody. Repeatable."),
         click.option("--deny-principal", "denied", multiple=True, metavar="TYPE:NAME",
@@ -90,10 +87,7 @@ def _entries(function: Function) -> Function:
         click.option("--consumer", is_flag=True,
                      help="What a consumer needs: Read and Describe for --topic, Read for --group."),
         click.option("--idempotent", is_flag=True, help="With --producer: IdempotentWrite on the cluster too."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+    )  # fmt: skip
 
 
 def _check_operations(_ctx: click.Context, _parameter: click.Parameter, words: Sequence[str]) -> list[str]:
@@ -146,12 +140,7 @@ def add(bootstrap: str, **options: Any) -> None:
         raise click.UsageError("name somebody with --allow-principal or --deny-principal")
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.create_acls(wanted)
-    failed = [(acl, error) for acl, error in outcome.items() if error is not None]
-    for acl, error in failed[:-1]:
-        note(f"Error: {_text(acl)}: {error}")
-    if failed:
-        acl, error = failed[-1]
-        raise click.ClickException(f"{_text(acl)}: {error}")
+    fail_on([f"{_text(acl)}: {error}" for acl, error in outcome.items() if error is not None])
 
 
 @acls.command()
@@ -176,9 +165,8 @@ def remove(yes: bool, bootstrap: str, **options: Any) -> None:
         if not found:
             note("There are no such ACLs.")
         elif not yes and sys.stdin.isatty():
-            print_records(_COLUMNS, [acl._asdict() for acl in found])
-            if not confirmed(f"Remove these {len(found)} ACLs?"):
-                raise click.exceptions.Exit(1)
+            _show(found)
+            confirm(f"Remove these {len(found)} ACLs?", yes)
         removed = admin.delete_acls(filters) if found else []
     _show(removed)
 
@@ -213,12 +201,12 @@ def _acls(options: Mapping[str, Any]) -> list[Acl]:
         Acl(kind, name, "LITERAL" if kind == "CLUSTER" else options["pattern"].upper(), principal, host, operation,
             permission)
         for kind, name in named
-        for operation in (_convenient(kind, options) if chosen else options["operations"] or ["ALL"])
+        for operation in (_role_operations(kind, options) if chosen else options["operations"] or ["ALL"])
         for principal, host, permission in who or [("", "*", "ANY")]
     ]  # fmt: skip
 
 
-def _convenient(kind: str, options: Mapping[str, Any]) -> list[str]:
+def _role_operations(kind: str, options: Mapping[str, Any]) -> list[str]:
     """Return the operations that --producer and --consumer mean for a type of resource."""
     found: dict[str, None] = {}
     if options["producer"]:
@@ -240,12 +228,8 @@ def _filter(acl: Acl, options: Mapping[str, Any]) -> AclFilter:
     return AclFilter(*acl[:5], operation, acl.permission)
 
 
-def _row(acl: Acl) -> list[str]:
-    return [acl.resource, acl.pattern, acl.name, acl.permission, acl.operation, acl.principal, acl.host]
-
-
 def _text(acl: Acl) -> str:
-    return " ".join(_row(acl))
+    return " ".join(acl._asdict()[name] for name in _COLUMNS)
 
 
 def _show(found: Sequence[Acl]) -> None:

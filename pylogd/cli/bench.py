@@ -14,24 +14,75 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
-from pylogd.cli.commands import Commands
+from pylogd.cli.commands import Commands, Function, add_options, needs_extra
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
-from pylogd.cli.completing import topic_names
-from pylogd.cli.latencies import Latencies
+from pylogd.cli.names import topic_names
 from pylogd.cli.output import note, output_option, print_document, print_records
 from pylogd.cli.stopping import Stop, terminable
 from pylogd.client import Consumer, Delivery, Producer
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _DUE: Final = struct.Struct(">QQ")  # the run, and when the record was due, in nanoseconds of the monotonic clock
 _POOL_BYTES: Final = 1 << 20
 _POLL_SECONDS: Final = 0.5
 _LOST_SECONDS: Final = 10.0
 _RATE_OF_LATENCY: Final = 1000.0
+_MOST_US: Final = 3_600_000_000
+_PERCENTILES: Final = {"p50_ms": 50.0, "p90_ms": 90.0, "p99_ms": 99.0, "p99_9_ms": 99.9}
+
+
+class Latencies:
+    """Latencies of records: three significant digits from a microsecond to an hour, in constant memory.
+
+    Threads may share it.
+
+    errors: the number of records that could not be delivered.
+    """
+
+    def __init__(self) -> None:
+        """Raises ClickException without the package hdrhistogram."""
+        with needs_extra("cli"):
+            from hdrh.histogram import HdrHistogram  # noqa: PLC0415 - an extra
+        self._histogram: Any = HdrHistogram(1, _MOST_US, 3)
+        self._lock = threading.Lock()
+        self.errors = 0
+
+    @property
+    def count(self) -> int:
+        """The number of latencies."""
+        found: int = self._histogram.get_total_count()
+        return found
+
+    def record(self, nanoseconds: int) -> None:
+        """Add a latency."""
+        with self._lock:
+            self._histogram.record_value(min(max(nanoseconds // 1000, 1), _MOST_US))
+
+    def deliver(self, due: int, delivery: Delivery) -> None:
+        """Add the latency of a finished delivery.
+
+        due: the time at which the record was due, in nanoseconds of the monotonic clock.
+        """
+        if delivery.error is None:
+            self.record(time.monotonic_ns() - due)
+        else:
+            self.errors += 1
+
+    def summary(self) -> dict[str, float]:
+        """Return the distribution, in milliseconds."""
+        found = self._histogram
+        shares = {name: found.get_value_at_percentile(percent) for name, percent in _PERCENTILES.items()}
+        low, mean, high = found.get_min_value(), found.get_mean_value(), found.get_max_value()
+        figures = {"min_ms": low, "mean_ms": mean, **shares, "max_ms": high} if self.count else {}
+        return {name: round(value / 1000, 3) for name, value in figures.items()}
+
+    def write(self, path: Path) -> None:
+        """Write the distribution, in milliseconds, in the format of HdrHistogram's plotter. Raises OSError."""
+        with path.open("wb") as file:
+            self._histogram.output_percentile_distribution(file, 1000.0)
 
 
 @click.group(cls=Commands)
@@ -53,20 +104,19 @@ def bench() -> None:
 
 def _load(function: Function) -> Function:
     """Add the options that say what is sent."""
-    for option in (
-        click.option("--hdr", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                     help="Write the distribution of the latency for HdrHistogram's plotter."),
-        click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-                     default="none", show_default=True, help="Compression; the values are random bytes."),
-        click.option("--linger-ms", type=click.IntRange(0), default=5, show_default=True,
-                     help="How long a batch waits for more records."),
-        click.option("-a", "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True,
-                     help="Who has to confirm."),
+    return add_options(
+        function,
         click.option("--size", type=click.IntRange(_DUE.size, 8 << 20), default=100, show_default=True,
                      help="Bytes of a value."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+        click.option("-a", "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True,
+                     help="Who has to confirm."),
+        click.option("--linger-ms", type=click.IntRange(0), default=5, show_default=True,
+                     help="How long a batch waits for more records."),
+        click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+                     default="none", show_default=True, help="Compression; the values are random bytes."),
+        click.option("--hdr", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                     help="Write the distribution of the latency for HdrHistogram's plotter."),
+    )  # fmt: skip
 
 
 def _amount(function: Function) -> Function:
@@ -101,7 +151,7 @@ def produce(
         connected.topic(topic)
         began = time.monotonic_ns()
         sender = _Sender(producer, topic, load["size"], latencies.deliver, rate)
-        sender.run(_most(records, seconds, rate), seconds, stop)
+        sender.run(_record_limit(records, seconds, rate), seconds, stop)
         producer.flush()
         took = (time.monotonic_ns() - began) / 1e9
     _report({**_throughput(latencies.count, latencies.count * load["size"], took), "errors": latencies.errors,
@@ -169,7 +219,7 @@ def latency(
         consumer.assign(consumer.end_offsets(partitions))
         consumer.poll(0.0)
         sender = _Sender(producer, topic, load["size"], confirmed.deliver, rate, run)
-        amount = _most(records, seconds, rate), seconds
+        amount = _record_limit(records, seconds, rate), seconds
         sending = threading.Thread(target=sender.run, args=(*amount, stop), name="bench", daemon=True)
         began = time.monotonic()
         sending.start()
@@ -252,7 +302,7 @@ def _producer(connected: Any, load: dict[str, Any]) -> Producer:
     return Producer(connected, acks=acks, linger_ms=load["linger_ms"], compression=load["compression"])
 
 
-def _most(records: int | None, seconds: float | None, rate: float | None) -> int | None:
+def _record_limit(records: int | None, seconds: float | None, rate: float | None) -> int | None:
     """Return the number of records to send; None if only the time limits them."""
     if records is None and seconds is None:
         return 1_000_000 if rate is None else max(1, int(rate * 10))

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import click
 
-from pylogd.base.process.lazy_modules import imported_lazily
+from pylogd.base.process.lean_imports import import_deferred, imported_lazily
 from pylogd.base.process.tuning import pause_garbage_collector
-from pylogd.base.process.without_asyncio import import_deferred
 from pylogd.broker.process import options
 from pylogd.broker.process.without_tls import import_twisted
 from pylogd.broker.workers.directories import refuse_directories_of_workers
-from pylogd.cli.log_options import log_options, open_log
 from pylogd.cli.output import note, print_line
+from pylogd.cli.service_options import log_options, open_log
 from pylogd.config import ConfigError, Settings
 
 BAD_SETTINGS = 2

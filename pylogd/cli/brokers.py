@@ -15,9 +15,8 @@ from pylogd.base.placement.moves import empty
 from pylogd.cli.broker_summary import broker_columns, broker_summaries
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
-from pylogd.cli.output import confirmed, note, output_option, print_json, print_records
-from pylogd.cli.plan_file import Placement
-from pylogd.cli.reassign import begin, follow, plan_document
+from pylogd.cli.moves import Placement, begin, follow, plan_document
+from pylogd.cli.output import confirm, note, output_option, print_json, print_records, yes_option
 from pylogd.client import Admin
 from pylogd.client.core.admin.move_operations import ClusterLayout
 from pylogd.client.core.model import Topic
@@ -70,7 +69,7 @@ def list_(bootstrap: str) -> None:
               help="Bytes per second that each broker may copy for replicas that are not in sync; 0 for no limit  "
               f"[default: the throttle that brokers have already, or {DEFAULT_RATE}]")  # fmt: skip
 @click.option("--no-wait", is_flag=True, help="Don't wait for the moves; the same command later continues.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @bootstrap_option
 def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bool, yes: bool, bootstrap: str) -> None:
     """Move all replicas of BROKER to the others, so that it can be stopped for good.
@@ -86,7 +85,7 @@ def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bo
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         layout = admin.layout()
-        targets = _emptying(layout, broker)
+        targets = _plan_emptying(layout, broker)
         if plan_only:
             print_json(plan_document(targets))
             return
@@ -96,15 +95,14 @@ def decommission(broker: int, plan_only: bool, throttle: int | None, no_wait: bo
         limit = f"each broker copies at most {rate} bytes per second" if rate else "copying is not throttled"
         if targets:
             note(f"{len(targets)} replicas move away from broker {broker}; {limit} (--throttle)")
-        if not yes and targets and not confirmed(f"Move {len(targets)} replicas away from broker {broker}?"):
-            raise click.exceptions.Exit(1)
+        confirm(f"Move {len(targets)} replicas away from broker {broker}?", yes or not targets)
         begin(admin, targets, throttle=rate, cordon=broker)
         moving = {at: one.replicas for at, one in layout.partitions.items() if broker in one.leaving}
         if no_wait and (targets or moving):
             note(f"started to move {len(targets)} replicas, {len(moving)} were moving already; run this command again "
                  "to see them through")  # fmt: skip
             return
-        _see_through(admin, {**moving, **targets})
+        _finish_moves(admin, {**moving, **targets})
         _check_empty(admin, broker, live)
 
 
@@ -115,7 +113,7 @@ def _rate(admin: Admin, asked: int | None) -> int | None:
     return admin.throttle_rate() or DEFAULT_RATE
 
 
-def _emptying(layout: ClusterLayout, broker: int) -> Placement:
+def _plan_emptying(layout: ClusterLayout, broker: int) -> Placement:
     """Return the moves that leave a broker without replicas. Raises ClickException if the others can't take them."""
     moving = any(broker in one.leaving for one in layout.partitions.values())
     if broker not in layout.brokers.live and broker not in layout.dead and not moving:
@@ -136,12 +134,12 @@ def _check_leaders(topics: Sequence[Topic], broker: int, live: Container[int]) -
     ]  # fmt: skip
     if lost:
         raise click.ClickException(
-            f"broker {broker} is down, and {len(lost)} partitions have no leader without it ({_some(lost)}): start it, "
-            "or see `pylogd cluster elect --unclean`"
+            f"broker {broker} is down, and {len(lost)} partitions have no leader without it ({_shortened(lost)}): "
+            "start it, or see `pylogd cluster elect --unclean`"
         )
 
 
-def _see_through(admin: Admin, targets: Placement) -> None:
+def _finish_moves(admin: Admin, targets: Placement) -> None:
     """Wait for the end of moves that have begun, and remove their throttle."""
     if targets:
         follow(admin, targets)
@@ -160,11 +158,11 @@ def _check_empty(admin: Admin, broker: int, live: Container[int]) -> None:
             note(f"broker {broker} is empty, and cordoned: stop it")
             return
         if time.monotonic() >= end:
-            raise click.ClickException(f"broker {broker} still has {len(left)} partitions on disk: {_some(left)}")
+            raise click.ClickException(f"broker {broker} still has {len(left)} partitions on disk: {_shortened(left)}")
         time.sleep(_LOOK_SECONDS)
 
 
-def _some(names: Sequence[str]) -> str:
+def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
@@ -194,7 +192,7 @@ def enable(broker: int, bootstrap: str) -> None:
         _check_live(admin, broker)
         targets = led_by_others(admin.layout(), broker)
         begin(admin, targets, cordon=broker)
-        _see_through(admin, targets)
+        _finish_moves(admin, targets)
         rest = _still_leading(admin, broker)
     if rest:
         print_records(["topic", ">partition", "reason"], rest)
@@ -211,7 +209,7 @@ def disable(broker: int, bootstrap: str) -> None:
         _check_live(admin, broker)
         targets = leads_again(admin.layout(), broker)
         begin(admin, targets)
-        _see_through(admin, targets)
+        _finish_moves(admin, targets)
         admin.cordon(broker, cordoned=False)
         if targets:
             admin.elect_leaders(targets)

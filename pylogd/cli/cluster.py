@@ -1,30 +1,40 @@
-"""`pylogd cluster`: show brokers, partitions and disks, elect leaders, and run a test cluster."""
+"""`pylogd cluster`: show brokers, partitions and disks, judge their health, elect leaders, and run a test cluster.
+
+`health` makes `Facts` of what brokers tell any client, which `pylogd.client.core.admin.health` judges; the verdict is
+the exit status.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 
-from pylogd.base.errors import ErrorCode, KafkaError, UnsupportedByBroker
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, UnsupportedByBroker
 from pylogd.cli.broker_summary import broker_columns, broker_summaries
-from pylogd.cli.cluster_health import health
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes
-from pylogd.cli.disks import answered_log_dirs
 from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_records
+from pylogd.cli.silent_brokers import ask_log_dirs, log_dir_state
 from pylogd.client import Admin
+from pylogd.client.core.admin.health import MOST_CONFIGS, Facts, Partitions, Reason, judge, stuck_partitions, verdict_of
 from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Reassignment, Topic, TopicPartition
 from pylogd.local.cluster import LocalCluster
 
 #: The seconds between two checks by `up` that its brokers still run.
 _CHECK_SECONDS = 0.2
+#: The seconds between two looks of `health --wait`.
+_HEALTH_SECONDS: Final = 0.5
+#: The time for brokers to answer about their disks, all at the same time. A later one is reported as silent.
+_DISK_SECONDS: Final = 1.5
 _NOT_ELIGIBLE = EligibleReplicas((), ())
+_EVERYWHERE: Final = "all data directories"
 
 
 class _Labels(NamedTuple):
@@ -32,9 +42,6 @@ class _Labels(NamedTuple):
 
     brokers: dict[int, tuple[str, ...]]
     topics: dict[str, str]
-
-
-_EVERYWHERE: Final = "all data directories"
 
 
 @click.group(cls=Commands, invoke_without_command=True)
@@ -55,13 +62,17 @@ def cluster(ctx: click.Context, bootstrap: str) -> None:
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster()
         brokers = {broker.node_id: broker for broker in found.brokers}
-        directories, silent = answered_log_dirs(admin, brokers)
-    records = [_directory(one, brokers[one.broker]) for one in directories]
-    records = sorted([*records, *(_silent(brokers[node]) for node in silent)], key=lambda record: record["broker"])
+        directories, silent = ask_log_dirs(admin, brokers)
+    records = [_directory_record(one, brokers[one.broker]) for one in directories]
+    records += [_silent_record(brokers[node]) for node in silent]
+    records.sort(key=lambda record: record["broker"])
     document = {
         "cluster_id": found.cluster_id,
         "controller": found.controller,
-        "brokers": [{"broker": one.node_id, **_without_id(one)} for one in found.brokers],
+        "brokers": [
+            {"broker": one.node_id, "host": one.host, "port": one.port, "rack": one.rack, "host_id": one.host_id}
+            for one in found.brokers
+        ],
         "log_dirs": records,
     }
     if not print_document(document):
@@ -69,11 +80,63 @@ def cluster(ctx: click.Context, bootstrap: str) -> None:
         print_records(columns, records, {"bytes": format_bytes})
 
 
-def _without_id(broker: Broker) -> dict[str, Any]:
-    return {"host": broker.host, "port": broker.port, "rack": broker.rack, "host_id": broker.host_id}
+@cluster.command()
+@click.option("--wait", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
+              help="Wait for at most so many seconds until the cluster can be reached and is healthy.")  # fmt: skip
+@output_option
+@bootstrap_option
+@click.pass_context
+def health(ctx: click.Context, wait: float, bootstrap: str) -> None:
+    """Say whether the cluster is healthy, and why not.
+
+    Exit status: 0 healthy; 3 degraded: everything can be used, and another failure may change that; 4 critical: some
+    partitions can't be written or read; 1 if no broker can be reached; 2 for a wrong command line.
+
+    \b
+    pylogd cluster health                 a verdict, with the reasons
+    pylogd cluster health --wait 300      after a restart, before the next one
+    """
+    end = time.monotonic() + wait
+    told = False
+    while True:
+        reasons: list[Reason] = []
+        error: PylogdError | None = None
+        try:
+            reasons = judge(_facts(bootstrap))
+        except PylogdError as failed:
+            error = failed
+        if (error is None and not reasons) or time.monotonic() >= end:
+            break
+        if not told:
+            told = True
+            note(f"waiting: {error or reasons[0].text}")
+        time.sleep(_HEALTH_SECONDS)
+    if error is not None:
+        raise error
+    verdict = verdict_of(reasons)
+    shown = [{"verdict": one.verdict.name.lower(), "code": one.code, "text": one.text} for one in reasons]
+    if not print_document({"verdict": verdict.name.lower(), "reasons": shown}):
+        print_line(verdict.name.lower())
+        for reason in reasons:
+            print_line(f"{reason.verdict.name.lower()}: {reason.text}")
+    ctx.exit(verdict)
 
 
-cluster.add_command(health)
+def _facts(bootstrap: str) -> Facts:
+    """Ask a cluster for its state. Raises PylogdError."""
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        found = admin.describe_cluster()
+        topics = admin.list_topics(internal=True)
+        partitions = Partitions(topics)
+        facts = Facts([one.node_id for one in found.brokers], found.controller, partitions)
+        directories, silent = ask_log_dirs(admin, facts.brokers, _DISK_SECONDS)
+        least = {}
+        for name in list(partitions.lacking)[:MOST_CONFIGS]:
+            for entry in admin.describe_configs("topic", name, ["min.insync.replicas"]):
+                least[name] = int(entry.value or 1)
+    facts.directories, facts.silent, facts.least = directories, silent, least
+    facts.stuck = stuck_partitions(topics, directories)
+    return facts
 
 
 @cluster.command()
@@ -94,7 +157,7 @@ def describe(under_replicated: bool, misplaced: bool, bootstrap: str) -> None:
         found = admin.describe_cluster()
         topics = admin.list_topics(internal=True)
         labels = _labels(admin, topics)
-        outside = _outside(topics, labels, admin.reassignments() if any(labels.topics.values()) else {})
+        outside = _misplaced(topics, labels, admin.reassignments() if any(labels.topics.values()) else {})
         lagging = [(topic, one) for topic in topics for one in topic.partitions if len(one.isr) < len(one.replicas)]
         eligible = _eligible(admin, {topic.name for topic, _ in lagging})
     summary = broker_summaries(found.brokers, topics, labels.brokers)
@@ -103,7 +166,7 @@ def describe(under_replicated: bool, misplaced: bool, bootstrap: str) -> None:
         "controller": found.controller,
         "brokers": summary,
         "leaderless": sum(one.leader < 0 for topic in topics for one in topic.partitions),
-        "under_replicated": [_partition(topic, one, eligible) for topic, one in lagging],
+        "under_replicated": [_partition_record(topic, one, eligible) for topic, one in lagging],
         "misplaced": outside,
     }
     if print_document(document):
@@ -121,7 +184,7 @@ def describe(under_replicated: bool, misplaced: bool, bootstrap: str) -> None:
         print_line("all replicas are in sync")
     else:
         columns = ["topic", ">partition", ">leader", "replicas", "isr", "elr", "last_known_elr"]
-        print_records(columns, [_partition(topic, one, eligible) for topic, one in lagging])
+        print_records(columns, [_partition_record(topic, one, eligible) for topic, one in lagging])
 
 
 @cluster.command()
@@ -134,7 +197,7 @@ def elect(partitions: Sequence[str], unclean: bool, bootstrap: str) -> None:
 
     Without arguments, of all partitions.
     """
-    wanted = [_partition_of(text) for text in partitions] or None
+    wanted = [_parse_partition(text) for text in partitions] or None
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.elect_leaders(wanted, unclean=unclean)
     for partition, error in outcome.items():
@@ -254,7 +317,7 @@ def up(count: int, data: Path, port: int, zookeeper_port: int, settings: dict[st
             for node, broker in list(there.items()):
                 if broker.exit_code is not None:
                     del there[node]
-                    note(f"broker {node} (pid {broker.pid}) has ended: {_ending(broker.exit_code)}; "
+                    note(f"broker {node} (pid {broker.pid}) has ended: {_exit_text(broker.exit_code)}; "
                          f"{len(there)} brokers continue")  # fmt: skip
             if zookeeper and not running.zookeeper.running:
                 zookeeper = False
@@ -276,11 +339,11 @@ def _cluster(secure: bool) -> type[LocalCluster]:
     return SecureCluster
 
 
-def _ending(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _partition_of(text: str) -> tuple[str, int]:
+def _parse_partition(text: str) -> tuple[str, int]:
     topic, _, index = text.rpartition(":")
     if not topic or not index.isdigit():
         raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION")
@@ -298,7 +361,7 @@ def _labels(admin: Admin, topics: Sequence[Topic]) -> _Labels:
         return _Labels({}, {})
 
 
-def _outside(
+def _misplaced(
     topics: Sequence[Topic], labels: _Labels, moving: Mapping[TopicPartition, Reassignment]
 ) -> list[dict[str, Any]]:
     """Return the partitions that have replicas on live brokers without the label of the topic.
@@ -327,7 +390,7 @@ def _eligible(admin: Admin, topics: set[str]) -> dict[TopicPartition, EligibleRe
         return {}
 
 
-def _partition(topic: Topic, one: Partition, eligible: dict[TopicPartition, EligibleReplicas]) -> dict[str, Any]:
+def _partition_record(topic: Topic, one: Partition, eligible: dict[TopicPartition, EligibleReplicas]) -> dict[str, Any]:
     may_lead = eligible.get(TopicPartition(topic.name, one.index), _NOT_ELIGIBLE)
     return {
         "topic": topic.name,
@@ -340,7 +403,7 @@ def _partition(topic: Topic, one: Partition, eligible: dict[TopicPartition, Elig
     }
 
 
-def _silent(broker: Broker) -> dict[str, Any]:
+def _silent_record(broker: Broker) -> dict[str, Any]:
     """Return the record of a broker that does not answer."""
     unknown = dict.fromkeys(("directory", "partitions", "bytes", "total_bytes", "usable_bytes"))
     return {
@@ -349,10 +412,10 @@ def _silent(broker: Broker) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _directory(d: LogDir, broker: Broker) -> dict[str, Any]:
+def _directory_record(d: LogDir, broker: Broker) -> dict[str, Any]:
     return {
         "broker": d.broker, "host": broker.host, "port": broker.port, "directory": d.path, "partitions": len(d.sizes),
         "bytes": sum(d.sizes.values()), "total_bytes": d.total_bytes, "usable_bytes": d.usable_bytes,
-        "state": "offline" if d.error is not None else "cordoned" if d.cordoned else "online", "error": d.error,
+        "state": log_dir_state(d), "error": d.error,
         "cordoned": d.cordoned,
     }  # fmt: skip

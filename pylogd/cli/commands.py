@@ -1,14 +1,19 @@
-"""A group of commands that proposes the nearest name for one that is misspelt."""
+"""What commands are made of: groups that propose names, several options at once, and a hint at a missing extra."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import click
 
+#: A function that becomes a command.
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 
 class Commands(click.Group):
-    """A group of commands, with `-h` beside `--help`."""
+    """A group of commands, with `-h` beside `--help`. It proposes the nearest name for one that is misspelt."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Take the arguments of `click.Group`."""
@@ -27,3 +32,19 @@ class Commands(click.Group):
             hint = f"Did you mean {' or '.join(near)}?" if near else f"See '{ctx.command_path} --help'."
             ctx.fail(f"There is no command '{ctx.command_path} {name}'. {hint}")
         return super().resolve_command(ctx, args)
+
+
+def add_options(function: Function, *options: Callable[[Function], Function]) -> Function:
+    """Add options to a command, in the order in which its help shows them."""
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@contextmanager
+def needs_extra(name: str) -> Iterator[None]:
+    """Import modules of an extra in the `with` block. Raises ClickException, which names the extra, without it."""
+    try:
+        yield
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[{name}]'") from error

@@ -6,22 +6,21 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from pylogd.base.clock import wall_ms
+from pylogd.cli.commands import Function, add_options
 from pylogd.cli.output import default_format
 
 if TYPE_CHECKING:
     from pylogd.cli.client_file import Profile
     from pylogd.client import Cluster, SecurityOptions
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PATIENCE = 10.0  # seconds to retry requests to a broker that was reachable before
 _PROPERTIES = "pylogd.properties"  # the context's key for the properties
@@ -32,7 +31,7 @@ _PROFILE = "pylogd.profile"
 _PROFILE_NAMED = "pylogd.profile.named"
 _TIMEOUT = "pylogd.timeout"
 DEFAULT_BOOTSTRAP = "localhost:9092"
-_AGO = re.compile(r"(\d+)(s|m|h|d)")
+_SPAN = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -41,22 +40,21 @@ def bootstrap_option(function: Function, *, timeout: str = "--timeout") -> Funct
 
     timeout: the name of the option for the time to wait for a broker.
     """
-    for option in (
-        click.option("--command-config", metavar="FILE", envvar="PYLOGD_COMMAND_CONFIG", expose_value=False,
-                     is_eager=True,  # a command's other options may replace its properties
-                     callback=_read_config, help="Properties of TLS, SASL and members of groups, named as in Kafka. "
-                     "Also from PYLOGD_COMMAND_CONFIG."),
-        click.option(timeout, "broker_timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
-                     expose_value=False, callback=_keep_timeout, help="How long to wait for an answer, and for a "
-                     "broker that can't be reached  [default: 30 for an answer, 0 to reach one]"),
-        profile_option,
+    return add_options(
+        function,
         click.option("-b", "--bootstrap-server", "bootstrap", metavar="HOST:PORT[,...]",
                      envvar="PYLOGD_BOOTSTRAP_SERVER", default=DEFAULT_BOOTSTRAP, show_default=True,
                      callback=_check_addresses, help="Brokers to connect to first. Also from "
                      "PYLOGD_BOOTSTRAP_SERVER."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+        profile_option,
+        click.option(timeout, "broker_timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+                     expose_value=False, callback=_keep_timeout, help="How long to wait for an answer, and for a "
+                     "broker that can't be reached  [default: 30 for an answer, 0 to reach one]"),
+        click.option("--command-config", metavar="FILE", envvar="PYLOGD_COMMAND_CONFIG", expose_value=False,
+                     is_eager=True,  # a command's other options may replace its properties
+                     callback=_read_config, help="Properties of TLS, SASL and members of groups, named as in Kafka. "
+                     "Also from PYLOGD_COMMAND_CONFIG."),
+    )  # fmt: skip
 
 
 def profile_option(function: Function) -> Function:
@@ -102,7 +100,7 @@ def profile_of(ctx: click.Context) -> Profile | None:
     return found
 
 
-def _in_place_of(ctx: click.Context, parameter: click.Parameter, value: str | None) -> bool:
+def _profile_replaces(ctx: click.Context, parameter: click.Parameter, value: str | None) -> bool:
     """Return whether to use the profile's value. It replaces a default always, and a variable only with --profile."""
     source = ctx.get_parameter_source(parameter.name or "")
     if source is ParameterSource.ENVIRONMENT:
@@ -119,7 +117,7 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: str | Non
     """Keep the properties of `--command-config` for the rest of the command."""
     from pylogd.client.properties import parse_properties
 
-    if path and not _in_place_of(ctx, parameter, path):
+    if path and not _profile_replaces(ctx, parameter, path):
         try:
             _keep_properties(ctx, path, parse_properties(Path(path).read_text("utf-8")))
         except OSError as error:
@@ -217,7 +215,7 @@ def _check_addresses(ctx: click.Context, parameter: click.Parameter, text: str) 
     from pylogd.client.core.model import parse_address
 
     profile = profile_of(ctx)
-    if profile is not None and profile.bootstrap_server and _in_place_of(ctx, parameter, text):
+    if profile is not None and profile.bootstrap_server and _profile_replaces(ctx, parameter, text):
         text = profile.bootstrap_server
     try:
         for address in text.split(","):
@@ -225,26 +223,6 @@ def _check_addresses(ctx: click.Context, parameter: click.Parameter, text: str) 
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     return text
-
-
-def http_endpoint(listen: str) -> str:
-    """Return the Twisted server endpoint of HOST:PORT; other texts are endpoints already and stay unchanged."""
-    host, _, port = listen.rpartition(":")
-    if not port.isdigit() or not host or "=" in host:
-        return listen
-    return f"tcp:{port}:interface={host.strip('[]').replace(':', chr(92) + ':')}"
-
-
-def check_endpoint(reactor: Any, listen: str) -> str:
-    """Return the Twisted server endpoint of `listen`, which is HOST:PORT or an endpoint. Raises BadParameter."""
-    from twisted.internet.endpoints import serverFromString
-
-    endpoint = http_endpoint(listen)
-    try:
-        serverFromString(reactor, endpoint)
-    except ValueError as error:
-        raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
-    return endpoint
 
 
 def assignments(_ctx: click.Context, _parameter: click.Parameter, words: Sequence[str]) -> dict[str, str]:
@@ -258,20 +236,35 @@ def assignments(_ctx: click.Context, _parameter: click.Parameter, words: Sequenc
     return found
 
 
+def parse_span(text: str) -> int | None:
+    """Return a time such as 90s, 15m, 2h or 3d in milliseconds; None for another text."""
+    found = _SPAN.fullmatch(text)
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
+
+
 def parse_time(text: str, now_ms: int | None = None) -> int | None:
     """Return a time in milliseconds since 1970, or None if `text` is not a time.
 
     Times are ISO 8601 (local time if without a zone), `@SECONDS` since 1970, or an age such as `90s`, `15m` or `2h`.
     """
-    if found := _AGO.fullmatch(text):
-        now = wall_ms() if now_ms is None else now_ms
-        return now - int(found[1]) * _UNITS[found[2]]
+    if (age := parse_span(text)) is not None:
+        return (wall_ms() if now_ms is None else now_ms) - age
     try:
         if text.startswith("@"):
             return round(float(text[1:]) * 1000)
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
+
+
+def given_time(text: str, option: str) -> int:
+    """Return the time in an option's value, as `parse_time` does. Raises BadParameter."""
+    found = parse_time(text)
+    if found is None:
+        raise click.BadParameter(
+            f"{text!r} is not a time: use 2026-11-21T08:00, @SECONDS, 15m, 2h or 3d", param_hint=option
+        )
+    return found
 
 
 def format_time(timestamp_ms: int) -> str:

@@ -6,24 +6,23 @@ import difflib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import click
 
 from pylogd.base.errors import PylogdError
 from pylogd.cli.client_file import hide
-from pylogd.cli.commands import Commands
+from pylogd.cli.commands import Commands, Function
 from pylogd.cli.common import assignments, bootstrap_option, connect
-from pylogd.cli.completing import group_names, topic_names
-from pylogd.cli.output import confirmed, note, output_option, print_records
+from pylogd.cli.names import group_names, topic_names
+from pylogd.cli.output import confirm, note, output_option, print_records, yes_option
 from pylogd.client import Admin
 from pylogd.client.core.model import ConfigEntry
 from pylogd.client.properties import parse_properties
 
 Kind = Literal["topic", "broker", "group"]
-Function = TypeVar("Function", bound=Callable[..., Any])
 #: The name of the entity whose settings apply to all brokers.
 ALL_BROKERS: Final = "all"
 _DEFAULT: Final = "default"
@@ -126,7 +125,7 @@ def _alter(admin: Admin, kind: Kind, name: str, changes: Mapping[str, str | None
 
 @config.command("edit")
 @_entity
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @bootstrap_option
 def edit(kind: Kind, name: str, yes: bool, bootstrap: str) -> None:
     """Change settings of a topic, broker or group in an editor: that of VISUAL or EDITOR.
@@ -148,10 +147,9 @@ def edit(kind: Kind, name: str, yes: bool, bootstrap: str) -> None:
                 note(f"{key}: {before[key].value if key in before else None} -> {_DEFAULT if value is None else value}")
             if not changes:
                 note("Nothing was changed.")
-            elif yes or confirmed(f"Change these {len(changes)} settings of {kind} {name}?"):
-                _alter(admin, kind, name, changes, False)
-            else:
-                raise click.exceptions.Exit(1)
+                return
+            confirm(f"Change these {len(changes)} settings of {kind} {name}?", yes)
+            _alter(admin, kind, name, changes, False)
 
 
 @contextmanager

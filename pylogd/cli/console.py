@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, check_endpoint, registry_settings
+from pylogd.cli.commands import needs_extra
+from pylogd.cli.common import bootstrap_option, registry_settings
 from pylogd.cli.common import security as client_security
-from pylogd.cli.https_options import check_https, https_context, https_options
-from pylogd.cli.log_options import begin_log, log_options
-from pylogd.cli.output import note, print_line
+from pylogd.cli.output import note
+from pylogd.cli.service_options import (
+    begin_log,
+    check_endpoint,
+    check_https,
+    https_context,
+    https_options,
+    log_options,
+    run_service,
+)
 
 if TYPE_CHECKING:
     from pylogd.services.console.configuration import Configuration
@@ -59,11 +67,9 @@ def console(
     pylogd console --config clusters.toml --users users --allow-writes \\
         --tls-certificate console.pem -l 0.0.0.0:8443
     """
-    try:
+    with needs_extra("console"):
         from pylogd.services.console.service import ConsoleOptions, ConsoleService
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[console]'") from error
-    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
+    from pylogd.base.process.shell import process_reactor
 
     reactor = process_reactor()
     endpoint = check_endpoint(reactor, listen)
@@ -77,9 +83,7 @@ def console(
         chosen.masking, options["action_log"],
     )  # fmt: skip
     service = ConsoleService(reactor, settings, chosen.clusters, login=login, tls=tls, provider=provider)
-    shell = TunedShell(reactor, service, service.describe)
-    shell.announce_to(print_line, output)
-    ctx.exit(run_in_foreground(shell, reactor, "pylogd console", output.style))
+    ctx.exit(run_service(reactor, service, "pylogd console", output))
 
 
 def _is_secure(options: Mapping[str, Any]) -> bool:
@@ -159,8 +163,6 @@ def _provider(options: Mapping[str, Any]) -> Any:
     """Return the OpenID provider of --oidc; None without that option. Raises ClickException without the extra."""
     if options["oidc"] is None:
         return None
-    try:
+    with needs_extra("oauth"):
         from pylogd.services.console.oidc import Provider, read_options
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[oauth]'") from error
     return Provider(read_options(options["oidc"]))

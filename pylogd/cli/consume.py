@@ -6,16 +6,16 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, Literal
 
 import click
 
 from pylogd.cli.common import bootstrap_option, connect, member_settings, parse_time
-from pylogd.cli.completing import group_names, topic_names
+from pylogd.cli.names import check_partitions, group_names, matching, regex_option, topic_names
 from pylogd.cli.output import note
 from pylogd.cli.schema_options import open_codec, read_schemas
-from pylogd.cli.selecting import matching, regex_option
 from pylogd.cli.stopping import Stop, terminable
 from pylogd.cli.templates import Decoding, Render, renderer
 from pylogd.client import Admin, Cluster, Consumer, Record, TopicPartition
@@ -207,20 +207,20 @@ class _Ends:
         return [r for r in records if r.offset < self._ends.get(TopicPartition(r.topic, r.partition), 0)]
 
 
+@dataclass(slots=True)
 class _Output:
     """Write records to a stream and flush it after each poll. `stop` tells whether the command was asked to end."""
 
-    def __init__(self, stream: BinaryIO, render: Render, stop: Stop) -> None:
-        self._stream = stream
-        self._render = render
-        self.stop = stop
+    stream: BinaryIO
+    render: Render
+    stop: Stop
 
     def write(self, records: list[Record]) -> None:
         with self.stop.while_writing():
-            left = memoryview(b"".join(map(self._render, records)))
+            left = memoryview(b"".join(map(self.render, records)))
             while left:  # unbuffered (PYTHONUNBUFFERED), a write that a signal interrupts takes a part only
-                left = left[self._stream.write(left) :]
-            self._stream.flush()
+                left = left[self.stream.write(left) :]
+            self.stream.flush()
 
 
 def _run(consumer: Consumer, output: _Output, count: int | None, timeout: float | None, ends: _Ends | None) -> None:
@@ -246,8 +246,7 @@ def _run(consumer: Consumer, output: _Output, count: int | None, timeout: float 
 
 def _partitions(consumer: Consumer, topic: str, wanted: Sequence[int]) -> list[TopicPartition]:
     there = consumer.partitions(topic)
-    if missing := set(wanted) - {p.partition for p in there}:
-        raise click.ClickException(f"topic {topic} has no partition {min(missing)}: it has {len(there)}")
+    check_partitions(topic, wanted, [p.partition for p in there])
     return [p for p in there if not wanted or p.partition in wanted]
 
 
@@ -261,8 +260,7 @@ def _bounds(consumer: Consumer, partitions: Sequence[TopicPartition], bound: str
     timestamp = parse_time(bound)
     if timestamp is None:
         raise click.BadParameter(f"{bound!r}: use end, an offset, or a time such as 15m", param_hint="--to")
-    found = consumer.offsets_for_times(dict.fromkeys(partitions, timestamp))
-    return {p: ends[p] if answer is None else answer.offset for p, answer in found.items()}
+    return _offsets_at(consumer, ends, timestamp)
 
 
 def _start(consumer: Consumer, partitions: list[TopicPartition], start: str) -> dict[TopicPartition, int]:
@@ -285,5 +283,10 @@ def _start(consumer: Consumer, partitions: list[TopicPartition], start: str) -> 
         raise click.BadParameter(
             f"{start!r}: use beginning, end, an offset, -N, or a time such as 15m", param_hint="--from"
         )
-    found = consumer.offsets_for_times(dict.fromkeys(partitions, timestamp))
+    return _offsets_at(consumer, ends, timestamp)
+
+
+def _offsets_at(consumer: Consumer, ends: Mapping[TopicPartition, int], timestamp: int) -> dict[TopicPartition, int]:
+    """Return the first offset of each partition whose record is at or after a time; its end if there is none."""
+    found = consumer.offsets_for_times(dict.fromkeys(ends, timestamp))
     return {p: ends[p] if answer is None else answer.offset for p, answer in found.items()}

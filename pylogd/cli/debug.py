@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +27,7 @@ from pylogd.cli.broker_summary import broker_summaries
 from pylogd.cli.client_file import REDACTED, hide
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect, format_time, profile_of
-from pylogd.cli.group_lag import lag_of
+from pylogd.cli.groups import lag_of
 from pylogd.cli.output import note, print_line
 from pylogd.client import Admin, BrokerUnavailable
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
@@ -86,9 +86,9 @@ def bundle(
         try:
             with connect(bootstrap) as connected, Admin(connected) as admin:
                 admin.describe_cluster()
-                _ask(collected, admin)
+                _collect_cluster(collected, admin)
                 if not (urls or no_metrics):
-                    _ask_metrics(collected, admin)
+                    _collect_metrics(collected, admin)
         except PylogdError as error:
             collected.errors["cluster"] = str(error)
         for number, url in enumerate(urls):
@@ -101,16 +101,16 @@ def bundle(
     print_line(str(path))
 
 
+@dataclass(slots=True)
 class _Bundle:
     """The parts of a bundle.
 
     errors: the reasons why parts are missing, by the name of the part.
     """
 
-    def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
-        self._archive = archive
-        self._folder = folder
-        self.errors: dict[str, str] = {}
+    archive: zipfile.ZipFile
+    folder: str
+    errors: dict[str, str] = field(default_factory=dict)
 
     def part(self, name: str, collect: Callable[[], Any]) -> None:
         """Add the result of `collect`, or record its error."""
@@ -124,7 +124,7 @@ class _Bundle:
     def write(self, name: str, found: Any) -> None:
         """Add a file: text unchanged, anything else as JSON."""
         text = found if isinstance(found, str) else json.dumps(found, indent=1, ensure_ascii=False, default=_as_json)
-        self._archive.writestr(f"{self._folder}/{name}", text.encode(errors="backslashreplace"))
+        self.archive.writestr(f"{self.folder}/{name}", text.encode(errors="backslashreplace"))
 
 
 def _as_json(value: Any) -> Any:
@@ -147,7 +147,7 @@ def _about(ctx: click.Context, bootstrap: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _ask(collected: _Bundle, admin: Admin) -> None:
+def _collect_cluster(collected: _Bundle, admin: Admin) -> None:
     """Ask the cluster for its brokers, topics, settings, groups and more, and add a file for each answer."""
     part = collected.part
     part("cluster.json", admin.describe_cluster)
@@ -206,7 +206,7 @@ def _offsets(admin: Admin) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _ask_metrics(collected: _Bundle, admin: Admin) -> None:
+def _collect_metrics(collected: _Bundle, admin: Admin) -> None:
     """Add the metrics of each broker that serves them."""
     for broker in admin.describe_cluster().brokers:
         name = f"metrics-broker-{broker.node_id}.txt"

@@ -2,28 +2,31 @@
 
 The broker is started as a user starts it, on a temporary directory and a free port. pylogd's own client publishes,
 another project's client reads everything back, and a hash over each key's events in order is compared. Spark, where it
-is installed, loads the flights into a lake (`demo_spark`), which DuckDB queries (`demo_query`). At the end the broker
-must stop cleanly.
+is installed, loads the flights into a lake, which DuckDB queries (`demo_lake`). At the end the broker must stop
+cleanly.
 """
 
+# ruff: noqa: PLC0415 - rich is imported only for a terminal, clients and the part with Spark only when they are used
 from __future__ import annotations
 
-# ruff: noqa: PLC0415 - rich is imported only for a terminal, the part with Spark only when it runs
 import hashlib
+import importlib
+import importlib.util
 import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
 from pylogd.base.clock import wall_ms
 from pylogd.cli.common import format_bytes
 from pylogd.cli.demo_events import Event, airlines, flights, lines
-from pylogd.cli.demo_readers import Message, Reader, find_reader
 from pylogd.cli.output import print_line, print_table
 from pylogd.client import Admin, AuditedProducer, Cluster, Delivery, NewTopic, Producer
 from pylogd.client.core.audit import AUDIT_TOPIC
@@ -31,6 +34,8 @@ from pylogd.local.broker import BrokerProcess
 
 _TOP = 8
 _UPDATE_EVERY = 2_000
+_PATIENCE_SECONDS = 30.0
+_READ_BATCH = 10_000
 OrderKey = bytes | int  # whose events keep their order: a key, or the partition of events without one
 Advance = Callable[[int], None]
 
@@ -59,7 +64,7 @@ def demo(source: Path | None, partitions: int, compression: str, spark: bool, pi
     pylogd demo
     pylogd demo --file /var/log/syslog
     """
-    reader = find_reader()
+    reader = _find_reader()
     began = time.monotonic()
     events = list(_events(source))
     print_line(f"events    {len(events):,} parsed before the clock starts ({time.monotonic() - began:.1f} s)")
@@ -84,23 +89,23 @@ def _explore(address: str, topic: str, directory: Path, picture: Path | None, fi
 
     Return whether Spark could run.
     """
-    from pylogd.cli import demo_query, demo_spark
+    from pylogd.cli import demo_lake
 
     if not isinstance(findings, _Flights):
         return False
-    if missing := demo_spark.what_is_missing():
+    if missing := demo_lake.what_is_missing():
         print_line(f"spark     not run: {missing}")
         return False
-    found = demo_spark.explore(address, topic, directory, print_line)
+    found = demo_lake.explore(address, topic, directory, print_line)
     if found.counts != findings.counts:
         raise click.ClickException("Spark's counts of delays in the lake differ from those of the topic's reader")
     if not found.complete:
         raise click.ClickException("the audit found lost or duplicate events")
     print_line("spark     same counts as the reader; audit complete: the lake has each delivered event once")
-    counts = demo_query.query(found.lake, topic, print_line)
+    counts = demo_lake.query(found.lake, topic, print_line)
     if counts is not None and counts != findings.counts:
         raise click.ClickException("DuckDB's counts of delays in the lake differ from those of the topic's reader")
-    demo_query.draw(counts or found.counts, picture, print_line)
+    demo_lake.draw(counts or found.counts, picture, print_line)
     return True
 
 
@@ -125,9 +130,9 @@ class _Run:
             _publish(cluster, self.topic, compression, events, self.sent)
         print_line(f"published {self.sent.summary()}, by pylogd's client, from {self._from}")
 
-    def read(self, address: str, reader: Reader) -> None:
+    def read(self, address: str, reader: _Reader) -> None:
         """Read the topic from the beginning with another project's client."""
-        polled: list[list[Message]] = []
+        polled: list[list[_Message]] = []
         with _progress("reading", self.sent.records) as advance, self.received.timed():
             for messages in reader.read(address, self.topic, self._partitions):
                 polled.append(messages)
@@ -151,7 +156,7 @@ class _Account:
         self.seconds = 0.0
         self.hashes: dict[OrderKey, hashlib._Hash] = {}
 
-    def add(self, key: OrderKey, event: Event | Message) -> None:
+    def add(self, key: OrderKey, event: Event | _Message) -> None:
         value = event.value
         self.records += 1
         self.bytes += len(value)
@@ -223,7 +228,7 @@ class _Flights:
     def __init__(self) -> None:
         self.counts: dict[tuple[str, int], list[int]] = {}  # flights, cancelled, minutes of delay of the others
 
-    def add(self, messages: list[Message]) -> None:
+    def add(self, messages: list[_Message]) -> None:
         for message in messages:
             event = json.loads(message.value)
             delay = event["dep_delay"]
@@ -258,7 +263,7 @@ class _Lines:
     def __init__(self) -> None:
         self._partitions: dict[int, list[int]] = {}  # lines, bytes, longest
 
-    def add(self, messages: list[Message]) -> None:
+    def add(self, messages: list[_Message]) -> None:
         for message in messages:
             counts = self._partitions.setdefault(message.partition, [0, 0, 0])
             size = len(message.value or b"")
@@ -275,6 +280,107 @@ def _figures(counts: list[int]) -> list[object]:
     count, cancelled, minutes = counts
     flew = count - cancelled
     return [count, cancelled, f"{minutes / flew:.1f}" if flew else ""]
+
+
+# The other project's client
+
+
+class _Message(NamedTuple):
+    """A record that the other client has read."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes
+
+
+class _Reader(NamedTuple):
+    """A client, and a function that reads a topic with it from the beginning to the current end."""
+
+    name: str
+    read: Any  # (bootstrap servers, topic, partitions) -> Iterator[list[_Message]]
+
+
+def _find_reader() -> _Reader:
+    """Return the first of the known clients that is installed. Raises click.ClickException if none is."""
+    for module, package, read in (
+        ("confluent_kafka", "confluent-kafka", _read_with_confluent),
+        ("kafka", "kafka-python", _read_with_kafka_python),
+    ):
+        if importlib.util.find_spec(module) is not None:
+            return _Reader(f"{package} {version(package)}", read)
+    raise click.ClickException(
+        "reading the events back needs another client, confluent-kafka: pip install 'pylogd-broker[demo]'"
+    )
+
+
+def _read_with_confluent(bootstrap: str, topic: str, partitions: int) -> Iterator[list[_Message]]:
+    """Yield the messages of a topic, read with confluent-kafka (librdkafka), until each partition reports its end."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "pylogd-demo",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 2,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
+        ended: set[int] = set()
+        last = time.monotonic()
+        while len(ended) < partitions:
+            found = []
+            for message in consumer.consume(_READ_BATCH, 0.2):
+                error = message.error()
+                if error is None:
+                    found.append(_as_message(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(int(message.partition() or 0))
+                else:
+                    raise click.ClickException(f"confluent-kafka: {error}")
+            last = _check_progress(bool(found), last)
+            yield found
+    finally:
+        consumer.close()
+
+
+def _as_message(message: Any) -> _Message:
+    return _Message(message.partition(), message.offset(), message.timestamp()[1], message.key(), message.value())
+
+
+def _read_with_kafka_python(bootstrap: str, topic: str, partitions: int) -> Iterator[list[_Message]]:
+    """Yield the messages of a topic, read with kafka-python, up to the end offsets at the start."""
+    kafka: Any = importlib.import_module("kafka")  # it has no annotations
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    try:
+        assigned = [kafka.TopicPartition(topic, index) for index in range(partitions)]
+        consumer.assign(assigned)
+        consumer.seek_to_beginning(*assigned)
+        ends = consumer.end_offsets(assigned)
+        last = time.monotonic()
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            found = [
+                _Message(record.partition, record.offset, record.timestamp, record.key, record.value)
+                for records in consumer.poll(200, max_records=_READ_BATCH).values()
+                for record in records
+            ]
+            last = _check_progress(bool(found), last)
+            yield found
+    finally:
+        consumer.close()
+
+
+def _check_progress(came: bool, last: float) -> float:
+    now = time.monotonic()
+    if not came and now - last > _PATIENCE_SECONDS:
+        raise click.ClickException(f"the client returned no more messages for {_PATIENCE_SECONDS:.0f} seconds")
+    return now if came else last
 
 
 # The broker and the terminal

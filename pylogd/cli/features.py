@@ -8,7 +8,7 @@ import click
 
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import bootstrap_option, connect
-from pylogd.cli.output import confirmed, note, output_option, print_records
+from pylogd.cli.output import confirm, note, output_option, print_records, yes_option
 from pylogd.client import Admin
 
 
@@ -72,13 +72,12 @@ def upgrade(levels: Mapping[str, int], dry_run: bool, bootstrap: str) -> None:
 
 @features.command()
 @click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...", callback=_levels)
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @_dry_run
 @bootstrap_option
 def downgrade(levels: Mapping[str, int], yes: bool, dry_run: bool, bootstrap: str) -> None:
     """Use features at lower levels; 0 ends the use of one. On a terminal, asks for confirmation."""
-    if not (yes or dry_run) and not confirmed(f"Lower {', '.join(levels)}? Clients that use them may fail."):
-        raise click.exceptions.Exit(1)
+    confirm(f"Lower {', '.join(levels)}? Clients that use them may fail.", yes or dry_run)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         admin.update_features(levels, downgrade=True, validate_only=dry_run)
     _report(levels, dry_run)

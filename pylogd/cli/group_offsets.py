@@ -14,9 +14,9 @@ from typing import Any, BinaryIO, Final
 import click
 
 from pylogd.base.errors import ErrorCode, KafkaError
-from pylogd.cli.common import bootstrap_option, connect, format_time, parse_time
-from pylogd.cli.completing import group_names
-from pylogd.cli.output import confirmed, note, output_option, print_records
+from pylogd.cli.common import bootstrap_option, connect, format_time, given_time, parse_time
+from pylogd.cli.names import check_partitions, group_names
+from pylogd.cli.output import confirm, note, output_option, print_records, yes_option
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.model import OffsetAndMetadata, OffsetSpec
 
@@ -62,7 +62,7 @@ def reset_offsets(
         raise click.UsageError("give either --topic or --all-topics")
     with connect(bootstrap) as connected, Admin(connected) as admin:
         committed = admin.group_offsets(name)
-        partitions = sorted(committed) if all_topics else _named(admin, topics)
+        partitions = sorted(committed) if all_topics else _chosen_partitions(admin, topics)
         plan: _Plan
         if spec is None:
             plan = {partition: None for partition in partitions if partition in committed}
@@ -88,7 +88,7 @@ def reset_offsets(
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION,...]",
               help="Only this topic. With --to, the group may be new to it. Repeatable.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @output_option
 @bootstrap_option
 def seek(
@@ -110,26 +110,25 @@ def seek(
     """
     if sum(given is not None for given in (where, other, file)) != 1:
         raise click.UsageError("give exactly one of --to, --to-group, --to-file")
-    spec = None if where is None else _parsed(where)
-    listed = None if file is None else _listed(file)
+    spec = None if where is None else _parse_target(where)
+    listed = None if file is None else _read_offsets(file)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         committed = admin.group_offsets(name)
         if other is not None:
             listed = {at: found.offset for at, found in admin.group_offsets(other).items()}
         known = committed if listed is None else listed
-        partitions = _named(admin, topics) if topics else sorted(known)
+        partitions = _chosen_partitions(admin, topics) if topics else sorted(known)
         if listed is not None:
             spec = OffsetSpec(offsets={at: listed[at] for at in partitions if at in listed})
             partitions = list(spec.offsets or {})
         if not partitions or spec is None:
-            raise click.ClickException(_nothing(name, other, topics))
+            raise click.ClickException(_why_nothing_moves(name, other, topics))
         plan: _Plan = dict(admin.plan_group_offsets(name, partitions, spec))
         if spec.offset is not None and spec.offset not in plan.values():
             # rpk takes numbers for times: what was meant as one would move the group to the end.
             raise click.ClickException(f"no partition has offset {spec.offset}; a time is written @{spec.offset}")
         if plan and not dry_run:
-            if not yes and not confirmed(f"Move {name} in {len(plan)} partitions?"):
-                raise click.exceptions.Exit(1)
+            confirm(f"Move {name} in {len(plan)} partitions?", yes)
             _execute(admin, name, plan)
     _show_plan(plan, committed)
     _explain(plan, partitions, spec)
@@ -158,17 +157,13 @@ def _spec(
         raise click.UsageError(
             "give exactly one of --to-earliest, --to-latest, --to-offset, --shift-by, --to-time, --delete"
         )
-    timestamp = None
-    if when is not None and (timestamp := parse_time(when)) is None:
-        raise click.BadParameter(
-            f"{when!r} is not a time: use 2026-11-21T08:00, @SECONDS, 15m, 2h or 3d", param_hint="--to-time"
-        )
+    timestamp = None if when is None else given_time(when, "--to-time")
     if timestamp is not None:
         note(f"to {format_time(timestamp)}")
     return None if forget else OffsetSpec(earliest, offset, shift, timestamp)
 
 
-def _parsed(where: str) -> OffsetSpec:
+def _parse_target(where: str) -> OffsetSpec:
     """Return the target in --to of `seek`."""
     if where in ("start", "beginning"):
         return OffsetSpec(earliest=True)
@@ -188,7 +183,7 @@ def _parsed(where: str) -> OffsetSpec:
     return OffsetSpec(timestamp=timestamp)
 
 
-def _listed(file: BinaryIO) -> dict[TopicPartition, int]:
+def _read_offsets(file: BinaryIO) -> dict[TopicPartition, int]:
     """Return the offsets in a file with TOPIC PARTITION OFFSET on each line. Raises BadParameter.
 
     The file is read whole before anything is changed.
@@ -215,7 +210,7 @@ def _bad_file(file: BinaryIO, text: str) -> click.BadParameter:
     return click.BadParameter(f"{name}: {text}. Nothing was changed", param_hint="--to-file")
 
 
-def _named(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
+def _chosen_partitions(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
     """Return the partitions that the TOPIC[:PARTITION,...] of --topic name."""
     return [partition for text in topics for partition in _partitions(admin, text)]
 
@@ -230,12 +225,11 @@ def _partitions(admin: Admin, text: str) -> list[TopicPartition]:
         wanted = [int(number) for number in numbers.split(",")]
     except ValueError:
         raise click.BadParameter(f"{text!r} is not TOPIC[:PARTITION,...]", param_hint="--topic") from None
-    if missing := set(wanted) - set(there):
-        raise click.ClickException(f"topic {topic} has no partition {min(missing)}: it has {len(there)}")
+    check_partitions(topic, wanted, there)
     return [TopicPartition(topic, index) for index in wanted]
 
 
-def _nothing(name: str, other: str | None, topics: Sequence[str]) -> str:
+def _why_nothing_moves(name: str, other: str | None, topics: Sequence[str]) -> str:
     """Return the reason why `seek` has no partition to change."""
     if topics:
         return f"nothing says where to move in {', '.join(topics)}"

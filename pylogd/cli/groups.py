@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import click
 
-from pylogd.base.errors import ErrorCode
-from pylogd.cli import throttled
+from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, UnsupportedByBroker
 from pylogd.cli.commands import Commands
 from pylogd.cli.common import assignments, bootstrap_option, connect, patience
-from pylogd.cli.completing import group_names
-from pylogd.cli.group_lag import lag_of, total_lag
 from pylogd.cli.group_offsets import reset_offsets, seek
-from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
-from pylogd.cli.selecting import matching, regex_option
-from pylogd.cli.silent_brokers import answered, fail_if_silent
-from pylogd.cli.zookeeper_groups import KIND, zookeeper_groups, zookeeper_option
+from pylogd.cli.names import group_names, matching, regex_option
+from pylogd.cli.output import (
+    confirm,
+    fail_on,
+    note,
+    output_format,
+    output_option,
+    print_document,
+    print_line,
+    print_records,
+    yes_option,
+)
+from pylogd.cli.silent_brokers import fail_if_silent, split_answers
+from pylogd.cli.zookeeper import KIND, zookeeper_groups, zookeeper_option
 from pylogd.client import Admin
-from pylogd.client.core.model import GroupDescription
+from pylogd.client.core.model import GroupDescription, GroupsDescribed, OffsetAndMetadata
 
 #: Seconds for the answers of brokers that have many groups. A broker that was killed refuses at once.
 _SECONDS: Final = 10.0
+#: The setting by which brokers tell which clients had to wait for busy disks (docs/lagging-consumers.md).
+_THROTTLED: Final = "lagging.consumers.throttled"
 
 
 @click.group(cls=Commands)
@@ -62,7 +72,7 @@ def list_(
     """
     wanted = {state.lower() for state in states}
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        found, silent = answered(admin.groups_by_broker(patience(_SECONDS)), "groups")
+        found, silent = split_answers(admin.groups_by_broker(patience(_SECONDS)), "groups")
         found = sorted(one for one in found if not wanted or one.state.lower() in wanted)
         others = zookeeper_groups(admin, zookeeper, silent, patience(_SECONDS))
         if names:
@@ -121,11 +131,11 @@ def describe(names: Sequence[str], regex: bool, members: bool, zookeeper: str | 
     is beside it. With -z also those groups whose consumers coordinate through ZooKeeper.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        waited, silent = throttled.throttled_clients(admin, patience(_SECONDS))
+        waited, silent = throttled_clients(admin, patience(_SECONDS))
         unlisted: list[int] = []
         others = zookeeper_groups(admin, zookeeper, silent, patience(_SECONDS))
         if regex:
-            listed, unlisted = answered(admin.groups_by_broker(patience(_SECONDS), silent), "groups")
+            listed, unlisted = split_answers(admin.groups_by_broker(patience(_SECONDS), silent), "groups")
             unlisted += silent
             names = matching(names, [*(one.group_id for one in listed), *others.groups])
         chosen = {name: group for name, group in others.groups.items() if name in names}
@@ -136,7 +146,7 @@ def describe(names: Sequence[str], regex: bool, members: bool, zookeeper: str | 
     groups_found = {**found.groups, **chosen}
     if not print_document([_as_json(group, rows[name], waited) for name, group in groups_found.items()]):
         for name, group in groups_found.items():
-            waits = [throttled.line(client) for client in throttled.of_group(group, waited)]
+            waits = [throttled_text(client) for client in throttled_of(group, waited)]
             _print_group(group, rows[name], waits, members=members)
     errors = [f"group {name}: {error}" for name, error in found.errors.items()]
     missing = sorted({*found.silent, *unlisted, *others.silent})
@@ -215,7 +225,7 @@ def _as_json(group: GroupDescription, rows: list[dict[str, Any]], waited: list[d
         "lag": lag,
         "lag_unknown_partitions": unknown,
         "offsets": rows,
-        "throttled": throttled.of_group(group, waited),
+        "throttled": throttled_of(group, waited),
     }
 
 
@@ -261,17 +271,91 @@ def alter(name: str, configs: dict[str, str], deleted: Sequence[str], bootstrap:
 @groups.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=group_names)
 @click.option("--if-exists", is_flag=True, help="Ignore a group that does not exist.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @bootstrap_option
 def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
     """Delete groups without members, and their committed offsets. On a terminal, asks for confirmation."""
-    if not yes and not confirmed(f"Delete {', '.join(names)}?"):
-        raise click.exceptions.Exit(1)
+    confirm(f"Delete {', '.join(names)}?", yes)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.delete_groups(names)
     ignored = ErrorCode.GROUP_ID_NOT_FOUND if if_exists else None
-    errors = [f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not ignored]
-    for error in errors[:-1]:
-        note(f"Error: {error}")
-    if errors:
-        raise click.ClickException(errors[-1])
+    fail_on([f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not ignored])
+
+
+def lag_of(found: GroupsDescribed, name: str) -> list[dict[str, Any]]:
+    """Return a record for each partition that has a member of the group or a committed offset.
+
+    The end and the lag of a log that was deleted, or whose leader does not answer, are None.
+    """
+    committed = found.offsets.get(name, {})
+    owners = {partition: member for member in found.groups[name].members for partition in member.assignment}
+    rows = []
+    for partition in sorted({*owners, *committed}):
+        at, end, owner = committed.get(partition), found.ends.get(partition), owners.get(partition)
+        rows.append({
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "committed": None if at is None else at.offset,
+            "end": end,
+            "lag": _lag(at, end),
+            "member": None if owner is None else owner.member_id,
+            "client": None if owner is None else owner.client_id,
+            "host": None if owner is None else owner.host,
+        })  # fmt: skip
+    return rows
+
+
+def total_lag(rows: Iterable[Mapping[str, Any]]) -> tuple[int | None, int]:
+    """Return the sum of the lags that are known, and the number of partitions whose lag is not.
+
+    rows: from `lag_of`. The sum is None if there are partitions, and no lag is known.
+    """
+    lags = [row["lag"] for row in rows]
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if known or not lags else None, len(lags) - len(known)
+
+
+def _lag(committed: OffsetAndMetadata | None, end: int | None) -> int | None:
+    return None if committed is None or end is None else max(0, end - committed.offset)
+
+
+def throttled_clients(admin: Admin, timeout: float) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the clients that had to wait in the last minute, with the broker, from all brokers that report them, and
+    the ids of the brokers that do not answer within `timeout` seconds.
+
+    Brokers count waits by client, since a fetch does not say its group.
+
+    A broker that the user may not ask, or that is not pylogd of this release, adds nothing.
+    """
+    found = []
+    silent = []
+    nodes = [broker.node_id for broker in admin.cluster.brokers()]
+    for node, entries in admin.configs_by_broker(nodes, [_THROTTLED], timeout).items():
+        if isinstance(entries, (KafkaError, UnsupportedByBroker)):
+            continue
+        if isinstance(entries, PylogdError):
+            silent.append(node)
+            continue
+        for entry in entries:
+            if entry.name == _THROTTLED and entry.value:
+                found += [{"broker": node, **client} for client in json.loads(entry.value)]
+    return found, silent
+
+
+def throttled_of(group: GroupDescription, clients: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the clients that are members of a group: those with the client id and host of one.
+
+    Clients that share both can't be told apart.
+    """
+    members = {(member.client_id, member.host.removeprefix("/")) for member in group.members}
+    return [client for client in clients if (client["client"], client["host"]) in members]
+
+
+def throttled_text(client: dict[str, Any]) -> str:
+    """Return the fields of a client that are shown."""
+    busy = "" if client["utilization"] is None else f" at {client['utilization']:.0%}"
+    return (
+        f"throttled: {client['seconds']:.1f} s in the last minute: client {client['client']!r} of {client['host']}, "
+        f"reading {client['partition']} from broker {client['broker']}, disk {client['disk']} ({client['directory']})"
+        f"{busy}"
+    )

@@ -137,14 +137,14 @@ class Written:
         if error is not None:
             causes.append(f"{self._place(len(pending))}: {text(error)}")
         correctable = isinstance(error, BadInput) and not pending
-        return f"{'; '.join(causes)}. {_sentence(self._count(' before it'))}. {self._next(correctable)}"
+        return f"{'; '.join(causes)}. {_sentence(self._count(' before it'))}. {self._continuation(correctable)}"
 
     def interruption(self) -> str:
         """Return a message with the progress of an interrupted command; "" if it has sent nothing."""
         self.settle()
         if self._before == self._skipped and not self._pending:
             return ""
-        return f"Interrupted: {self._count('')}. {self._next(False)}"
+        return f"Interrupted: {self._count('')}. {self._continuation(False)}"
 
     def _place(self, behind: int) -> str:
         """Return the place of the line that is `behind` lines after the first pending one."""
@@ -168,7 +168,7 @@ class Written:
             told += f"; {unknown:,} without an answer may be written twice"
         return told
 
-    def _next(self, correctable: bool) -> str:
+    def _continuation(self, correctable: bool) -> str:
         """Return a message that tells how to continue.
 
         correctable: whether the next line has to be corrected first.

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pylogd.base.clock import wall_ms
-from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, kafka_options
+from pylogd.cli.commands import Function, add_options, needs_extra
+from pylogd.cli.common import assignments, bootstrap_option, format_bytes, format_time, kafka_options, registry_settings
 from pylogd.cli.output import note, output_format, output_option, print_line, print_records
-from pylogd.cli.spark import check_there, kafka_setting_option, on_spark, spark_options
-from pylogd.cli.spark_starting import starting_spark
-from pylogd.cli.spark_stopping import stopped_in_order
-from pylogd.cli.typed import schema_options, schema_source
+from pylogd.cli.spark import (
+    check_topics,
+    kafka_setting_option,
+    on_spark,
+    spark_options,
+    starting_spark,
+    stopped_in_order,
+)
 
 if TYPE_CHECKING:
     from pylogd.lake.spark.load import LoadPlan
     from pylogd.lake.tables.interface import Committed, Table
+    from pylogd.lake.typed.rows import SchemaSource
 
 _MEGABYTE = 1 << 20
 #: The options that replace loading by another action.
@@ -47,6 +53,33 @@ def _commit(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
+
+
+def schema_options(function: Function) -> Function:
+    """Add the options of typed tables, `--schema-registry`, `--subject` and `--message`, to a command."""
+    return add_options(
+        function,
+        click.option("--schema-registry", "registry", metavar="URL", help="Make a typed table, with a column for each "
+                     "field of the registered schema. Credentials: schema.registry.* in --command-config."),
+        click.option("--subject", default="", metavar="NAME", help="The subject whose versions make the columns; else "
+                     "TOPIC-value."),
+        click.option("--message", default="", metavar="NAME", help="Protobuf: the message type that makes the columns; "
+                     "else the first of the file."),
+    )  # fmt: skip
+
+
+def schema_source(given: Mapping[str, Any]) -> SchemaSource | None:
+    """Return the source of a typed table's columns, by the command's options; None for a table of records."""
+    if given["registry"] is None:
+        if given["subject"] or given["message"]:
+            raise click.UsageError("--subject and --message need --schema-registry")
+        return None
+    with needs_extra("typed"):
+        from pylogd.lake.typed.rows import SchemaSource
+    try:
+        return SchemaSource.at(given["registry"], registry_settings(), given["subject"], given["message"])
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--schema-registry") from None
 
 
 @click.command()
@@ -134,7 +167,7 @@ def load(
     name = f"parquet:{root}" if table is None else table
     kind, _ = parse_table(name)
     if topics or given["pattern"]:
-        check_there(given["bootstrap"], topics)
+        check_topics(given["bootstrap"], topics)
     if kind != "parquet" and not (topics or given["pattern"]):
         _run(None, open_table(None, name, properties), topics, given)  # needs no Spark
         return
@@ -169,17 +202,17 @@ def _run(
             note(f"deleted {table.clean(wall_ms() - _CLEAN_AFTER_MS)} files")
             return
         if given["expire"] or given["list_files"]:
-            _keep_or_show(table, given)
+            _expire_or_list_files(table, given)
             return
         if not given["compact"]:
             record = given["find"]
-            _tell(list(table.history()) if record is None else [_commit_with(table, record)])
+            _print_commits(list(table.history()) if record is None else [_commit_with(table, record)])
             return
         done = loading.compact(spark, table, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
     elif given["follow"]:
         loading.follow(
             spark, table, _plan(topics, given), seconds=given["interval"],
-            on_commit=lambda commit: _tell_loaded(table, commit), wait=wait,
+            on_commit=lambda commit: _print_loaded(table, commit), wait=wait,
         )  # fmt: skip
         return
     else:
@@ -187,7 +220,7 @@ def _run(
     if done is None:
         note("nothing to do: the table is up to date")
     else:
-        _tell_loaded(table, done)
+        _print_loaded(table, done)
 
 
 def _follow(
@@ -201,7 +234,7 @@ def _follow(
     plan, codec = _plan(topics, given), given["codec"]
 
     def load_on(spark: Any, table: Table, plan: LoadPlan, wait: Callable[[float], bool]) -> None:
-        told = partial(_tell_loaded, table)
+        told = partial(_print_loaded, table)
         follow(spark, table, plan, seconds=given["interval"], on_commit=told, wait=wait)
 
     with (
@@ -258,7 +291,7 @@ def _commit_with(table: Table, record: tuple[str, int, int]) -> Committed:
     return found
 
 
-def _keep_or_show(table: Table, given: Mapping[str, Any]) -> None:
+def _expire_or_list_files(table: Table, given: Mapping[str, Any]) -> None:
     """Expire commits, or show files."""
     from pylogd.lake.tables.parquet.table import LakeTable
 
@@ -281,13 +314,13 @@ def _keep_or_show(table: Table, given: Mapping[str, Any]) -> None:
         print_line(file.path)
 
 
-def _tell_loaded(table: Table, commit: Committed) -> None:
-    _tell([commit])
+def _print_loaded(table: Table, commit: Committed) -> None:
+    _print_commits([commit])
     if commit.quarantined:
         note(f"{commit.quarantined} records were not loaded, but written to {table.quarantine} with the reason")
 
 
-def _tell(commits: list[Committed]) -> None:
+def _print_commits(commits: list[Committed]) -> None:
     rows = [commit.as_row() for commit in commits]
     columns = [
         ">commit", "kind", "at_ms", ">offsets", ">rows", ">quarantined", ">files", ">bytes", ">replaced"

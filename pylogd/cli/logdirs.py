@@ -8,10 +8,9 @@ from typing import Any, Final
 import click
 
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
-from pylogd.cli.completing import topic_names
-from pylogd.cli.disks import answered_log_dirs
+from pylogd.cli.names import topic_names
 from pylogd.cli.output import output_option, print_records
-from pylogd.cli.silent_brokers import fail_if_silent
+from pylogd.cli.silent_brokers import ask_log_dirs, fail_if_silent, log_dir_state
 from pylogd.client import Admin
 from pylogd.client.core.model import LogDir
 
@@ -44,7 +43,7 @@ def logdirs(topics: Sequence[str], brokers: Sequence[int], by: str, bootstrap: s
     pylogd logdirs --by partition events --output json
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        found, silent = answered_log_dirs(admin, brokers or [one.node_id for one in connected.brokers()])
+        found, silent = ask_log_dirs(admin, brokers or [one.node_id for one in connected.brokers()])
     rows = add_up(found, by, topics)
     columns = [f">{name}" if name in _RIGHT else name for name in _KEYS[by]]
     columns += [] if by == "partition" else [">partitions"]
@@ -86,6 +85,7 @@ def _sum(
     if key not in sums:
         sums[key] = {name: fields[name] for name in _KEYS[by]} | {"partitions": 0, "bytes": 0}
         if by == "directory":
-            state = "offline" if one.error is not None else "cordoned" if one.cordoned else "online"
-            sums[key] |= {"total_bytes": one.total_bytes, "usable_bytes": one.usable_bytes, "state": state}
+            sums[key] |= {
+                "total_bytes": one.total_bytes, "usable_bytes": one.usable_bytes, "state": log_dir_state(one),
+            }  # fmt: skip
     return sums[key]

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pylogd.base.clock import wall_ms
-from pylogd.cli.commands import Commands
-from pylogd.cli.common import http_endpoint
-from pylogd.cli.log_options import begin_log, log_options
-from pylogd.cli.output import note, output_option, print_line, print_records
+from pylogd.cli.commands import Commands, Function, needs_extra
+from pylogd.cli.output import note, output_option, print_records
+from pylogd.cli.service_options import begin_log, http_endpoint, log_options, run_service
 
 if TYPE_CHECKING:
     from pylogd.services.mirror.describing import RouteView
     from pylogd.services.mirror.settings import MirrorSettings, RouteSettings
 
 T = TypeVar("T")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @click.group(cls=Commands)
@@ -88,22 +86,17 @@ def run(ctx: click.Context, /, path: str, role: str, listen: str | None, **loggi
     pylogd mirror run mirror.toml
     pylogd mirror run mirror.toml --listen 127.0.0.1:8091
     """
-    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
+    from pylogd.base.process.shell import process_reactor
     from pylogd.services.mirror.process import NEW_OBJECTS, MirrorProcess
 
     reactor = process_reactor()
     address = listen and http_endpoint(listen)
-    try:
+    with needs_extra("mirror"):
         process = MirrorProcess(
             reactor, path, works=role != "controller", controls=role != "worker", listen=address
         )  # fmt: skip
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[mirror]'") from error
     output = begin_log(reactor, **logging)
-    shell = TunedShell(reactor, process, process.describe)
-    shell.new_objects = NEW_OBJECTS
-    shell.announce_to(print_line, output)
-    ctx.exit(run_in_foreground(shell, reactor, "pylogd mirror", output.style))
+    ctx.exit(run_service(reactor, process, "pylogd mirror", output, new_objects=NEW_OBJECTS))
 
 
 @mirror.command()
@@ -186,10 +179,8 @@ def _route(settings: MirrorSettings, name: str | None) -> RouteSettings:
 
 def _check_places(path: str, settings: MirrorSettings) -> None:
     """Check everything that a file names. For faults, print a line each and raise ClickException."""
-    try:
+    with needs_extra("mirror"):
         from pylogd.services.mirror.checking import Check
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[mirror]'") from error
     faults = _on_reactor(lambda reactor: Check(settings, reactor).run())
     for fault in faults:
         note(f"{path}: {fault}")

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, parse_time
-from pylogd.cli.completing import topic_names
+from pylogd.cli.common import bootstrap_option, connect, given_time
+from pylogd.cli.names import matching, regex_option, topic_names
 from pylogd.cli.output import output_option, print_records
-from pylogd.cli.selecting import matching, regex_option
 from pylogd.client import Admin
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 
@@ -31,11 +30,7 @@ def offsets(names: Sequence[str], regex: bool, when: str | None, bootstrap: str)
     pylogd offsets events
     pylogd offsets events --time 1h
     """
-    timestamp = None
-    if when is not None and (timestamp := parse_time(when)) is None:
-        raise click.BadParameter(
-            f"{when!r} is not a time: use 2026-11-21T08:00, @SECONDS, 15m, 2h or 3d", param_hint="--time"
-        )
+    timestamp = None if when is None else given_time(when, "--time")
     with connect(bootstrap) as connected, Admin(connected) as admin:
         topics = list(names)
         if regex or not topics:

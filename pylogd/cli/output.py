@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
 from pylogd.base.process.printable import printable, printable_json
+from pylogd.cli.commands import Function
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 #: For each field, the function that makes the text of its values for tables.
 Shown = Mapping[str, Callable[[Any], str]]
 
@@ -195,9 +195,21 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def confirmed(question: str) -> bool:
-    """Ask the user on a terminal. Return whether the answer is yes; True if there is no terminal."""
-    return not sys.stdin.isatty() or click.confirm(printable(question), err=True)
+yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask the user on a terminal, unless `yes`. Any answer but yes ends the command with exit status 1."""
+    if not yes and sys.stdin.isatty() and not click.confirm(printable(question), err=True):
+        raise click.exceptions.Exit(1)
+
+
+def fail_on(errors: Sequence[str]) -> None:
+    """Print errors, if there are any, and end the command. The last one is the command's error."""
+    for error in errors[:-1]:
+        note(f"Error: {error}")
+    if errors:
+        raise click.ClickException(errors[-1])
 
 
 def secret(question: str) -> str:

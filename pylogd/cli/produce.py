@@ -22,13 +22,13 @@ import click
 
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.cli.common import bootstrap_option, connect, format_bytes
-from pylogd.cli.completing import topic_names
 from pylogd.cli.input_lines import InputLines, Written
+from pylogd.cli.names import topic_names
 from pylogd.cli.output import note, one_line
 from pylogd.cli.record_input import BadInput, Fixed, InputFormat, JsonFormat, LineFormat
 from pylogd.cli.schema_options import encoders_of, written_schemas
 from pylogd.cli.stopping import ended_by_sigterm
-from pylogd.cli.waiting import saying
+from pylogd.cli.waiting import note_if_slow
 from pylogd.client import Admin, BatchResult, Cluster, NewTopic, Producer
 from pylogd.lake.typed.errors import NotEncoded
 
@@ -234,7 +234,7 @@ def _send_lines(
 def _deliver(producer: Producer) -> bool:
     """Wait until every record has a result. Return whether all are written."""
     try:
-        with saying(lambda: "waiting for the brokers to confirm the last records"):
+        with note_if_slow(lambda: "waiting for the brokers to confirm the last records"):
             producer.flush()
     except PylogdError:
         return False
@@ -246,7 +246,7 @@ def _deliver_last(producer: Producer) -> None:
     told = (
         f"waiting up to {_LAST_SECONDS:g} s for the brokers to confirm the last records; interrupt again to end at once"
     )
-    with suppress(PylogdError, KeyboardInterrupt), saying(lambda: told):
+    with suppress(PylogdError, KeyboardInterrupt), note_if_slow(lambda: told):
         producer.flush(_LAST_SECONDS)
 
 

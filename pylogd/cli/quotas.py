@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 import click
 
-from pylogd.cli.commands import Commands
+from pylogd.cli.commands import Commands, Function, add_options
 from pylogd.cli.common import bootstrap_option, connect
 from pylogd.cli.output import note, output_option, print_document, print_records
 from pylogd.client import Admin
 from pylogd.client.core.admin.access_operations import DEFAULT_ENTITY, QuotaEntity
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _UNITS: Final = {
     "": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30,
@@ -56,15 +54,16 @@ def _entity_options(function: Function) -> Function:
 
 
 def _quota_options(function: Function) -> Function:
-    for name, how, text in reversed(_QUOTAS):
-        function = click.option(f"--{name.replace('_', '-')}", name, help=text, **how)(function)
-    return function
+    return add_options(
+        function, *(click.option(f"--{name.replace('_', '-')}", name, help=text, **how) for name, how, text in _QUOTAS)
+    )
 
 
 def _removal_options(function: Function) -> Function:
-    for name, _, _ in reversed(_QUOTAS):
-        function = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, help=f"Remove {name}.")(function)
-    return function
+    return add_options(function, *(
+        click.option(f"--{name.replace('_', '-')}", name, is_flag=True, help=f"Remove {name}.")
+        for name, _, _ in _QUOTAS
+    ))  # fmt: skip
 
 
 def _entity(options: Mapping[str, Any]) -> QuotaEntity:

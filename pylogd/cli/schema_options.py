@@ -1,13 +1,15 @@
 """The options of commands that use a schema registry: of `schemas`, and of `produce` and `consume`."""
 
+# ruff: noqa: PLC0415 - the client is imported only where it is needed, so that other commands start fast
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from pylogd.cli.commands import Function, needs_extra
 from pylogd.cli.common import profile_of, profile_option, registry_settings
 from pylogd.cli.record_input import Encoders
 
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
     from pylogd.client.registry.api_client import RegistryApi
     from pylogd.lake.typed.json_codec import Codec
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _DEFAULT = "http://localhost:8081"
+LEVELS: Final = [
+    "NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") for more in ("", "_TRANSITIVE")),
+]  # fmt: skip
 
 _registry = click.option(
     "--schema-registry", "registry", metavar="URL", envvar="PYLOGD_SCHEMA_REGISTRY",
@@ -41,8 +45,8 @@ def registry_options(function: Function) -> Function:
 
 def registry_api(url: str | None, config: Path | None) -> RegistryApi:
     """Return the API of the registry that the options name. Raises BadParameter."""
-    from pylogd.client.properties import parse_properties  # noqa: PLC0415 - as below
-    from pylogd.client.registry.api_client import RegistryApi  # noqa: PLC0415 - only where needed: others start fast
+    from pylogd.client.properties import parse_properties
+    from pylogd.client.registry.api_client import RegistryApi
 
     try:
         settings = registry_settings() if config is None else parse_properties(config.read_text("utf-8"))
@@ -89,10 +93,8 @@ def encoders_of(topic: str, given: Mapping[str, Any]) -> Encoders:
 
 def open_codec(url: str | None) -> Codec:
     """Return a codec that uses a registry's schemas. Raises ClickException if an extra is missing."""
-    try:
-        from pylogd.lake.typed.json_codec import Codec  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[schemas]'") from error
+    with needs_extra("schemas"):
+        from pylogd.lake.typed.json_codec import Codec
     try:
         return Codec(_registry_url(url), registry_settings())
     except ValueError as error:

@@ -1,148 +1,380 @@
-"""`pylogd schema-registry`: run the schema registry in the foreground. Twisted is imported only when it runs."""
+"""`pylogd schemas`: the schemas of a registry, pylogd's or Confluent's, and which new ones and changes it accepts."""
 
-# ruff: noqa: PLC0415 - Twisted, and modules that need the extra, are imported when the command runs
+# ruff: noqa: PLC0415 - the client is imported only where it is needed, so that other commands start fast
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from pylogd.cli.common import bootstrap_option, check_endpoint
-from pylogd.cli.common import security as client_security
-from pylogd.cli.https_options import https_context, https_options
-from pylogd.cli.log_options import begin_log, log_options
-from pylogd.cli.output import note, print_line, secret
+from pylogd.cli.commands import Commands, Function, add_options
+from pylogd.cli.output import (
+    confirm,
+    note,
+    output_option,
+    print_document,
+    print_json,
+    print_line,
+    print_records,
+    yes_option,
+)
+from pylogd.cli.schema_options import LEVELS, registry_api, registry_options
 
-_LEVELS = ["NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") for more in ("", "_TRANSITIVE"))]
+_TYPES: Final = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
+_REFERENCE: Final = re.compile(r"(?P<name>[^=]+)=(?P<subject>.+):(?P<version>\d+)")
+_INCOMPATIBLE: Final = 1
+_MODES: Final = ["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT", "FORWARD"]
+#: The codes of the registry's API for a subject that has no settings, or no mode, of its own.
+_NOTHING_OWN: Final = frozenset({40408, 40409})
+_UNKNOWN_SUBJECT: Final = 40401
+_COLUMNS: Final = {"config": ("subject", "compatibilityLevel", "normalize", "inherited"),
+                   "mode": ("subject", "mode", "inherited")}  # fmt: skip
 
-_FILE = click.Path(exists=True, dir_okay=False)
 
+@click.group(cls=Commands)
+def schemas() -> None:
+    """List, show, register, check and delete schemas of a registry: Avro, JSON Schema, Protobuf.
 
-@click.command()
-@bootstrap_option
-@click.option("-l", "--listen", default="127.0.0.1:8081", show_default=True, metavar="HOST:PORT",
-              help="HTTP address, as HOST:PORT or a Twisted endpoint string. Port 0 picks a free port.")  # fmt: skip
-@click.option("--topic", default="_schemas", show_default=True, help="The compacted topic that holds the schemas.")
-@click.option("--compatibility", type=click.Choice(_LEVELS, case_sensitive=False), default="BACKWARD",
-              show_default=True, metavar="LEVEL", help="Compatibility level of subjects without one of their own: "
-              + ", ".join(_LEVELS) + ".")  # fmt: skip
-@https_options("Require certificates of clients, signed by one of these authorities (PEM).")
-@click.option("--group-id", default="schema-registry", show_default=True, metavar="NAME",
-              help="The group in which the registries that share the topic elect their leader.")  # fmt: skip
-@click.option("--advertise", metavar="HOST:PORT",
-              help="Where the other registries of the group reach this one. Default: where it listens.")  # fmt: skip
-@click.option("--never-leader", is_flag=True, help="Do not let this registry become the leader.")
-@click.option("--session-timeout", type=click.FloatRange(min=0.5), default=10.0, show_default=True, metavar="SECONDS",
-              help="How long a dead leader is taken for alive.")  # fmt: skip
-@click.option("--leader-ca", type=_FILE, metavar="FILE",
-              help="Authorities that sign the registries' certificates (PEM), for requests to the leader. "
-                   "Default: the system's.")  # fmt: skip
-@click.option("--users", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Require a user of this file, with a password (HTTP Basic).")  # fmt: skip
-@click.option("--add-user", metavar="NAME",
-              help="Ask for a password, write it hashed to the file of --users, and end.")  # fmt: skip
-@click.option("--jwks", metavar="FILE|URL",
-              help="Require a bearer token that is signed with one of these keys (JSON web key set).")  # fmt: skip
-@click.option("--token-issuer", metavar="TEXT", help="The issuer (iss) that tokens must name.")
-@click.option("--token-audience", metavar="TEXT", help="The audience (aud) that tokens must name.")
-@log_options
-@click.pass_context
-def schema_registry(
-    ctx: click.Context, /, bootstrap: str, listen: str, topic: str, compatibility: str, **access: Any
-) -> None:
-    """Run a schema registry for Avro, JSON Schema and Protobuf, until SIGTERM or Ctrl-C.
-
-    It serves the HTTP API of Confluent's clients and keeps the schemas in a topic. Several registries may share the
-    topic: one of them, which they elect, makes all changes, and the others send those on to it. Needs the extra
-    `pylogd-broker[schemas]`; with TLS also `[tls]`, with bearer tokens `[oauth]`.
+    A schema is a version of a subject; a serialiser for the topic `flights` uses the subject `flights-value`. The
+    registry is `--schema-registry URL`, PYLOGD_SCHEMA_REGISTRY, or that of the profile. TLS and a user:
+    `--command-config FILE`, with `basic.auth.user.info=ada:secret` and `ssl.truststore.location=ca.pem`, for example.
 
     \b
-    pylogd schema-registry --bootstrap-server localhost:9092 \\
-        --listen 127.0.0.1:8081
-    curl -X POST -d '{"schema": "\\"string\\""}' \\
-        localhost:8081/subjects/names-value/versions
-    pylogd schema-registry --users users --add-user ada
-    pylogd schema-registry --users users --tls-certificate registry.pem \\
-        --listen 0.0.0.0:8081
+    pylogd schemas list
+    pylogd schemas show flights-value
+    pylogd schemas check flights-value flight.avsc
+    pylogd schemas register flights-value flight.avsc
+    pylogd schemas config set flights-value --compatibility FULL
     """
-    if access["add_user"] is not None:
-        _add_user(access["users"], access["add_user"])
-        return
-    try:
-        from pylogd.services.registry.model import Compatibility
-        from pylogd.services.registry.service import SchemaRegistryService
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[schemas]'") from error
-    from pylogd.base.process.shell import TunedShell, process_reactor, run_in_foreground
 
-    reactor = process_reactor()
-    endpoint = check_endpoint(reactor, listen)
-    output = begin_log(reactor, access["logfile"], access["log_format"])
-    tls, authenticator = https_context(reactor, access), _authenticator(reactor, access)
-    service = SchemaRegistryService(
-        reactor, bootstrap, endpoint, topic, Compatibility.named(compatibility), client_security(),
-        authenticator=authenticator, tls=tls, forwarder=_forwarder(reactor, access), membership=_membership(access),
+
+def _new_schema(function: Function) -> Function:
+    """Add the arguments and options that say which schema is sent."""
+    return add_options(
+        function,
+        click.argument("subject"),
+        click.argument("file", type=click.File("r", encoding="utf-8")),
+        click.option("--type", "kind", type=click.Choice(list(_TYPES.values()), case_sensitive=False),
+                     help="Default: by the file's name (.avsc, .json, .proto)."),
+        click.option("--reference", "references", multiple=True, metavar="NAME=SUBJECT:VERSION",
+                     help="A version that the schema refers to by NAME: a type in Avro, a URI in JSON Schema, a file "
+                          "in Protobuf. May be repeated."),
+        click.option("--normalize", is_flag=True, help="Write equivalent schemas alike."),
     )  # fmt: skip
-    scheme = "http" if tls is None else "https"
-    shell = TunedShell(
-        reactor, service, lambda: "pylogd schema-registry answers on {}://{}:{}".format(scheme, *service.address)
+
+
+@schemas.command("list")
+@registry_options
+@click.option("--prefix", default="", metavar="TEXT", help="Only subjects that begin with this.")
+@click.option("--all", "every", is_flag=True, help="All versions, not only each subject's last.")
+@click.option("--deleted", is_flag=True, help="Soft-deleted versions too.")
+@output_option
+def list_schemas(url: str | None, config: Path | None, prefix: str, every: bool, deleted: bool) -> None:
+    """Print the subjects with their last version, its id and type, and how many schemas it refers to.
+
+    Prints for each version: subject, version, id, schemaType, references (their number).
+
+    \b
+    pylogd schemas list --prefix flights
+    pylogd schemas list --prefix :.production: --all
+    """
+    start = prefix if prefix.startswith(":.") else ":*:" + prefix
+    query = {"subjectPrefix": start, "latestOnly": _flag(not every), "deleted": _flag(deleted)}
+    found = registry_api(url, config).ask("/schemas", query=query)
+    if print_document(found):
+        return
+    rows = [
+        {**each, "schemaType": each.get("schemaType", "AVRO"), "references": len(each.get("references", ()))}
+        for each in found
+    ]
+    print_records(("subject", ">version", ">id", "schemaType", ">references"), rows)
+
+
+@schemas.command()
+@registry_options
+@click.option("--id", "schema_id", type=int, metavar="NUMBER", help="The schema with this id, instead of a subject's.")
+@click.option("--deleted", is_flag=True, help="A soft-deleted version too.")
+@output_option
+@click.argument("subject", required=False)
+@click.argument("version", default="latest")
+def show(
+    url: str | None,
+    config: Path | None,
+    schema_id: int | None,
+    deleted: bool,
+    subject: str | None,
+    version: str,
+) -> None:
+    """Print a schema: the last version of SUBJECT, or VERSION, or the one with an id.
+
+    A message's id is in its bytes 1 to 4.
+
+    \b
+    pylogd schemas show flights-value
+    pylogd schemas show flights-value 2 > flight.avsc
+    pylogd schemas show --id 41
+    """
+    from pylogd.client.registry.api_client import path_of
+
+    if (schema_id is None) == (subject is None):
+        raise click.UsageError("name a SUBJECT or an --id")
+    path = (
+        path_of("schemas", "ids", schema_id) if subject is None else path_of("subjects", subject, "versions", version)
     )
-    shell.announce_to(print_line, output)
-    ctx.exit(run_in_foreground(shell, reactor, "pylogd schema-registry", output.style))
+    found = registry_api(url, config).ask(path, query={"deleted": _flag(deleted)})
+    if print_document(found):
+        return
+    if found.get("schemaType") == "PROTOBUF":
+        for line in found["schema"].splitlines():
+            print_line(line)
+    else:
+        print_json(json.loads(found["schema"]))
 
 
-def _add_user(users: Path | None, name: str) -> None:
-    from pylogd.credentials.passwords import add_user
+@schemas.command()
+@registry_options
+@_new_schema
+def register(url: str | None, config: Path | None, subject: str, file: Any, **given: Any) -> None:
+    """Register the schema in FILE (- for standard input) as the last version of SUBJECT; print its id.
 
-    if users is None:
-        raise click.UsageError("--add-user needs --users FILE")
-    password = secret(f"Password of {name}")
+    A schema that the subject has already keeps its version. One that is not compatible with the earlier versions is
+    refused: `pylogd schemas check` says why.
+
+    \b
+    pylogd schemas register flights-value flight.avsc
+    pylogd schemas register flights-value flight.proto \\
+        --reference carrier.proto=carriers:1
+    """
+    from pylogd.client.registry.api_client import path_of
+
+    query = {"normalize": _flag(given["normalize"])}
+    answer = registry_api(url, config).ask(path_of("subjects", subject, "versions"), _body(file, **given), query)
+    print_line(str(answer["id"]))
+
+
+@schemas.command()
+@registry_options
+@click.option(
+    "--version", metavar="NUMBER|latest", help="Compare with this version. Default: as the subject's level says."
+)
+@_new_schema
+def check(url: str | None, config: Path | None, subject: str, file: Any, version: str | None, **given: Any) -> None:
+    """Say whether the schema in FILE (- for standard input) could be registered for SUBJECT.
+
+    It is compared with the subject's versions by its compatibility level. Exit status 1 and the reasons on standard
+    error if it is not compatible.
+
+    \b
+    pylogd schemas check flights-value flight.avsc
+    pylogd schemas check flights-value flight.avsc --version 2
+    """
+    from pylogd.client.registry.api_client import path_of
+
+    parts = ["compatibility", "subjects", subject, "versions", *([] if version is None else [version])]
+    query = {"normalize": _flag(given["normalize"]), "verbose": "true"}
+    answer = registry_api(url, config).ask(path_of(*parts), _body(file, **given), query)
+    for reason in answer.get("messages", ()):
+        note(str(reason))
+    print_line("compatible" if answer["is_compatible"] else "not compatible")
+    if not answer["is_compatible"]:
+        click.get_current_context().exit(_INCOMPATIBLE)
+
+
+def _body(file: Any, kind: str | None, references: Sequence[str], normalize: bool) -> Mapping[str, Any]:
+    """Return the body of a request with the schema in a file. Raises BadParameter."""
+    kind = kind or _TYPES.get(Path(file.name).suffix)
+    if kind is None:
+        raise click.UsageError(f"name the --type of {file.name}: its name does not end with {', '.join(_TYPES)}")
+    used = []
+    for text in references:
+        match = _REFERENCE.fullmatch(text)
+        if match is None:
+            raise click.BadParameter(f"{text!r} is not NAME=SUBJECT:VERSION", param_hint="--reference")
+        used.append({**match.groupdict(), "version": int(match["version"])})
     try:
-        add_user(users, name, password)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--add-user") from None
+        return {"schema": file.read(), "schemaType": kind, "references": used}
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{file.name} is not text in UTF-8", param_hint="FILE") from None
 
 
-def _forwarder(reactor: Any, access: Mapping[str, Any]) -> Any:
-    """Return the client that sends changes to the leading registry; with HTTPS it presents its own certificate."""
-    from pylogd.services.registry.forwarding import Forwarder
+@schemas.command()
+@registry_options
+@click.option("--permanent", is_flag=True, help="Delete for good what was deleted before without this option.")
+@yes_option
+@output_option
+@click.argument("subject")
+@click.argument("version", required=False, metavar="[VERSION|latest]")
+def delete(
+    url: str | None, config: Path | None, permanent: bool, yes: bool, subject: str, version: str | None
+) -> None:  # fmt: skip
+    """Delete a version of SUBJECT, or all of them. On a terminal, asks for confirmation.
 
-    if access["tls_certificate"] is None:
-        return Forwarder(reactor)
-    from pylogd.web.tls import LeaderTls, TlsFiles
+    A deleted version can't be found by its number any more, and new schemas are not compared with it. Messages that
+    were written with it can still be read, since its id stays. A second deletion with --permanent removes the id too:
+    messages with that id become unreadable.
 
-    own = TlsFiles(access["tls_certificate"], access["tls_key"])
-    return Forwarder(reactor, LeaderTls(access["leader_ca"], own))
+    Prints for each version: subject, version.
+
+    \b
+    pylogd schemas delete flights-value 3
+    pylogd schemas delete flights-value 3 --permanent
+    """
+    from pylogd.client.registry.api_client import path_of
+
+    api = registry_api(url, config)
+    what = f"all versions of {subject}" if version is None else f"version {version} of {subject}"
+    confirm(f"Delete {what}{' for good' if permanent else ''}?", yes)
+    parts = ["subjects", subject, *([] if version is None else ["versions", version])]
+    answer = api.send("DELETE", path_of(*parts), query={"permanent": _flag(permanent)})
+    versions = answer if isinstance(answer, list) else [answer]
+    print_records(("subject", ">version"), [{"subject": subject, "version": number} for number in versions])
 
 
-def _membership(access: Mapping[str, Any]) -> Any:
-    """Return this registry's part in the election of a leader, according to the options."""
-    from pylogd.services.registry.service import RegistryMember
+@schemas.group(cls=Commands)
+def config() -> None:
+    """Show and change which new schemas a registry accepts for a subject.
 
-    advertised = "", 0
-    if access["advertise"] is not None:
-        host, _, port = access["advertise"].rpartition(":")
-        if not host or not port.isdigit():
-            raise click.BadParameter(f"{access['advertise']!r} is not HOST:PORT", param_hint="--advertise")
-        advertised = host.strip("[]"), int(port)
-    return RegistryMember(access["group_id"], advertised, not access["never_leader"], access["session_timeout"])
+    A subject without settings of its own has those of the registry, which are shown and changed without a SUBJECT.
+
+    \b
+    pylogd schemas config get flights-value
+    pylogd schemas config set flights-value --compatibility FULL
+    pylogd schemas config reset flights-value
+    """
 
 
-def _authenticator(reactor: Any, access: Mapping[str, Any]) -> Any:
-    """Return the check of passwords (--users) and tokens (--jwks). Without both, every request is accepted."""
-    from pylogd.credentials.conversation import MechanismUnavailable
-    from pylogd.credentials.passwords import UsersFile
-    from pylogd.services.registry.authentication import Authenticator, RegistryTokens
+@schemas.group(cls=Commands)
+def mode() -> None:
+    """Show and change whether a registry accepts changes to a subject.
 
-    users = None if access["users"] is None else UsersFile(str(access["users"]))
-    tokens = None
-    if access["jwks"] is not None:
-        try:
-            tokens = RegistryTokens(access["jwks"], access["token_issuer"], access["token_audience"])
-        except MechanismUnavailable as error:
-            raise click.ClickException(str(error)) from error
-    if (users or tokens) and access["tls_certificate"] is None:
-        note("passwords and tokens are sent in clear text: set --tls-certificate, or put a proxy with TLS in front")
-    return Authenticator(reactor, users, tokens)
+    A subject without a mode of its own has that of the registry, which is shown and changed without a SUBJECT.
+
+    \b
+    pylogd schemas mode get
+    pylogd schemas mode set flights-value READONLY
+    pylogd schemas mode reset flights-value
+    """
+
+
+@config.command("get")
+@registry_options
+@output_option
+@click.argument("subject", required=False)
+def get_config(url: str | None, config: Path | None, subject: str | None) -> None:
+    """Show the compatibility level of SUBJECT, or of the registry.
+
+    Prints: subject, compatibilityLevel, normalize (write equivalent schemas alike), inherited (from the registry).
+    """
+    _show("config", url, config, subject)
+
+
+@config.command("set")
+@registry_options
+@click.option("--compatibility", type=click.Choice(LEVELS, case_sensitive=False), metavar="LEVEL",
+              help=f"Which earlier versions a new one must be compatible with: {', '.join(LEVELS)}.")  # fmt: skip
+@click.option("--normalize/--no-normalize", default=None, help="Write equivalent schemas alike.")
+@click.argument("subject", required=False)
+def set_config(
+    url: str | None, config: Path | None, compatibility: str | None, normalize: bool | None, subject: str | None
+) -> None:
+    """Change the settings of SUBJECT, or of the registry."""
+    if compatibility is None and normalize is None:
+        raise click.UsageError("nothing to change: give --compatibility or --normalize")
+    changes: dict[str, Any] = {"compatibility": compatibility, "normalize": normalize}
+    _change("config", url, config, subject, {name: value for name, value in changes.items() if value is not None})
+
+
+@config.command("reset")
+@registry_options
+@click.argument("subject", required=False)
+def reset_config(url: str | None, config: Path | None, subject: str | None) -> None:
+    """Delete the settings of SUBJECT, which then has those of the registry; without SUBJECT, those of the registry."""
+    _reset("config", url, config, subject)
+
+
+@mode.command("get")
+@registry_options
+@output_option
+@click.argument("subject", required=False)
+def get_mode(url: str | None, config: Path | None, subject: str | None) -> None:
+    """Show the mode of SUBJECT, or of the registry.
+
+    Prints: subject, mode, inherited (from the registry).
+    """
+    _show("mode", url, config, subject)
+
+
+@mode.command("set")
+@registry_options
+@click.option("--force", is_flag=True, help="IMPORT also where there are schemas.")
+@click.argument("words", nargs=-1, required=True, metavar="[SUBJECT] MODE")
+def set_mode(url: str | None, config: Path | None, force: bool, words: tuple[str, ...]) -> None:
+    """Change the mode of SUBJECT, or of the registry.
+
+    READWRITE: schemas may be registered and deleted. READONLY: neither. READONLY_OVERRIDE, of the registry only: for
+    no subject, whatever its own mode is. IMPORT: whoever registers a schema says which id it gets. FORWARD, of the
+    SUBJECT :.__GLOBAL: only: IMPORT for all contexts without a mode of their own.
+    """
+    wanted = words[-1].upper()
+    if len(words) > 2 or wanted not in _MODES:
+        raise click.UsageError(f"give [SUBJECT] MODE, with one of {', '.join(_MODES)}")
+    subject = words[0] if len(words) == 2 else None
+    _change("mode", url, config, subject, {"mode": wanted}, {"force": _flag(force)})
+
+
+@mode.command("reset")
+@registry_options
+@click.argument("subject", required=False)
+def reset_mode(url: str | None, config: Path | None, subject: str | None) -> None:
+    """Delete the mode of SUBJECT, which then has that of the registry; without SUBJECT, the registry is READWRITE."""
+    _reset("mode", url, config, subject)
+
+
+def _path(kind: str, subject: str | None) -> str:
+    from pylogd.client.registry.api_client import path_of
+
+    return path_of(kind, *([] if subject is None else [subject]))
+
+
+def _show(kind: str, url: str | None, config: Path | None, subject: str | None) -> None:
+    """Print the settings or the mode of a subject, or of the registry.
+
+    kind: "config" or "mode".
+    """
+    from pylogd.client.registry.api_client import SchemaRegistryError
+
+    api, inherited = registry_api(url, config), False
+    try:
+        found = api.ask(_path(kind, subject))
+    except SchemaRegistryError as error:
+        if error.code not in _NOTHING_OWN:
+            raise
+        found, inherited = api.ask(_path(kind, subject), query={"defaultToGlobal": "true"}), True
+    print_records(_COLUMNS[kind], [{"normalize": None, **found, "subject": subject, "inherited": inherited}])
+
+
+def _change(
+    kind: str, url: str | None, config: Path | None, subject: str | None, document: Mapping[str, Any],
+    query: Mapping[str, str] | None = None,
+) -> None:  # fmt: skip
+    registry_api(url, config).send("PUT", _path(kind, subject), document, query)
+
+
+def _reset(kind: str, url: str | None, config: Path | None, subject: str | None) -> None:
+    """Delete the settings or the mode; note if there were none."""
+    from pylogd.client.registry.api_client import SchemaRegistryError
+
+    try:
+        registry_api(url, config).send("DELETE", _path(kind, subject))
+    except SchemaRegistryError as error:
+        if error.code not in {*_NOTHING_OWN, _UNKNOWN_SUBJECT}:
+            raise
+        note(f"{subject or 'the registry'} has none of its own; nothing was changed")
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

@@ -41,7 +41,7 @@ def settings(names: Sequence[str], topic: bool, profile: str | None) -> None:
         for setting in chosen:
             _explain(setting)
     else:
-        rows = [{**_as_json(s), "doc": _first(s.doc), "profiles": list(choices_of(s.name))} for s in chosen]
+        rows = [{**_as_json(s), "doc": _first_sentence(s.doc), "profiles": list(choices_of(s.name))} for s in chosen]
         print_records(["name", "default", "doc", "profiles"], rows)
 
 
@@ -81,7 +81,7 @@ def _default(setting: Setting) -> str:
     return "" if text is None else text
 
 
-def _first(doc: str) -> str:
+def _first_sentence(doc: str) -> str:
     return doc.partition(". ")[0].rstrip(".")
 
 

@@ -1,7 +1,15 @@
-"""Parts that the commands on Spark share: options, the session, and errors in one line.
+"""Parts that the commands on Spark share: options, the session, errors in one line, and an end in order.
 
-Rules: brokers and topics are checked before Spark starts, which takes seconds, so a wrong name is reported at once. An
-error on Spark becomes one line.
+Strategy of the start: Spark needs many seconds, nearly all of it processor time of its JVM. `starting_spark` starts it
+in a thread, while the command does what it can do without Spark.
+
+Strategy of the end: an exception in the middle of a call to the JVM breaks the connection, and Py4J prints where; a
+command that ends without stopping Spark leaves its Python workers to print that their connections are broken. So
+SIGTERM and Ctrl-C cancel the jobs, in a thread, which has a connection of its own. The call of the main thread then
+fails, or its wait ends, and the session is stopped. A load that is cancelled adds nothing to its table.
+
+Rules: brokers and topics are checked before Spark starts, so a wrong name is reported at once. An error on Spark
+becomes one line. Only the first signal is handled in order; a second one raises at once.
 """
 
 # ruff: noqa: PLC0415 - Spark is imported when a command runs
@@ -10,22 +18,26 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
+from pylogd.cli.commands import Function, needs_extra
 from pylogd.cli.common import assignments, connect, replace_properties
 from pylogd.cli.output import note
+from pylogd.cli.stopping import Terminated
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _MASTER: Final = "local[*,4]"
 _CONNECT_SECONDS: Final = 10.0
-_INSTALL_CONNECT: Final = "install the extra, pip install 'pylogd-broker[connect]'"
+_AGAIN_SECONDS: Final = 0.2  # a command may start another job before it checks for a signal
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 #: Options of the JVM that composes Spark's command, and of the driver's JVM. Up to the first commit, Java's second
 #: compiler took much of the processor time, for code that is hardly used later. So it begins ten times later.
@@ -37,6 +49,11 @@ _JAVA: Final = {
 
 #: The setting by which Spark's JVM talks to its Python workers over Unix sockets, not over TCP.
 UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+#: The settings that a command takes from elsewhere, with a hint for the user.
+_ELSEWHERE: Final = {
+    "kafka.bootstrap.servers": "give --bootstrap-server",
+    "kafka.group.id": "the command is in no group: the table has the offsets",
+}
 
 
 def spark_options(function: Function) -> Function:
@@ -67,13 +84,6 @@ def kafka_setting_option(function: Function) -> Function:
     )(function)  # fmt: skip
 
 
-#: The settings that a command takes from elsewhere, with a hint for the user.
-_ELSEWHERE: Final = {
-    "kafka.bootstrap.servers": "give --bootstrap-server",
-    "kafka.group.id": "the command is in no group: the table has the offsets",
-}
-
-
 def _kafka_settings(ctx: click.Context, parameter: click.Parameter, words: Sequence[str]) -> None:
     """Check settings, and keep them for the rest of the command."""
     from pylogd.lake.spark.errors import OptionError
@@ -93,7 +103,7 @@ def _kafka_settings(ctx: click.Context, parameter: click.Parameter, words: Seque
         raise click.BadParameter(str(error)) from None
 
 
-def check_there(bootstrap: str, topics: Sequence[str]) -> None:
+def check_topics(bootstrap: str, topics: Sequence[str]) -> None:
     """Check that brokers answer and that the topics exist. Raises PylogdError."""
     from pylogd.client import Admin
 
@@ -134,7 +144,7 @@ def one_line(stop: Callable[[], object]) -> Iterator[None]:
         _end(stop)
         raise click.ClickException(explain(str(error))) from error
     except (Py4JError, ConnectionError) as error:  # the clients' errors of connections are of another kind
-        said = _said_by_java(error)
+        said = _message_of_java(error)
         _end(stop)
         raise click.ClickException(said) from error
     except BaseException:
@@ -142,7 +152,7 @@ def one_line(stop: Callable[[], object]) -> Iterator[None]:
         raise
 
 
-def _said_by_java(error: Any) -> str:
+def _message_of_java(error: Any) -> str:
     """Return the message of an exception of the JVM, which can only be asked for while the JVM runs.
 
     When the JVM ends, calls fail with any of Py4J's errors, also while such an exception is being looked at.
@@ -162,10 +172,8 @@ def _end(stop: Callable[[], object]) -> None:
 
 def session(master: str, settings: Mapping[str, str], name: str) -> Any:
     """Return a Spark session that logs errors only and whose workers use this process's interpreter."""
-    try:
+    with needs_extra("spark"):
         from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[spark]'") from error
     note(f"starting Spark on {master}")
     for variable, value in {**_JAVA, "PYSPARK_PYTHON": sys.executable}.items():
         os.environ.setdefault(variable, value)
@@ -182,32 +190,31 @@ def session(master: str, settings: Mapping[str, str], name: str) -> Any:
     except Exception as error:  # the JVM's gateway has no narrower one
         raise click.ClickException(f"Spark does not start (it needs Java 17 or newer): {error}") from error
     spark.sparkContext.setLogLevel("ERROR")
-    _without_traces(spark)
+    _silence_tracebacks(spark)
     return spark
 
 
-def _without_traces(spark: Any) -> None:
+def _silence_tracebacks(spark: Any) -> None:
     """Keep PySpark and Py4J from printing tracebacks when the JVM ends: `on_spark` says so in one line.
 
     Py4J logs each error beside raising it. PySpark's server of accumulators prints that its connection has ended.
     """
-    logging.getLogger().addFilter(_is_no_echo)
+    logging.getLogger().addFilter(_is_unknown_error)
     server = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None
 
 
-def _is_no_echo(record: logging.LogRecord) -> bool:
+def _is_unknown_error(record: logging.LogRecord) -> bool:
+    """Return whether a line of the log is not Py4J's line for an error that it raises too."""
     return record.msg != "Exception while sending command."
 
 
 @contextmanager
 def on_server(url: str, settings: Mapping[str, str], name: str) -> Iterator[Any]:
     """Yield a session of Spark Connect. Errors become a click.ClickException of one line."""
-    try:
+    with needs_extra("connect"):
         from pyspark.errors import PySparkException
-    except ImportError as error:
-        raise click.ClickException(f"{error}: {_INSTALL_CONNECT}") from error
     with _one_line(PySparkException, ImportError, ValueError):
         spark = _connect(url, settings, name)
     with _one_line(PySparkException):
@@ -232,11 +239,9 @@ def _connect(url: str, settings: Mapping[str, str], name: str) -> Any:
     The server is tried first, as Spark's client repeats a connection that is refused for minutes.
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas, which is not used here
-    try:
+    with needs_extra("connect"):
         from pyspark.sql import SparkSession
         from pyspark.sql.connect.client import DefaultChannelBuilder
-    except ImportError as error:
-        raise click.ClickException(f"{error}: {_INSTALL_CONNECT}") from error
     endpoint = DefaultChannelBuilder(url).endpoint  # without parameters, among which may be a token
     note(f"using Spark Connect on {endpoint}")
     host, _, port = endpoint.rpartition(":")
@@ -262,3 +267,131 @@ def explain(text: str) -> str:
     """Return one line of Spark's report on a failure: pylogd's own error if it contains one, else the first line."""
     ours = re.findall(r"^pylogd\.[\w.]+: (.+)$", text, re.MULTILINE)
     return ours[-1] if ours else text.strip().splitlines()[0]
+
+
+class StartingSpark:
+    """A session of Spark that is being started."""
+
+    def __init__(self, master: str, settings: Mapping[str, str], name: str) -> None:
+        self._arguments = master, settings, name
+        self._found: Any = None
+        self._failed: BaseException | None = None
+        self._over = threading.Event()
+        # As a daemon, so that a command can end meanwhile. The JVM ends when the command has ended.
+        threading.Thread(target=self._start, name="start Spark", daemon=True).start()
+
+    def _start(self) -> None:
+        try:
+            self._found = session(*self._arguments)
+        except BaseException as error:  # raised again by `session`
+            self._failed = error
+        self._over.set()
+
+    def found(self) -> Any:
+        """Return the session; None until Spark has started."""
+        return self._found
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait at most `seconds` until the start is over or was given up. Return whether either happened."""
+        return self._over.wait(seconds)
+
+    def give_up(self) -> None:
+        """Release all threads that wait."""
+        self._over.set()
+
+    def session(self) -> Any:
+        """Wait for the session and return it. Raises click.ClickException if Spark does not start."""
+        self.wait()
+        if self._failed is not None:
+            raise self._failed
+        return self._found
+
+    def stop(self) -> None:
+        """Stop the session if Spark has started."""
+        if self._found is not None:
+            self._found.stop()
+
+
+@contextmanager
+def starting_spark(master: str, settings: Mapping[str, str], name: str) -> Iterator[StartingSpark]:
+    """Start Spark on this machine or a cluster. Errors on Spark become a click.ClickException of one line."""
+    starting = StartingSpark(master, settings, name)
+    with one_line(starting.stop):
+        yield starting
+
+
+class Stopping:
+    """The handler of the signals that end a command on Spark.
+
+    session: returns the session, or None while Spark starts.
+    wake: called in a thread after the first signal.
+    """
+
+    def __init__(self, session: Callable[[], Any], wake: Callable[[], object]) -> None:
+        self._session = session
+        self._wake = wake
+        self._asked = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._kind: type[KeyboardInterrupt] = KeyboardInterrupt
+        self._ended = threading.Event()
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has asked the command to end."""
+        return self._asked.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most `seconds` for a signal that asks the command to end. Return whether one came."""
+        return self._asked.wait(seconds)
+
+    def handle(self, number: int, _frame: Any) -> None:
+        """Begin to cancel the jobs at the first signal; raise the signal's exception at the second one."""
+        if self._thread is not None:
+            raise self._kind
+        self._kind = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        # Not here: the main thread may hold the lock of the event, or be in a call to the JVM.
+        self._thread = threading.Thread(target=self._cancel, name="stop Spark", daemon=True)
+        self._thread.start()
+
+    def _cancel(self) -> None:
+        self._asked.set()
+        self._wake()
+        while not self._ended.is_set():
+            spark = self._session()
+            if spark is not None:
+                with suppress(Exception):  # a JVM that has ended, or a session that is stopped
+                    _cancel_jobs(spark)
+            self._ended.wait(_AGAIN_SECONDS)
+
+    def end(self) -> None:
+        """Stop cancelling jobs. Raises KeyboardInterrupt or Terminated if a signal came."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            raise self._kind
+
+
+def _cancel_jobs(spark: Any) -> None:
+    from pylogd.lake.spark.shared import is_connect
+
+    if is_connect(spark):
+        spark.interruptAll()
+    else:
+        spark.sparkContext.setLogLevel("OFF")  # it would log each job and task that is cancelled
+        spark.sparkContext.cancelAllJobs()
+
+
+@contextmanager
+def stopped_in_order(session: Callable[[], Any], wake: Callable[[], object] = lambda: None) -> Iterator[Stopping]:
+    """Handle SIGTERM and SIGINT inside the `with` block. If one came, raise Terminated or KeyboardInterrupt at its end.
+
+    session, wake: see `Stopping`. The exception replaces whatever the cancelled calls raise.
+    """
+    stop = Stopping(session, wake)
+    before = [(each, signal.signal(each, stop.handle)) for each in _SIGNALS]
+    try:
+        yield stop
+    finally:
+        for each, handler in before:
+            signal.signal(each, handler)
+        stop.end()

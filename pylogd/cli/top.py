@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from pylogd.cli.commands import needs_extra
 from pylogd.cli.common import bootstrap_option, connect, patience
 from pylogd.cli.output import output_option, print_document, print_records
 from pylogd.cli.silent_brokers import fail_if_silent
@@ -43,8 +44,6 @@ def top(view: str, interval: float, once: bool, bootstrap: str) -> None:
                 print_records(COLUMNS[view], found.rows(view), SHOWN)
             fail_if_silent(found.silent)
             return
-        try:
+        with needs_extra("cli"):
             from pylogd.cli.top_app import TopApp  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[cli]'") from error
         TopApp(sampler.look, view, interval, bootstrap).run()

@@ -10,14 +10,34 @@ from typing import Any
 import click
 
 from pylogd.base.errors import ErrorCode, KafkaError
+from pylogd.base.placement.moves import relabel as plan_relabelling
 from pylogd.cli.commands import Commands
-from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes, format_time
-from pylogd.cli.completing import topic_names
-from pylogd.cli.delete_records import delete_records
-from pylogd.cli.output import confirmed, note, output_format, output_option, print_document, print_line, print_records
-from pylogd.cli.relabel import relabel
-from pylogd.cli.selecting import matching, regex_option
+from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes, format_time, parse_time
+from pylogd.cli.moves import (
+    Placement,
+    WaitReport,
+    begin,
+    check_from_latest,
+    follow,
+    note_left_out,
+    plan_document,
+    seconds_of,
+)
+from pylogd.cli.names import check_partitions, matching, regex_option, topic_names
+from pylogd.cli.output import (
+    confirm,
+    fail_on,
+    note,
+    output_format,
+    output_option,
+    print_document,
+    print_json,
+    print_line,
+    print_records,
+    yes_option,
+)
 from pylogd.client import Admin, NewTopic, TopicPartition
+from pylogd.client.core.admin.move_operations import ClusterLayout
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 from pylogd.client.core.model import Topic
 
@@ -208,8 +228,7 @@ def delete(names: Sequence[str], regex: bool, if_exists: bool, yes: bool, bootst
             names = [topic.name for topic in chosen_topics(admin, names, regex)]
             if not yes and not sys.stdin.isatty():
                 raise click.UsageError(f"this would delete {', '.join(names)}: confirm it with --yes")
-        if not yes and not confirmed(f"Delete {', '.join(names)} with all records?"):
-            raise click.exceptions.Exit(1)
+        confirm(f"Delete {', '.join(names)} with all records?", yes)
         outcome = admin.delete_topics(names)
     _report(outcome, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None)
 
@@ -246,16 +265,132 @@ def alter(name: str, partitions: int | None, configs: dict[str, str], deleted: S
             admin.create_partitions(name, partitions)
 
 
-topics.add_command(relabel)
-topics.add_command(delete_records)
+@topics.command()
+@click.argument("name", metavar="TOPIC")
+@click.argument("label")
+@click.option("--plan", "plan_only", is_flag=True, help="Only print the plan as JSON, as `pylogd reassign plan` does.")
+@click.option("--throttle", type=click.IntRange(1), metavar="BYTES",
+              help="Bytes per second that each broker may copy for replicas that are not in sync.")  # fmt: skip
+@click.option("--from-latest", "wait", metavar="TIME",
+              help="New replicas copy only new records; see `pylogd reassign execute`.")  # fmt: skip
+@click.option("--no-wait", is_flag=True, help="Don't wait for the moves. The same command later shows their progress, "
+              "and removes the throttle.")  # fmt: skip
+@bootstrap_option
+def relabel(
+    name: str, label: str, plan_only: bool, throttle: int | None, wait: str | None, no_wait: bool, bootstrap: str
+) -> None:
+    """Move TOPIC to the brokers that carry LABEL, and show the progress.
+
+    The topic's placement.label changes as the moves begin, so from then on nobody places a replica on other brokers.
+    Records are served all the time: the old replicas leave when the new ones are in sync.
+
+    Interrupting this command does not stop the moves; the same command again shows their progress. To cancel them, or
+    to move the topic back, give the former label.
+
+    \b
+    pylogd topics relabel events online --plan
+    pylogd topics relabel events online --throttle 50000000
+    """
+    seconds = None if wait is None else seconds_of(wait)
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        layout = admin.layout([name])
+        former = layout.labels.get(name, "")
+        targets = plan_relabelling(layout, name, label)
+        if plan_only:
+            print_json(plan_document(targets))
+            return
+        _show_moves(layout, targets, label)
+        note_left_out(layout)
+        if seconds is not None:
+            check_from_latest(admin, {name})
+        begins = (
+            {}
+            if seconds is None
+            else {at: one.offset for at, one in admin.offsets(dict.fromkeys(targets, LATEST)).items()}
+        )
+        begin(admin, targets, throttle=throttle, latest_wait=seconds, labels={name: label})
+        if former and former != label:
+            note(f"{name} has the label {label}; `pylogd topics relabel {name} {former}` cancels")
+        if not no_wait:
+            follow(admin, targets, WaitReport(begins) if begins else None)
+            admin.unthrottle([name])
+
+
+def _show_moves(layout: ClusterLayout, targets: Placement, label: str) -> None:
+    current = layout.current
+    changed = {place: nodes for place, nodes in targets.items() if set(nodes) != set(current[place])}
+    copies = sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
+    note(f"label {label}: {len(changed)} of {len(targets)} partitions move, {copies} replicas are copied")
+    rows = [
+        {"partition": place.partition, "replicas": current[place], "future_replicas": nodes}
+        for place, nodes in sorted(changed.items())
+    ]
+    print_records([">partition", "replicas", "future_replicas"], rows)
+
+
+@topics.command("delete-records")
+@click.argument("name", metavar="TOPIC", shell_complete=topic_names)
+@click.option("-p", "--partition", "chosen", type=click.IntRange(0), multiple=True,
+              help="Only this partition. Repeatable.")  # fmt: skip
+@click.option("--before", required=True, metavar="WHERE",
+              help="Delete what is before this: an offset, end (all records), or a time: 2026-11-21T08:00, @1795219200 "
+              "(seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@yes_option
+@output_option
+@bootstrap_option
+def delete_records(name: str, chosen: Sequence[int], before: str, dry_run: bool, yes: bool, bootstrap: str) -> None:
+    """Delete the records of TOPIC before an offset or a time. On a terminal, asks for confirmation.
+
+    Consumers can't read them from then on. Disks have their space back when a whole segment is deleted.
+
+    Prints for each partition: topic, partition, beginning (before), new_beginning, deleted (if none was compacted
+    away).
+
+    \b
+    pylogd topics delete-records events --before 7d --dry-run
+    pylogd topics delete-records events --partition 3 --before 120000 --yes
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        partitions = _chosen_partitions(admin, name, chosen)
+        begins = {at: found.offset for at, found in admin.offsets(dict.fromkeys(partitions, EARLIEST)).items()}
+        targets = _new_beginnings(admin, partitions, before)
+        targets = {at: max(offset, begins[at]) for at, offset in targets.items()}
+        count = sum(offset - begins[at] for at, offset in targets.items())
+        if not dry_run and count:
+            confirm(f"Delete {count} records of {name}?", yes)
+            targets |= admin.delete_records({at: offset for at, offset in targets.items() if offset > begins[at]})
+    rows: list[dict[str, Any]] = [
+        {"topic": at.topic, "partition": at.partition, "beginning": begins[at], "new_beginning": offset,
+         "deleted": offset - begins[at]} for at, offset in sorted(targets.items())
+    ]  # fmt: skip
+    print_records(["topic", ">partition", ">beginning", ">new_beginning", ">deleted"], rows)
+    if dry_run:
+        note("Nothing was deleted (--dry-run).")
+
+
+def _chosen_partitions(admin: Admin, name: str, chosen: Sequence[int]) -> list[TopicPartition]:
+    there = [one.index for one in admin.describe_topic(name).partitions]
+    check_partitions(name, chosen, there)
+    return [TopicPartition(name, index) for index in chosen or there]
+
+
+def _new_beginnings(admin: Admin, partitions: Sequence[TopicPartition], before: str) -> dict[TopicPartition, int]:
+    """Return the first offset that stays in each partition."""
+    ends = {at: found.offset for at, found in admin.offsets(dict.fromkeys(partitions, LATEST)).items()}
+    if before == "end":
+        return ends
+    if before.isdecimal():
+        return {at: min(int(before), end) for at, end in ends.items()}
+    timestamp = parse_time(before)
+    if timestamp is None:
+        raise click.BadParameter(f"{before!r}: use an offset, end, or a time such as 7d", param_hint="--before")
+    found = admin.offsets(dict.fromkeys(partitions, timestamp))
+    return {at: ends[at] if found[at].offset < 0 else found[at].offset for at in partitions}
 
 
 def _report(outcome: dict[str, KafkaError | None], ignored: ErrorCode | None) -> None:
-    errors = [f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not ignored]
-    for error in errors[:-1]:
-        note(f"Error: {error}")
-    if errors:
-        raise click.ClickException(errors[-1])
+    fail_on([f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not ignored])
 
 
 def _as_json(topic: Topic, settings: dict[str, str | None]) -> dict[str, Any]:

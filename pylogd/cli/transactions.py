@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +10,11 @@ import click
 from pylogd.base.clock import wall_ms
 from pylogd.base.errors import ErrorCode, KafkaError
 from pylogd.cli.commands import Commands
-from pylogd.cli.common import bootstrap_option, connect, format_time
-from pylogd.cli.output import confirmed, note, output_option, print_document, print_line, print_records
+from pylogd.cli.common import bootstrap_option, connect, format_time, parse_span
+from pylogd.cli.output import confirm, note, output_option, print_document, print_line, print_records, yes_option
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.model import ActiveProducer
 
-_SPAN = re.compile(r"(\d+)([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_TIMEOUT = "15m"  # the default of transaction.max.timeout.ms
 
 
@@ -25,9 +22,9 @@ def _span(_ctx: click.Context, _parameter: click.Parameter, text: str | None) ->
     """Return a span of time in seconds."""
     if text is None:
         return None
-    if (found := _SPAN.fullmatch(text)) is None:
+    if (found := parse_span(text)) is None:
         raise click.BadParameter(f"{text!r} is not a span of time: use 90s, 15m, 2h or 1d")
-    return float(int(found[1]) * _SECONDS[found[2]])
+    return found / 1000
 
 
 @click.group(cls=Commands)
@@ -136,7 +133,7 @@ def find_hanging(topics: Sequence[str], max_timeout: float, bootstrap: str) -> N
 @click.option("--producer-id", type=click.IntRange(0), help="The producer; in place of --start-offset.")
 @click.option("--transactional-id", metavar="ID",
               help="The transactional id; in place of TOPIC, PARTITION and --start-offset.")  # fmt: skip
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @bootstrap_option
 def abort(
     topic: str | None, partition: int | None, start_offset: int | None, producer_id: int | None,
@@ -169,8 +166,7 @@ def abort(
         question = (
             f"Abort the transaction of producer {found.producer_id} from offset {found.transaction_start} of {at}?"
         )
-        if not yes and not confirmed(question):
-            raise click.exceptions.Exit(1)
+        confirm(question, yes)
         admin.abort_transaction(at, found)
     note(f"{at}: aborted the transaction of producer {found.producer_id}")
 
@@ -182,8 +178,7 @@ def _terminate(admin: Any, transactional_id: str, yes: bool) -> None:
         f"End the transaction of {transactional_id} (state {before.state}, partitions: {len(before.partitions)}) and "
         "fence its producer?"
     )
-    if not yes and not confirmed(question):
-        raise click.exceptions.Exit(1)
+    confirm(question, yes)
     try:
         admin.force_terminate_transaction(transactional_id)
     except KafkaError as error:

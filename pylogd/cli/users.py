@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from pylogd.broker.process import options
-from pylogd.cli.commands import Commands
+from pylogd.cli.commands import Commands, Function
 from pylogd.cli.common import bootstrap_option, connect
-from pylogd.cli.output import note, output_option, print_line, print_records, secret
+from pylogd.cli.output import fail_on, note, output_option, print_line, print_records, secret
 from pylogd.client import Admin
 from pylogd.config import ConfigError
 from pylogd.credentials.passwords import PasswordHash
 from pylogd.credentials.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _BAD_SETTINGS = 2
 
@@ -106,10 +103,7 @@ def remove(names: Sequence[str], mechanisms: Sequence[str], bootstrap: str) -> N
         outcome = admin.delete_credentials(found) if found else {}
     failed = [f"{name}: no such user" for name in names if name not in {one.user for one in found}]
     failed += [f"{name}: {error}" for name, error in outcome.items() if error is not None]
-    for text in failed[:-1]:
-        note(f"Error: {text}")
-    if failed:
-        raise click.ClickException(failed[-1])
+    fail_on(failed)
 
 
 @users.command()

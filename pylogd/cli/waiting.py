@@ -32,7 +32,7 @@ class WatchedCluster(Cluster):
         try:
             if self._said:
                 return super().run(operation)
-            with saying(self._waiting):
+            with note_if_slow(self._waiting):
                 return super().run(operation)
         except UnknownTopic as error:
             raise self._with_hint(error) from None
@@ -53,7 +53,7 @@ class WatchedCluster(Cluster):
 
 
 @contextmanager
-def saying(text: Callable[[], str]) -> Iterator[None]:
+def note_if_slow(text: Callable[[], str]) -> Iterator[None]:
     """Print a note if the `with` block takes longer than `PATIENCE_SECONDS`.
 
     text: the function that returns the note's text.

@@ -1,5 +1,7 @@
 """`pylogd zookeeper`: show the registries that brokers and consumers keep in ZooKeeper, or protect them with ACLs.
 
+`pylogd groups` shows the groups among them in the form of brokers' groups, with their lag (`zookeeper_groups`).
+
 It ignores nodes with unexpected contents, because other projects' tools write there too.
 """
 
@@ -8,20 +10,32 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from pylogd.broker.process.options import load_settings
 from pylogd.cli.output import note, output_format, output_option, print_document, print_line, print_table
+from pylogd.client import Admin
+from pylogd.client.core.model import (
+    GroupDescription,
+    GroupMember,
+    GroupsDescribed,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 from pylogd.config import ConfigError
 from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
 
 _CONNECT_SECONDS = 10.0
 _DEFAULT = "localhost:2181"
+#: The kind of groups whose consumers coordinate through ZooKeeper.
+KIND: Final = "zookeeper"
+#: The coordinator of a group that no broker coordinates.
+_NO_COORDINATOR: Final = -1
 
 
 class _Tree:
@@ -141,7 +155,7 @@ def _groups(tree: _Tree) -> list[dict[str, Any]]:
     return found
 
 
-def read_groups(connect: str) -> list[dict[str, Any]]:
+def _read_groups(connect: str) -> list[dict[str, Any]]:
     """Return the groups in a ZooKeeper: group, consumers, owners, offsets. Raises ClickException."""
     tree = _connect(connect, None, None, None, read_only=True)
     try:
@@ -286,3 +300,55 @@ _HEADINGS = {
 def _number(name: str) -> tuple[int, str]:
     """Return a sort key that orders numbers by value, before all other names."""
     return (int(name), "") if name.isascii() and name.isdigit() else (sys.maxsize, name)
+
+
+def zookeeper_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option for the ZooKeeper through which consumers coordinate."""
+    option = click.option(
+        "-z", "--zookeeper", metavar="HOST:PORT[,...][/CHROOT]", envvar="PYLOGD_ZOOKEEPER",
+        help="Also the groups of consumers that coordinate through this ZooKeeper. Also from PYLOGD_ZOOKEEPER.",
+    )  # fmt: skip
+    return option(command)
+
+
+def zookeeper_groups(admin: Admin, zookeeper: str | None, silent: Collection[int], timeout: float) -> GroupsDescribed:
+    """Return the groups in ZooKeeper, with their offsets and the ends of the logs.
+
+    zookeeper: the address of ZooKeeper; None returns no groups.
+    silent: the brokers that did not answer before.
+    timeout: the seconds to look up the ends.
+
+    Raises ClickException if ZooKeeper does not answer.
+    """
+    found = _read_groups(zookeeper) if zookeeper else []
+    offsets = {each["group"]: _offsets(each["offsets"]) for each in found}
+    groups = {each["group"]: _group(each) for each in found}
+    owned = [partition for group in groups.values() for member in group.members for partition in member.assignment]
+    partitions = {*owned, *(partition for known in offsets.values() for partition in known)}
+    if not partitions:
+        return GroupsDescribed(groups, offsets, {}, (), {})
+    ends = admin.log_ends(sorted(partitions), silent, timeout)
+    return GroupsDescribed(groups, offsets, ends.ends, ends.silent, {})
+
+
+def _offsets(tree: dict[str, dict[str, str | None]]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        TopicPartition(topic, int(partition)): OffsetAndMetadata(int(offset))
+        for topic, partitions in tree.items()
+        for partition, offset in partitions.items()
+        if partition.isdecimal() and offset is not None and offset.isdecimal()
+    }
+
+
+def _group(found: dict[str, Any]) -> GroupDescription:
+    assigned: dict[str, list[TopicPartition]] = {name: [] for name in found["consumers"]}
+    for topic, partitions in found["owners"].items():
+        for partition, owner in partitions.items():
+            consumer = (owner or "").rpartition("-")[0]  # an owner is a stream of a consumer
+            if partition.isdecimal() and consumer in assigned:
+                assigned[consumer].append(TopicPartition(topic, int(partition)))
+    members = tuple(
+        GroupMember(name, None, "", "", tuple(sorted(found["consumers"][name])), tuple(partitions))
+        for name, partitions in sorted(assigned.items())
+    )
+    return GroupDescription(found["group"], "Stable" if members else "Empty", KIND, "", _NO_COORDINATOR, members)

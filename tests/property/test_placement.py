@@ -20,9 +20,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
-from pylogd.base.placement.checks import refusals
 from pylogd.base.placement.errors import PlacementImpossible
-from pylogd.base.placement.layout import Assigned, Layout
+from pylogd.base.placement.layout import Assigned, Layout, refusals
 from pylogd.base.placement.leading import leads_again, led_by_others
 from pylogd.base.placement.moves import empty, relabel, spread
 from pylogd.broker.api.describe_cluster import describe_cluster
@@ -35,7 +34,7 @@ from pylogd.broker.metadata.image import Broker, Endpoint, Outages, PartitionSta
 from pylogd.broker.metadata.labels import candidates, label_of, with_label
 from pylogd.cli import brokers as cli_brokers
 from pylogd.cli import reassign as cli_reassign
-from pylogd.cli import relabel as cli_relabel
+from pylogd.cli import topics as cli_topics
 from pylogd.client import TopicPartition
 from pylogd.client.core.admin.calls import Question
 from pylogd.client.core.admin.move_operations import ClusterLayout
@@ -412,14 +411,14 @@ class Blocking:
 
 def command_plan(cluster: Cluster, *words: str) -> dict[TopicPartition, tuple[int, ...]] | None:
     """Return the plan that a command prints, None if it says that there is none."""
-    for module in (cli_reassign, cli_brokers, cli_relabel):
+    for module in (cli_reassign, cli_brokers, cli_topics):
         assert {"connect", "Admin"} <= vars(module).keys()
     admin = mock.patch.multiple
     made: Any = lambda _: Blocking(cluster)  # noqa: E731
     with (
         admin(cli_reassign, connect=made, Admin=lambda found: found),
         admin(cli_brokers, connect=made, Admin=lambda found: found),
-        admin(cli_relabel, connect=made, Admin=lambda found: found),
+        admin(cli_topics, connect=made, Admin=lambda found: found),
     ):
         done = run_command(*words)
     if done.returncode:

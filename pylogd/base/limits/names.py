@@ -1,4 +1,4 @@
-"""The longest ids and names that clients may send.
+"""The longest ids and names that clients may send, and the most things that they may name at a time.
 
 The protocol itself bounds strings to 32,767 bytes, in compact form too (`wire.types.String`). Kafka has no other bound
 for group ids and client ids. Each request of a group computes a hash over its id, so the bound here is lower: far
@@ -24,3 +24,6 @@ MAX_CLIENT_ID: Final = 255
 MAX_SUBSCRIPTION_NAME: Final = 249
 #: How many topics a member of the newer protocol may name: the coordinator handles all of them in one turn.
 MAX_SUBSCRIPTIONS: Final = 10_000
+#: The most partitions of one transaction. Each record of its state has all of them, and is written again when one is
+#: added. More partitions get INVALID_REQUEST. Kafka's bound is the size of a record.
+MAX_TRANSACTION_PARTITIONS: Final = 20_000

@@ -10,7 +10,7 @@ Errors:
 - INVALID_PRODUCER_ID_MAPPING: unknown transactional id, or another producer id;
 - PRODUCER_FENCED (before version 2 INVALID_PRODUCER_EPOCH): outdated epoch;
 - CONCURRENT_TRANSACTIONS: another change is in progress;
-- INVALID_REQUEST: more partitions than `limits.transactions` allows.
+- INVALID_REQUEST: more partitions than `limits.names` allows.
 
 A producer needs WRITE for the transactional id and for each topic, and may not write to internal topics; a leader needs
 CLUSTER_ACTION on the cluster.

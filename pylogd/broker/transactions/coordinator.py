@@ -26,8 +26,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from pylogd.base.errors import ErrorCode, PylogdError
+from pylogd.base.limits.names import MAX_TRANSACTION_PARTITIONS
 from pylogd.base.limits.shares import NOBODY, Share
-from pylogd.base.limits.transactions import MAX_TRANSACTION_PARTITIONS
 from pylogd.broker.metadata.feature_levels import TRANSACTION_VERSION
 from pylogd.broker.metadata.service import Metadata
 from pylogd.broker.replica.service import Replicas

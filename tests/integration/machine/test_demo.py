@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.cli import demo_spark
+from pylogd.cli import demo_lake
 from pylogd.local.broker import pylogd_command
 
 pytestmark = pytest.mark.timeout(900)
@@ -43,8 +43,8 @@ def test_the_demo_verifies_and_loads_the_flights(tmp_path: Path) -> None:
 
 
 def test_a_missing_java_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_spark, "_JAVA", 10**6)
-    assert "apt-get install default-jre-headless" in (demo_spark.what_is_missing() or "")
+    monkeypatch.setattr(demo_lake, "_JAVA", 10**6)
+    assert "apt-get install default-jre-headless" in (demo_lake.what_is_missing() or "")
 
 
 def test_the_demo_verifies_the_lines_of_a_file(tmp_path: Path) -> None:

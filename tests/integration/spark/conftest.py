@@ -36,8 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, event_log: Path) -> Iterator
 def run(spark: Any, broker: Address, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Return a function that runs `pylogd COMMAND ...` against the broker, with the shared session."""
     monkeypatch.setattr(spark, "stop", lambda: None)
-    for module in ("spark", "spark_starting"):
-        monkeypatch.setattr(f"pylogd.cli.{module}.session", lambda *_: spark)
+    monkeypatch.setattr("pylogd.cli.spark.session", lambda *_: spark)
     monkeypatch.setenv("PYLOGD_BOOTSTRAP_SERVER", broker.address)
     return lambda *arguments: CliRunner().invoke(pylogd, [str(each) for each in arguments])
 

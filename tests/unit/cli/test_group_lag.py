@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pylogd.cli.group_lag import total_lag
-from pylogd.cli.groups import _total
+from pylogd.cli.groups import _total, total_lag
 
 
 def rows(*lags: int | None) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from textual.widgets import DataTable
 
 from pylogd.base.errors import PylogdError
 from pylogd.cli import bench, waiting
-from pylogd.cli.latencies import Latencies
+from pylogd.cli.bench import Latencies
 from pylogd.cli.main import pylogd
 from pylogd.cli.stopping import Stop
 from pylogd.cli.top_app import TopApp
@@ -51,7 +51,6 @@ class World:
 def test_a_stop_makes_every_record_late_that_was_due_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(stops_at=10, for_ns=SECOND)
     monkeypatch.setattr(bench, "time", world)
-    monkeypatch.setattr("pylogd.cli.latencies.time", world)
     latencies = Latencies()
     sender = bench._Sender(world, "t", 100, latencies.deliver, 100.0)  # type: ignore[arg-type]
     sender.run(200, None, Stop())

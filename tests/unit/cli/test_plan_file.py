@@ -10,9 +10,9 @@ import click
 import pytest
 
 from pylogd.base.errors import ErrorCode, KafkaError
-from pylogd.cli.group_offsets import _listed
-from pylogd.cli.plan_file import read_plan
-from pylogd.cli.reassign import check_outcome, plan_document
+from pylogd.cli.group_offsets import _read_offsets
+from pylogd.cli.moves import plan_document, read_plan
+from pylogd.cli.reassign import check_outcome
 from pylogd.client import TopicPartition
 
 PLACE = TopicPartition("events", 0)
@@ -72,7 +72,7 @@ def test_moves_that_did_not_start_are_counted_beside_those_that_did(capsys: pyte
 def listed(data: bytes) -> dict[TopicPartition, int]:
     file = io.BytesIO(data)
     file.name = "offsets"
-    return _listed(file)
+    return _read_offsets(file)
 
 
 def test_a_file_of_offsets() -> None:

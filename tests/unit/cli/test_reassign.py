@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pylogd.cli.reassign import note_late_groups
+from pylogd.cli.moves import note_late_groups
 from pylogd.client import TopicPartition
 from pylogd.client.core.model import GroupListing, OffsetAndMetadata
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from pylogd.cli.common import bootstrap_option
-from pylogd.cli.typed import schema_options, schema_source
+from pylogd.cli.load import schema_options, schema_source
 
 
 @click.command()

@@ -18,9 +18,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError, error_for
-from pylogd.base.placement.checks import refusals
 from pylogd.base.placement.errors import PlacementImpossible
-from pylogd.base.placement.layout import Assigned, Layout
+from pylogd.base.placement.layout import Assigned, Layout, refusals
 from pylogd.client.core.admin.calls import Calls, ask, change, refresh, send
 from pylogd.client.core.admin.cluster_operations import ClusterOperations, ResourceKind
 from pylogd.client.core.admin.offsets import leader_of

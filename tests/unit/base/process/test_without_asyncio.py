@@ -9,7 +9,7 @@ import sys
 #: imported yet, and which modules keep what stood in for it: none.
 _PROGRAM = """
 import sys
-from pylogd.base.process.without_asyncio import import_deferred
+from pylogd.base.process.lean_imports import import_deferred
 {}
 import_deferred()
 from twisted.internet.defer import Deferred, NotACoroutineError
@@ -39,5 +39,5 @@ def test_twisted_does_without_asyncio() -> None:
 
 
 def test_a_twisted_that_wants_other_names_has_asyncio() -> None:
-    without = "from pylogd.base.process import without_asyncio; del without_asyncio._Names.iscoroutine"
+    without = "from pylogd.base.process import lean_imports; del lean_imports._Names.iscoroutine"
     assert _printed(without) == ["42", "refused", "True", "[]", "42"]

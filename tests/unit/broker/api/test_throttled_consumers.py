@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from pylogd.broker.isolation.throttled_clients import Client
-from pylogd.cli.throttled import line, of_group
+from pylogd.cli.groups import throttled_of, throttled_text
 from pylogd.client.core.model import GroupDescription, GroupMember
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tests.fakes.parts import NODE, Parts
@@ -67,9 +67,9 @@ def test_a_group_shows_its_own_members() -> None:
          "disk": "vda", "utilization": 0.97}
         for client, host in (("c1", "10.0.0.3"), ("c2", "10.0.0.3"), ("c3", "10.0.0.4"))
     ]  # fmt: skip
-    (found,) = of_group(group, clients)
-    assert line(found) == (
+    (found,) = throttled_of(group, clients)
+    assert throttled_text(found) == (
         "throttled: 12.3 s in the last minute: client 'c1' of 10.0.0.3, reading t-7 from broker 1, disk vda (/data1) "
         "at 97%"
     )
-    assert line({**found, "utilization": None}).endswith("disk vda (/data1)")
+    assert throttled_text({**found, "utilization": None}).endswith("disk vda (/data1)")

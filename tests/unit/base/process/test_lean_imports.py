@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pylogd.base.process.lazy_modules import imported_lazily
+from pylogd.base.process.lean_imports import imported_lazily
 
 _PROGRAM = """
 import sys
-from pylogd.base.process.lazy_modules import imported_lazily
+from pylogd.base.process.lean_imports import imported_lazily
 with imported_lazily():
     from http import cookiejar
     import json.tool

@@ -1,10 +1,10 @@
-"""The part of `pylogd demo` that runs on Spark: load the flights into a lake, count delays, audit the lake.
+"""The part of `pylogd demo` that uses a lake: Spark loads the flights and counts delays, DuckDB counts them again.
 
-Strategy: one Spark session for all of it, with its log output in a file. Where Spark can't run, one line says why, and
-the demo continues without it.
+Strategy: one Spark session loads, counts and audits, with its log output in a file. Where Spark can't run, one line
+says why, and the demo continues without it. The query by DuckDB and the chart know neither brokers nor Spark.
 """
 
-# ruff: noqa: PLC0415 - Spark is imported when it is used
+# ruff: noqa: PLC0415 - Spark, DuckDB and matplotlib are imported when they are used
 from __future__ import annotations
 
 import importlib.util
@@ -12,8 +12,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,18 @@ from typing import Any, Final
 
 import click
 
-from pylogd.cli.demo_query import Counts
 from pylogd.cli.spark import session
 from pylogd.client.core.audit import AUDIT_TOPIC
 
+#: Carrier and hour -> flights, cancelled, minutes of delay of the others.
+Counts = dict[tuple[str, int], list[int]]
+_COUNT_DELAYS: Final = """\
+SELECT event ->> '$.carrier' AS carrier, CAST(event ->> '$.hour' AS INT) AS hour, count(*) AS flights,
+       count(*) FILTER (event ->> '$.dep_delay' IS NULL) AS cancelled,
+       coalesce(sum(CAST(event ->> '$.dep_delay' AS INT)), 0) AS minutes_late
+FROM (SELECT CAST(decode(value) AS JSON) AS event FROM read_parquet('{files}'))
+GROUP BY ALL"""
+#: The oldest version of Java on which Spark runs.
 _JAVA: Final = 17
 _PROBE_SECONDS: Final = 30
 _SETTINGS: Final = {
@@ -77,7 +86,7 @@ def _version(java: Path) -> int:
 
 def explore(address: str, topic: str, directory: Path, say: Callable[[str], None]) -> Findings:
     """Load the topic into a lake below `directory`, count the delays there, and audit the lake."""
-    with _quiet(directory / "spark.log"):
+    with _stderr_in_file(directory / "spark.log"):
         clock = _Clock(say)
         spark = session("local[2]", _SETTINGS, "pylogd demo")
         try:
@@ -138,7 +147,7 @@ class _Clock:
 
 
 @contextmanager
-def _quiet(log: Path) -> Iterator[None]:
+def _stderr_in_file(log: Path) -> Iterator[None]:
     """Send standard error, this process's and its children's, to a file: Spark's log output is long."""
     sys.stderr.flush()
     kept = os.dup(2)
@@ -150,3 +159,63 @@ def _quiet(log: Path) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def query(lake: Path, topic: str, say: Callable[[str], None]) -> Counts | None:
+    """Count flights and delays in a lake's files, and show the query. Return None if DuckDB is not installed."""
+    if importlib.util.find_spec("duckdb") is None:
+        say("duckdb    not run: pip install duckdb")
+        return None
+    import duckdb
+
+    text = _COUNT_DELAYS.format(files=f"{lake}/topic={topic}/*.parquet")
+    began = time.monotonic()
+    with duckdb.connect() as connection:
+        rows = connection.execute(text).fetchall()
+    say(f"duckdb    counted delays by carrier and hour in the lake ({time.monotonic() - began:.1f} s):")
+    for line in text.splitlines():
+        say(f"          {line}")
+    return {(carrier, hour): list(counts) for carrier, hour, *counts in rows}
+
+
+def draw(counts: Counts, picture: Path | None, say: Callable[[str], None]) -> None:
+    """Draw the delays into a PNG or SVG file (by default a temporary file) if matplotlib is installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        say("chart     not drawn: pip install 'pylogd-broker[plot]'")
+        return
+    picture = picture or _new_picture()
+    _draw_delays(counts, picture)
+    say(f"chart     drawn: {picture}")
+
+
+def _new_picture() -> Path:
+    handle, path = tempfile.mkstemp(prefix="pylogd-demo-", suffix=".svg")
+    os.close(handle)
+    return Path(path)
+
+
+def _draw_delays(counts: Counts, picture: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, both = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
+    for axes, at, name in zip(both, (1, 0), ("scheduled hour", "carrier"), strict=True):
+        late = _average_delays(counts, at)
+        axes.bar([str(each) for each in late], list(late.values()))
+        axes.set_xlabel(name)
+    both[0].set_ylabel("minutes late on average")
+    figure.suptitle("Departures from New York's airports in 2013")
+    figure.savefig(picture)
+    plt.close(figure)
+
+
+def _average_delays(counts: Counts, at: int) -> Mapping[str | int, float]:
+    """Return the average delay in minutes by one part of the key: 0 for the carrier, 1 for the hour."""
+    sums: dict[Any, list[int]] = {}
+    for key, (flights, cancelled, minutes) in counts.items():
+        found = sums.setdefault(key[at], [0, 0])
+        found[0] += flights - cancelled
+        found[1] += minutes
+    return {name: minutes / flew for name, (flew, minutes) in sorted(sums.items()) if flew}
