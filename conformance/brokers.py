@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from conformance import checks, kafka_peer
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import BrokerProcess
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0

@@ -23,7 +23,8 @@ from typing import Any, Final
 from conformance import java_tools, kafka_peer
 from conformance.brokers import watched
 from conformance.checks import HERE, Check, expect
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import BrokerProcess
 
 _ACLS: Final = "org.apache.kafka.tools.AclCommand"
 _CONFIGS: Final = "org.apache.kafka.tools.ConfigCommand"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from conformance import checks, java_tools
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 
 START_SECONDS = 180.0
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"

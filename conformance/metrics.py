@@ -24,8 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from conformance import checks, go_clients, java_tools
 from conformance.checks import HERE
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, Cluster
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from tests.pages import circumstances, write_page
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from typing import IO, Any, Final, Self
 from conformance import java_tools
 from conformance.brokers import say
 from conformance.checks import CACHE, HERE, Check, expect, last_line
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, Consumer, Producer
-from pylogd.local.broker import free_ports
 from pylogd.local.cluster import LocalCluster
 
 _SETTINGS: Final = {

@@ -32,7 +32,8 @@ from conformance.refused.model import (
     Peer,
     errors_in,
 )
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.metadata import MetadataRequest
 from tests.pages import json_text

@@ -65,7 +65,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "credentials": Rule(("config", "web.client"), _NEVER),
     "link": Rule(("wire", "credentials.certificates"), Twisted.ALL),
-    "local": Rule(twisted=_NEVER),
+    "local": Rule(("base.ports",), _NEVER),
     "client": Rule(("base.placement", "wire", "credentials"), _NEVER),
     "client.core": Rule(("base.placement", "wire", "credentials"), _NEVER),
     "client.properties": Rule(("credentials", "client.core"), _NEVER),
@@ -79,7 +79,7 @@ RULES: Mapping[str, Rule] = {
     "client.registry": Rule(
         ("web.client", "credentials", "client.core", "client.evented", "client.properties"), _NEVER
     ),
-    "local.secure": Rule(("client", "local", "credentials"), _NEVER),
+    "local.secure": Rule(("base.ports", "client", "local", "credentials"), _NEVER),
     "broker": Rule(
         ("base", "config", "wire", "store", "credentials", "link"), Twisted.ALL
     ),
@@ -151,7 +151,7 @@ RULES: Mapping[str, Rule] = {
     "broker.tap": Rule(("base", "config", "broker.process"), Twisted.ALL),
     "broker.workers": Rule(
         (
-            "base", "config", "store", "local.broker", "broker.api.first_requests", "broker.log.files",
+            "base", "config", "store", "broker.api.first_requests", "broker.log.files",
             "broker.net.shared_port", "broker.process",
         ),
         Twisted.ALL,

@@ -11,7 +11,8 @@ import pylogd
 from bench.peers.base import Peer, Program, process_tree
 from bench.peers.kafka_protocol import Kafka
 from conformance.checks import Missing, last_line
-from pylogd.local.broker import free_ports, pylogd_command
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import pylogd_command
 
 BROKERS = 3
 UP_SECONDS = 120.0

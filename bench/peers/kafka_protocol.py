@@ -15,7 +15,8 @@ from bench.peers import fetching
 from bench.peers.base import Peer, Program
 from conformance import checks, java_tools, kafka_peer
 from conformance.checks import Missing
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import BrokerProcess
 
 KAFKA_HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")  # as kafka-server-start.sh has it
 

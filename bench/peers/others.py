@@ -18,7 +18,7 @@ from bench.peers import fetching
 from bench.peers.base import Program, end
 from conformance import checks
 from conformance.checks import Missing
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 
 SOURCES = Path(__file__).parents[1] / "loads" / "java"
 ACTIVEMQ = "5.18.6"

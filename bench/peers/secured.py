@@ -12,8 +12,9 @@ from typing import Final
 
 from bench.peers.base import Peer
 from bench.peers.kafka_protocol import Kafka, Pylogd
+from pylogd.base.ports import free_ports
 from pylogd.local.authority import Authority
-from pylogd.local.broker import HOST, BrokerProcess, free_ports
+from pylogd.local.broker import HOST, BrokerProcess
 
 _KAFKA: Final = """\
 listeners=PLAINTEXT://{host}:{plain},SSL://{host}:{tls},CONTROLLER://127.0.0.1:{controller}

@@ -17,7 +17,7 @@ from typing import Any, Final
 from conformance import checks
 from conformance.checks import Missing
 from conformance.secure.tasks import Login, Logins
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 
 HOST: Final = "localhost"
 SERVICE: Final = "kafka"

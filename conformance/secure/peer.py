@@ -32,8 +32,9 @@ from conformance.checks import Missing
 from conformance.secure import kerberos
 from conformance.secure.tasks import CLOSED, MECHANISMS, SESSION_MS, Login, Logins, Peer
 from conformance.secure.tokens import AUDIENCE, ISSUER, Issuer
+from pylogd.base.ports import free_ports
 from pylogd.local.authority import Authority, write_secret
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 
 AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 HOST: Final = kerberos.HOST

@@ -5,6 +5,6 @@ it, `replica` decides who may read and write, `log` has the files. `groups` and 
 `metadata` and `controller` what a cluster agrees on, `security` and `quotas` what a client may do. ARCHITECTURE.md has
 the road of a record with all its steps.
 
-May import `base`, `config`, `wire`, `web`, `store`, `credentials`, `link`, and `local` for free ports. Each part has a
-rule of its own in tests/layers.py.
+May import `base`, `config`, `wire`, `web`, `store`, `credentials` and `link`. Each part has a rule of its own in
+tests/layers.py.
 """

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pylogd.local.broker import HOST, BrokerFailed, BrokerProcess, free_ports
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import HOST, BrokerFailed, BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
 
 _TRACEBACK = "Traceback (most recent call last)"

@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Acl, Admin, Cluster, SecurityOptions
 from pylogd.client.properties import parse_properties, security_from
 from pylogd.credentials.jaas import parse_jaas
 from pylogd.local.authority import Authority, write_secret
-from pylogd.local.broker import HOST, BrokerProcess, free_ports
+from pylogd.local.broker import HOST, BrokerProcess
 from pylogd.local.cluster import LocalCluster
 
 ADMIN: Final = "admin"

@@ -11,8 +11,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, AuditedProducer, Consumer, Producer, TopicPartition
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from tests.alerts.prometheus import AUDIT
 from tests.alerts.scene import Fault, Scene
 from tests.audits import ServedAudit

@@ -16,9 +16,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kazoo.client import KazooClient
 
 from pylogd.base.clock import wall_ms
+from pylogd.base.ports import free_ports
 from pylogd.broker.metadata.layout import encode_controller
 from pylogd.client import NewTopic
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.store.paths import CONTROLLER
 from pylogd.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, TopicPartition
-from pylogd.local.broker import free_ports
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.alerts.prometheus import MIRROR
 from tests.alerts.scene import Fault, Scene

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 from tests.conftest import CHECKOUT
 
 #: How much shorter than in the file alerts wait (`for`).

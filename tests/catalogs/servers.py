@@ -20,7 +20,7 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway  # type: ignore[import-untyped]
 
 from conformance import checks
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 JARS = HERE.parents[1] / ".cache" / "catalogs" / "jars"

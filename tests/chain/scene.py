@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import pylogd
 from pylogd.base.errors import PylogdError
-from pylogd.local.broker import HOST, BrokerProcess, free_ports
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import HOST, BrokerProcess
 from pylogd.local.launch import bound
 from tests.audits import ServedAudit
 from tests.clusters import BrokerCluster

@@ -33,11 +33,12 @@ from typing import IO
 
 import pylogd
 from pylogd.base.errors import PylogdError
+from pylogd.base.ports import free_ports
 from pylogd.broker.log.verify import Severity, verify_log_dir
 from pylogd.client.blocking.admin import Admin
 from pylogd.client.blocking.consumer import Consumer
 from pylogd.config.source import parse_assignments
-from pylogd.local.broker import START_SECONDS, BrokerFailed, RunningBroker, free_ports
+from pylogd.local.broker import START_SECONDS, BrokerFailed, RunningBroker
 from tests.crash.load import PARTITIONS, TOPIC, IdempotentWriter, PlainWriter, Writer, key_of, message
 from tests.crash.points import KINDS, KillPoint, choose
 from tests.pages import circumstances, write_page

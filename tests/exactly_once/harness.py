@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pylogd.base.errors import PylogdError
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, NewTopic
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from pylogd.local.cluster import LocalCluster
 from tests.exactly_once.events import (
     PARTITIONS,

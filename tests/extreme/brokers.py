@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from pylogd.base.ports import free_ports
 from pylogd.local.authority import Authority, write_secret
-from pylogd.local.broker import HOST, BrokerProcess, free_ports
+from pylogd.local.broker import HOST, BrokerProcess
 from pylogd.wire.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from tests.extreme.access import Access, password_of

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 from pylogd.local.launch import bound
 from tests.mirror.proxy import HOST, Proxy
 

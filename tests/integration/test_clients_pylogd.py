@@ -14,6 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
+from pylogd.base.ports import free_ports
 from pylogd.client import (
     Admin,
     Cluster,
@@ -22,7 +23,6 @@ from pylogd.client import (
     Producer,
     Record,
 )
-from pylogd.local.broker import free_ports
 from tests.integration.conftest import Address, StartBroker
 
 T = 1_700_000_000_000

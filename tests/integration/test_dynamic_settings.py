@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pylogd.base.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, SecurityOptions
 from pylogd.local.authority import Authority, write_secret
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from tests.integration.conftest import StartBroker
 from tests.rawclient import wait_until
 

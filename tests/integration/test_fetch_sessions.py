@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.ports import free_ports
 from pylogd.client import TopicPartition
-from pylogd.local.broker import free_ports
 from tests.faces import FACES, poll_until
 from tests.integration.conftest import StartBroker
 

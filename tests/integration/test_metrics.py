@@ -19,11 +19,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 from prometheus_client.samples import Sample
 
+from pylogd.base.ports import free_ports
 from pylogd.broker.metrics.table import DEFINITIONS
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin
 from pylogd.client import Consumer as GroupConsumer
-from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,

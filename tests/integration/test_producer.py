@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, Cluster, Consumer, Producer
-from pylogd.local.broker import free_ports
 from tests.conftest import CHECKOUT
 from tests.fakes.broker import FakeBroker
 from tests.integration.conftest import StartBroker

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.local.broker import START_SECONDS, STOP_SECONDS, BrokerProcess, free_ports, pylogd_command
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import START_SECONDS, STOP_SECONDS, BrokerProcess, pylogd_command
 from tests.fakes.parts import batch
 from tests.integration.conftest import StartBroker
 from tests.rawclient import RawClient, create_topic, has_ended, produce, wait_until, wait_until_ended

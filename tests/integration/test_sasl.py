@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonKafkaError
 
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 from tests.integration.conftest import StartBroker
 from tests.integration.sasl_clients import round_trip_with_aiokafka, round_trip_with_kafka_python
 

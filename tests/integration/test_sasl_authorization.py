@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 from tests.integration.conftest import StartBroker
 from tests.integration.test_sasl import QUIET, SECONDS
 

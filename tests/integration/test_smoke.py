@@ -16,8 +16,9 @@ import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, Consumer, Producer
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from tests.commands import run_command
 from tests.sparks import running_spark
 

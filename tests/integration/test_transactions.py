@@ -12,8 +12,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Assignment
 
+from pylogd.base.ports import free_ports
 from pylogd.broker.log.verify import verify_log_dir
-from pylogd.local.broker import free_ports, pylogd_command
+from pylogd.local.broker import pylogd_command
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.base.ports import free_ports
 from pylogd.credentials.passwords import UsersFile
-from pylogd.local.broker import free_ports, pylogd_command
+from pylogd.local.broker import pylogd_command
 from tests.commands import Outcome, run_command
 from tests.integration.conftest import StartBroker
 from tests.integration.test_sasl import SECONDS, SaslBroker, refusal, round_trip

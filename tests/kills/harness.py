@@ -20,8 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, NewTopic
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from tests.kills.comparing import LakeFault, check_history, compare
 from tests.kills.lakes import RoundLake
 from tests.kills.loading import LOCAL, PROGRESS_SECONDS, Compactor, Loads, compaction

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pylogd.base.errors import PylogdError
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, Consumer, NewTopic
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.kills.comparing import LakeFault, check_history, compare, compare_copy
 from tests.kills.lakes import RoundLake

@@ -20,9 +20,10 @@ from typing import Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin
 from pylogd.client.core.model import NewTopic
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.services.mirror.membership import MirrorPaths, parse_assignment
 from tests.mirror.proxy import Proxy

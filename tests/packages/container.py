@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 from tests.packages.roots import CHECKOUT, CommandFailed, debian_root, require, run, wheels
 from tests.pages import circumstances, write_page
 

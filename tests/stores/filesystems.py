@@ -16,12 +16,12 @@ import pyspark
 import s3fs  # type: ignore[import-untyped]
 
 from conformance import checks
+from pylogd.base.ports import free_ports
 from pylogd.lake.spark.hadoop import HadoopFiles
 from pylogd.lake.tables.parquet.files import Files
 from pylogd.lake.tables.parquet.hdfs import HdfsFiles
 from pylogd.lake.tables.parquet.local import LocalFiles
 from pylogd.lake.tables.parquet.remote import FsspecFiles
-from pylogd.local.broker import free_ports
 from tests.fakes import s3
 from tests.fakes.s3 import S3Server
 from tests.sparks import running_spark

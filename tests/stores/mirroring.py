@@ -18,9 +18,10 @@ from pathlib import Path
 
 import fsspec
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, Producer
 from pylogd.lake.tables.opening import open_table
-from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.mirrors import MirrorProcess, committed, until, write_table_file
 from tests.pages import circumstances, write_page
 from tests.stores.filesystems import running_hdfs

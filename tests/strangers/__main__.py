@@ -24,8 +24,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pylogd.base.ports import free_ports
 from pylogd.credentials.passwords import add_user
-from pylogd.local.broker import HOST, free_ports
+from pylogd.local.broker import HOST
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from pylogd.wire.records import NewRecord, encode_batch

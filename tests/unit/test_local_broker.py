@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from pylogd.base.ports import free_ports
 from pylogd.local import broker as local
-from pylogd.local.broker import BrokerFailed, BrokerProcess, free_ports
+from pylogd.local.broker import BrokerFailed, BrokerProcess
 from pylogd.local.cluster import LocalBrokers
 from tests.rawclient import wait_until
 

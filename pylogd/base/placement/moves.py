@@ -11,7 +11,7 @@ partition's replicas is chosen (`leading`).
 Rules:
 - A new replica is only on a broker that may get one (`Brokers.obstacle`), and on no more than the broker has room for.
 - A cordoned broker keeps its replicas, unless the plan is to empty it, and does not become the preferred leader of
-  further   partitions. So a plan does not undo a maintenance.
+  further partitions. So a plan does not undo a maintenance.
 - The same layout and request give the same plan, whatever the order of the partitions.
 
 Must not know: connections, the contents of partitions.

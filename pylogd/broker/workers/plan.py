@@ -15,12 +15,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
+from pylogd.base.ports import free_row
 from pylogd.broker.workers.directories import WORKER_FOLDER, left_out, refuse_directories_of_one
 from pylogd.config import ConfigError, Listener, Settings
 from pylogd.config.listeners import metrics_listener
 from pylogd.config.lookup import listener_setting
 from pylogd.config.metadata_store import UNIX_SCHEME, store_file
-from pylogd.local.broker import free_row
 
 SOCKET_FILE: Final = "metadata.sock"
 #: The most bytes of a Unix socket's path (unix(7)), without the final zero.

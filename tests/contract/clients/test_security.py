@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from pylogd.base.errors import PylogdError
+from pylogd.base.ports import free_ports
 from pylogd.client import AuthenticationFailed, BrokerUnavailable, SecurityOptions, TlsFailed
 from pylogd.client.core import link
 from pylogd.credentials.scram import SCRAM_MECHANISMS, salted_password
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,

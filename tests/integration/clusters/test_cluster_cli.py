@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from pylogd.local.broker import free_ports, pylogd_command
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import pylogd_command
 from tests.clusters import PATIENCE_SECONDS
 from tests.commands import run_command
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from pylogd.base.errors import ErrorCode
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic

@@ -20,10 +20,11 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from pylogd.base.errors import ErrorCode, RequestTimedOut
+from pylogd.base.ports import free_ports
 from pylogd.broker.security.peers import SOFTWARE_NAME
 from pylogd.client import Admin, Cluster, Consumer, Producer
 from pylogd.client.properties import parse_properties, security_from
-from pylogd.local.broker import HOST, free_ports
+from pylogd.local.broker import HOST
 from pylogd.local.secure import ADMIN, SecureCluster
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.alter_partition_reassignments import (

@@ -13,8 +13,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, Consumer, Record, UnknownTopic
-from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.integration.conftest import StartBroker
 from tests.mirror.proxy import Proxy
 from tests.rawclient import wait_until

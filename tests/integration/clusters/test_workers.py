@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from pylogd.base.errors import PylogdError
+from pylogd.base.ports import free_row
 from pylogd.client import Admin, Consumer, Producer
-from pylogd.local.broker import BrokerProcess, free_row
+from pylogd.local.broker import BrokerProcess
 from tests.rawclient import wait_until
 
 WORKERS = 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 from tests.docs.console import Console
 from tests.docs.kinds import blocks_of_kind
 from tests.spark_java import driver_options

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, NewTopic, Producer
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from tests.docs.blocks import Block, blocks_of
 from tests.docs.console import Console
 from tests.docs.kinds import blocks_of_kind, kind_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pylogd.base.ports import free_ports
 from pylogd.config.settings import Settings
 from pylogd.config.source import read_file
-from pylogd.local.broker import free_ports
 from tests.docs.console import Console
 from tests.docs.kinds import blocks_of_kind
 

@@ -19,8 +19,9 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from pylogd.base.errors import ErrorCode
+from pylogd.base.ports import free_ports
 from pylogd.broker.api.registry import REGISTRATIONS
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest

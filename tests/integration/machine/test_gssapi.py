@@ -12,11 +12,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import Permissions
 
+from pylogd.base.ports import free_ports
 from pylogd.config.zookeeper import ZooKeeperSecurity
 from pylogd.credentials.conversation import AuthenticationFailed, Challenge, MechanismUnavailable, SaslError, Success
 from pylogd.credentials.gssapi import GssapiClient, GssapiMechanism
 from pylogd.credentials.principal import USER, Principal
-from pylogd.local.broker import BrokerFailed, free_ports
+from pylogd.local.broker import BrokerFailed
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.integration.clusters.test_secure_replication import replicates
 from tests.integration.conftest import StartBroker

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from pylogd.local.broker import free_ports
+from pylogd.base.ports import free_ports
 from pylogd.wire.messages.metadata import MetadataRequest
 from tests.integration.conftest import StartBroker
 from tests.rawclient import PATIENCE, RawClient, wait_until

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.local.broker import START_SECONDS, STOP_SECONDS, free_ports, pylogd_command
+from pylogd.base.ports import free_ports
+from pylogd.local.broker import START_SECONDS, STOP_SECONDS, pylogd_command
 from tests.conftest import CHECKOUT, FROM_CHECKOUT
 from tests.rawclient import has_ended, wait_until_ended
 

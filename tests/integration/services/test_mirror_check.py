@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, Producer
 from pylogd.client.registry.avro import SchemaRegistryClient
-from pylogd.local.broker import BrokerProcess, free_ports, pylogd_command
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.fakes.registered import record
 from tests.registries import RegistryProcess
 

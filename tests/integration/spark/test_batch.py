@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import pylogd
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, NewTopic, Producer, TopicPartition
-from pylogd.local.broker import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess
 from tests.integration.conftest import Address, StartBroker
 
 pytestmark = pytest.mark.timeout(600)

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import pytest
 from pyspark.sql.functions import window
 
+from pylogd.base.ports import free_ports
 from pylogd.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pylogd.lake.spark.lag import BehindLatest, LagListener, behind_latest, of_progress
 from pylogd.lake.spark.stream_offsets import topics_of
-from pylogd.local.broker import free_ports
 from tests.integration.conftest import Address, StartBroker
 from tests.sparks import is_slow_start, retried, traffic
 
